@@ -240,6 +240,13 @@ def test_a_query_takes_any_number_of_values(database: Database) -> None:
     assert _first_column(database.read_now(bulk.query_in, query, range(100_000))) == list(range(0, 2000, 2))
 
 
+@each_row("text", UNUSUAL_TEXTS)
+def test_named_values_are_bound(database: Database, text: str) -> None:
+    database.write_now(bulk.insert_rows, device, [build_row(1), build_row(2), build_row(3)])
+    change = "UPDATE device SET name = :name WHERE id IN numbers AND id > :after RETURNING id, name"
+    assert database.write_now(bulk.query_in, change, [1, 2], name=text, after=1) == [(2, text)]
+
+
 @each_row("number", [0, 1, SMALL, USUAL, 2**48 - 1, LARGE - 1, -LARGE])
 def test_numbers_of_any_size_are_found(database: Database, number: int) -> None:
     database.write_now(bulk.insert_rows, device, [build_row(number)])

@@ -173,12 +173,11 @@ def update_rows(connection: Connection, table: Table, change: BulkUpdate, rows: 
     )
 
 
-def query_in(connection: Connection, query: str, numbers: Sequence[int] | Sequence[str]) -> Sequence[Row]:
-    """Run a query that contains the text `IN numbers`, which matches the given numbers or texts.
-
-    Return the rows of the result. The number of values is not limited.
-    """
-    return execute_in(connection, query, numbers).fetchall()
+def query_in(
+    connection: Connection, query: str, numbers: Sequence[int] | Sequence[str], /, **values: Any
+) -> Sequence[Row]:
+    """Run a query as `execute_in` does. Return the rows of the result."""
+    return execute_in(connection, query, numbers, **values).fetchall()
 
 
 def query_rows(connection: Connection, text: str, values: Row, *, lock: str = "") -> Sequence[Row]:
@@ -198,15 +197,21 @@ def execute_one(connection: Connection, text: str, values: Row) -> int:
 
 
 def execute_in(
-    connection: Connection, statement: str, numbers: Sequence[int] | Sequence[str]
+    connection: Connection, statement: str, numbers: Sequence[int] | Sequence[str], /, **values: Any
 ) -> CursorResult[Any]:
-    """Run a statement that contains the text `IN numbers`, which matches the given numbers or texts."""
+    """Run a statement that contains the text `IN numbers`, which matches the given numbers or texts.
+
+    Their number is not limited. `values` are the values of `:name` placeholders in the statement.
+    """
     if connection.dialect.name == "sqlite":
         # One bound value for the whole list: the statement stays cached, and SQLite limits bound values.
-        condition, value = "IN (SELECT value FROM json_each(?1))", _encode(list(numbers)).decode()
-        return connection.exec_driver_sql(statement.replace("IN numbers", condition), (value,))
+        condition, encoded = "IN (SELECT value FROM json_each(:numbers))", _encode(list(numbers)).decode()
+        text = statement.replace("IN numbers", condition)
+        return connection.exec_driver_sql(text, {"numbers": encoded, **values})
     text = statement.replace("IN numbers", "= ANY(%(numbers)s)")
-    return connection.exec_driver_sql(text, {"numbers": list(numbers)})
+    for name in values:
+        text = text.replace(f":{name}", f"%({name})s")
+    return connection.exec_driver_sql(text, {"numbers": list(numbers), **values})
 
 
 def _build_insert(table: Table, source: str, on_conflict: str) -> str:

@@ -174,6 +174,7 @@ class Runtime:
             notify=api.live.jobs.mark_changed,
             select_gateways=selector.select_many,
         )
+        api.job_wakeup.subscribe(self._job_runner.wake)
         # Reports, and the subscribers of committed reports.
         self._presence = PresenceTracker(
             clocks,
@@ -227,7 +228,6 @@ class Runtime:
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._start_tasks(tasks)
-                self._api.job_wakeup.subscribe(self._job_runner.wake)
                 self._api.request_facade.attach(self._dispatcher)
                 await self._source.run(self._ingest)
         finally:

@@ -30,7 +30,7 @@ from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.devices import registry
 from meshfleet.service.jobs import commands
 from meshfleet.service.jobs.execution import transition_writer
-from meshfleet.service.jobs.execution.transition_writer import EvidenceItem
+from meshfleet.service.jobs.execution.transition_writer import EvidenceItem, EvidenceRecord
 from meshfleet.service.jobs.planning import creation, job_drafts, targets
 from meshfleet.service.jobs.planning.creation import JobRequestContext
 from meshfleet.service.jobs.planning.validation import validate_job
@@ -295,8 +295,8 @@ def test_the_rows_of_a_deleted_job_are_removed_in_chunks_and_other_rows_stay(dat
     assert remaining_jobs == [[other], [], [], [other], [other]]
     assert count(database, execution) == counts_before[3] // 2
     assert count(database, job_draft) == 0
-    late_evidence = (job_created, FIRST, 1, EvidenceItem("response", {}))
-    database.write_now(transition_writer.insert_evidence, [late_evidence], NOW)
+    late_evidence = EvidenceRecord(job_created, FIRST, 1, EvidenceItem("response", {}))
+    database.write_now(transition_writer.insert_late_evidence, [late_evidence], NOW)
     assert count(database, evidence) == 0, "a late response to a deleted job is not stored"
 
 

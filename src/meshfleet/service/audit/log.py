@@ -33,8 +33,9 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
     action: str | None = None
     target: str | None = None
     since: int | None = None
+    """Time of the earliest rows, in milliseconds since the epoch."""
     until: int | None = None
-    """`since` (inclusive) and `until` (exclusive) are in milliseconds since the epoch."""
+    """Time before which the rows were recorded, in milliseconds since the epoch."""
 
 
 def record_change(
@@ -75,12 +76,13 @@ class AuditRevision(NamedTuple):
     """Value that changes with every new row; compare two to see whether the log has changed."""
 
     newest: int
+    """Highest id of a row; 0 if the log is empty."""
     recent: int
     """Number of rows among the newest ids. It reveals a row that is committed after one with a higher id."""
 
 
 def load_revision(connection: Connection) -> AuditRevision:
-    """Load the current mark. While it stays the same, no row was added to the log."""
+    """Load the current revision of the log. While it stays the same, no row was added."""
     newest = connection.execute(select(func.max(audit.c.id))).scalar() or 0
     recent = select(func.count()).where(audit.c.id > newest - _RECENT_IDS)
     return AuditRevision(newest, connection.execute(recent).scalar_one())
@@ -90,6 +92,7 @@ class AuditPosition(NamedTuple):
     """Position of a row in the log. The log is sorted by time, because users filter by time."""
 
     time: int
+    """Time of the row in milliseconds since the epoch."""
     id: int
 
 

@@ -12,22 +12,17 @@ import logging
 from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import select
-
-from meshfleet.db.tables import gateway as gateways
 from meshfleet.errors import FleetError
 from meshfleet.errors.protocol import MalformedInput
 from meshfleet.mqtt.codec.packets import Publish
 from meshfleet.protocol import diagnostics
 from meshfleet.protocol.diagnostics import FirmwareAnswer, FirmwareQuestion, FirmwareType
 from meshfleet.protocol.hex import Hex
-from meshfleet.protocol.ids import Mac, mac_to_int
 from meshfleet.service.firmware import store
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from meshfleet.db import Database
+    from meshfleet.protocol.ids import Mac
     from meshfleet.rest.firmware import Firmware
     from meshfleet.service.firmware.signed_urls import ImageUrlSigner
     from meshfleet.service.transport import Transport
@@ -87,7 +82,7 @@ class ImageRequestHandler:
                 _log.warning("firmware image request dropped: %s", exc)
 
     async def _handle(self, request: _ImageRequest) -> None:
-        firmware = await self._database.read(_find_firmware, request)
+        firmware = await self._database.read(store.find_requested_firmware, request.gateway, request.question)
         response = None if firmware is None else self._build_response(firmware, request.gateway)
         payload = diagnostics.encode_answer(request.id, response)
         self._transport.send([Publish(diagnostics.format_answer_topic(request.gateway), payload, qos=1)])
@@ -101,10 +96,3 @@ class ImageRequestHandler:
             sha256=Hex(firmware.sha256),
             size=firmware.size,
         )
-
-
-def _find_firmware(connection: Connection, request: _ImageRequest) -> Firmware | None:
-    is_gateway = gateways.c.device == mac_to_int(request.gateway)
-    if connection.execute(select(gateways.c.device).where(is_gateway)).first() is None:
-        return None
-    return store.find_released_firmware(connection, request.question)

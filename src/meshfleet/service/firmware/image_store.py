@@ -216,11 +216,9 @@ def _sync_directory(directory: Path) -> None:
 
 
 def _is_image_used(connection: Connection, sha256: bytes) -> bool:
-    """Return whether any firmware record has the image with this SHA-256."""
     query = select(firmware.c.id).where(firmware.c.sha256 == sha256).limit(1)
     return connection.execute(query).first() is not None
 
 
 def _list_used_images(connection: Connection) -> set[bytes]:
-    """Return the SHA-256 of the images of all firmware records."""
     return set(connection.execute(select(firmware.c.sha256).distinct()).scalars())

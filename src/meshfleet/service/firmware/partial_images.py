@@ -31,6 +31,7 @@ class ReceivedImage(NamedTuple):
 
     path: Path
     size: int
+    """Bytes of the image."""
     sha256: bytes
 
 

@@ -149,7 +149,7 @@ async def list_firmware(
 ) -> FirmwarePage:
     """List firmware, the newest first."""
     query = _parse_filter(model_number, version, stage)
-    before = None if next_token is None else pages.decode(query, next_token)
+    before = None if next_token is None else store.FirmwarePosition(*pages.decode(query, next_token))
     records = await database.read(store.list_firmware, query, before=before, limit=limit + 1)
     return FirmwarePage(**pages.build_page(query, records, limit, _find_position))
 
@@ -251,8 +251,8 @@ def _parse_version(text: str, field: str) -> str:
     return str(Version.parse(text, field))
 
 
-def _find_position(last: Firmware) -> tuple[int, str]:
-    return parse_millis(last.created_at), last.id
+def _find_position(last: Firmware) -> store.FirmwarePosition:
+    return store.FirmwarePosition(parse_millis(last.created_at), last.id)
 
 
 router = Router(

@@ -33,6 +33,7 @@ class ImageTicket(NamedTuple):
     """Firmware record and gateway for which a valid token was issued."""
 
     firmware: str
+    """Id of the firmware record."""
     gateway: Mac
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
-from sqlalchemy import and_, delete, insert, or_, select, update
+from sqlalchemy import delete, insert, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db.database import is_duplicate_error
@@ -27,8 +27,13 @@ if TYPE_CHECKING:
     from meshfleet.service.firmware.partial_images import ReceivedImage
     from meshfleet.service.firmware.upload_form import NewFirmware
 
-FirmwarePosition = tuple[int, str]
-"""Position of a record in the list: its creation time in milliseconds and its id."""
+
+class FirmwarePosition(NamedTuple):
+    """Position of a record in the firmware list, which is sorted by creation time and id."""
+
+    created_at: int
+    """Creation time of the record in milliseconds."""
+    id: str
 
 
 class FirmwareFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,8 +107,7 @@ def list_firmware(
     if firmware_filter.state is not None:
         query = query.where(columns.state == firmware_filter.state)
     if before is not None:
-        at, last = before
-        query = query.where(or_(columns.created_at < at, and_(columns.created_at == at, columns.id < last)))
+        query = query.where(tuple_(columns.created_at, columns.id) < tuple_(*before))
     return [_build_firmware(row) for row in connection.execute(query)]
 
 
@@ -119,8 +123,13 @@ def load_firmware(connection: Connection, firmware_id: str, *, for_update: bool 
     return _build_firmware(row)
 
 
-def find_released_firmware(connection: Connection, question: FirmwareQuestion) -> Firmware | None:
-    """Find the released firmware that a gateway requests; None if there is none (firmware-16)."""
+def find_requested_firmware(connection: Connection, mac: Mac, question: FirmwareQuestion) -> Firmware | None:
+    """Find the released firmware that a gateway requests (firmware-16).
+
+    Return None if there is none or the gateway is not claimed.
+    """
+    if not _is_claimed(connection, mac):
+        return None
     columns = firmware.c
     query = select(firmware).where(
         columns.model == int(question.model_number, 16),
@@ -137,11 +146,15 @@ def load_firmware_for_gateway(connection: Connection, firmware_id: str, mac: Mac
 
     Raise `NotFound` if the firmware is not released or the gateway is not claimed.
     """
-    claimed = connection.execute(select(gateway.c.device).where(gateway.c.device == mac_to_int(mac))).first()
     record = load_firmware(connection, firmware_id)
-    if claimed is None or record.state != "released":
+    if record.state != "released" or not _is_claimed(connection, mac):
         raise NotFound("the image URL is invalid or expired")
     return record
+
+
+def _is_claimed(connection: Connection, mac: Mac) -> bool:
+    query = select(gateway.c.device).where(gateway.c.device == mac_to_int(mac))
+    return connection.execute(query).first() is not None
 
 
 def release_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:

@@ -134,9 +134,8 @@ class VersionTracker:
     async def restore(self) -> None:
         """Load versions and clock offsets at the start."""
         await self._load(self._monotonic())
-        stored_offsets = self._stored_offsets
         self._clocks.restore(
-            {gateway: ahead for gateway, ahead in stored_offsets.items() if ahead is not None}
+            {gateway: ahead for gateway, ahead in self._stored_offsets.items() if ahead is not None}
         )
 
     async def run(self, *, pause: float = 1.0) -> None:
@@ -256,9 +255,12 @@ class VersionTracker:
         self._loaded_at = now
         self._stored_offsets = {gateway: each.clock_offset for gateway, each in rows.items()}
         self._clocks.remove(self._clocks.offsets.keys() - rows.keys())
-        stored_versions = {gateway: each.api_version for gateway, each in rows.items()}
         self._versions.replace_all(
-            {gateway: Version.parse(text) for gateway, text in stored_versions.items() if text is not None}
+            {
+                gateway: Version.parse(each.api_version)
+                for gateway, each in rows.items()
+                if each.api_version is not None
+            }
         )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from sqlalchemy import delete, insert, select, update
 
-from meshfleet.db.tables import firmware, job, job_draft, tally, transition
+from meshfleet.db.tables import firmware, job, job_draft, tally
 from meshfleet.errors import NotFound
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.jobs import JobState, PauseReason, StopCause
@@ -24,6 +24,7 @@ from meshfleet.service.jobs.job_states import (
 )
 from meshfleet.service.jobs.planning.job_drafts import ABANDONED_AT
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
+from meshfleet.service.jobs.store import insert_job_transition
 from meshfleet.service.jobs.updates.states import TERMINAL_STATES
 from meshfleet.service.jobs.views import job_view
 from meshfleet.service.jobs.views.job_view import decode_job_body
@@ -43,10 +44,7 @@ def delete_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 
     Raise `Conflict` if the job may still run updates.
     """
-    query = select(job).where(job.c.id == job_number).with_for_update()
-    row = connection.execute(query).first()
-    if row is None:
-        raise NotFound("job not found")
+    row = _lock_job(connection, job_number)
     check_deletable(JobState(row.state))
     details = _build_audit_details(connection, row)
     connection.execute(delete(job).where(job.c.id == job_number))
@@ -56,7 +54,6 @@ def delete_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 
 
 def _build_audit_details(connection: Connection, row: Row[Any]) -> dict[str, Any]:
-    """Return the details of a deleted job that are stored in the audit log."""
     version = select(firmware.c.version).where(firmware.c.id == row.firmware)
     counts = job_view.load_counts(connection, row.id).by_state()
     return {
@@ -87,10 +84,8 @@ def cancel_jobs_of_firmware(connection: Connection, firmware_id: str, *, by: Act
     is_cancelable = (
         (job.c.firmware == firmware_id) & job.c.finished_at.is_(None) & job.c.state.in_(_CANCELABLE_STATES)
     )
-    found = connection.execute(
-        select(job.c.id, job.c.state).where(is_cancelable).order_by(job.c.id).with_for_update()
-    )
-    jobs = found.all()
+    query = select(job.c.id, job.c.state).where(is_cancelable).order_by(job.c.id).with_for_update()
+    jobs = connection.execute(query).all()
     if not jobs:
         return
     connection.execute(
@@ -98,23 +93,16 @@ def cancel_jobs_of_firmware(connection: Connection, firmware_id: str, *, by: Act
         .where(job.c.id.in_([number for number, _ in jobs]))
         .values(state=JobState.CANCELING, stop_cause=StopCause.RELEASE_WITHDRAWN, pause_reason=None)
     )
-    connection.execute(
-        insert(transition),
-        [
-            {
-                "job": number,
-                "device": None,
-                "time": now,
-                "before": before,
-                "after": JobState.CANCELING,
-                "attempt": 0,
-                "version": 0,
-                "actor": by.display_name,
-                "cause": "the firmware was withdrawn",
-            }
-            for number, before in jobs
-        ],
-    )
+    for number, before in jobs:
+        insert_job_transition(
+            connection,
+            number,
+            JobState(before),
+            JobState.CANCELING,
+            actor=by.display_name,
+            cause="the firmware was withdrawn",
+            now=now,
+        )
     targets = [f"job-{number}" for number, _ in jobs]
     audit.record_changes(connection, by, "job.cancel", targets, now=now, cause=StopCause.RELEASE_WITHDRAWN)
 
@@ -128,10 +116,11 @@ def apply_job(connection: Connection, job_number: int, *, by: Actor, now: int) -
 
     If the job stages images and has started, let its devices install their staged image.
     """
-    row = _lock_job(connection, job_number)
+    row = _lock_open_job(connection, job_number)
     state = JobState(row.state)
     if state is JobState.CREATED:
-        _write_transition(connection, row, _build_start_columns(row, now), command="apply", by=by, now=now)
+        started = build_start_columns(row.start_at, now)
+        _write_transition(connection, row, started, command="apply", by=by, now=now)
     elif state not in _STARTED_STATES or not decode_job_body(row).stage:
         raise build_state_conflict(state)
     elif row.applied_at is None:
@@ -142,7 +131,7 @@ def apply_job(connection: Connection, job_number: int, *, by: Actor, now: int) -
 
 def pause_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
     """Pause a job: no more updates start, but updates in progress continue."""
-    row = _lock_job(connection, job_number)
+    row = _lock_open_job(connection, job_number)
     if row.state != JobState.PAUSED:
         paused = {"state": str(JobState.PAUSED), "pause_reason": str(PauseReason.USER)}
         _write_transition(connection, row, paused, command="pause", by=by, now=now)
@@ -154,13 +143,15 @@ def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 
     Earlier failures no longer count for abort criteria. A job that paused after a wave starts the next wave.
     """
-    row = _lock_job(connection, job_number)
+    row = _lock_open_job(connection, job_number)
     if row.state != JobState.PAUSED:
         raise build_state_conflict(JobState(row.state))
     counts = job_view.load_counts(connection, job_number).by_state(from_wave=LEFT_OUT_WAVE + 1)
     ended = {state: count for state, count in counts.items() if state in TERMINAL_STATES}
     resumed = (
-        _build_start_columns(row, now) if row.started_at is None else {"state": str(JobState.IN_PROGRESS)}
+        build_start_columns(row.start_at, now)
+        if row.started_at is None
+        else {"state": str(JobState.IN_PROGRESS)}
     )
     resumed |= {"pause_reason": None, "armed": msgspec.json.encode(ended).decode()}
     if row.pause_reason in _GATE_PAUSES:
@@ -171,7 +162,7 @@ def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 
 def cancel_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
     """Set a job to CANCELING: no queued update starts, and updates in progress are aborted if possible."""
-    row = _lock_job(connection, job_number)
+    row = _lock_open_job(connection, job_number)
     if row.state != JobState.CANCELING:
         canceled = {
             "state": str(JobState.CANCELING),
@@ -182,24 +173,20 @@ def cancel_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
     return job_view.load_job(connection, job_number, now=now)
 
 
-COMMANDS: Final = {"apply": apply_job, "pause": pause_job, "resume": resume_job, "cancel": cancel_job}
-
-
 def _lock_job(connection: Connection, job_number: int) -> Row[Any]:
-    """Load the row of a job and lock it until the transaction ends.
-
-    Raise `NotFound` if the job does not exist, and `Conflict` if it has finished.
-    """
+    """Load the row of a job and lock it until the transaction ends. Raise `NotFound` if there is none."""
     row = connection.execute(select(job).where(job.c.id == job_number).with_for_update()).first()
     if row is None:
         raise NotFound("job not found")
-    if row.state in FINISHED_STATES:
-        raise build_state_conflict(JobState(row.state))  # rest-138
     return row
 
 
-def _build_start_columns(row: Row[Any], now: int) -> dict[str, Any]:
-    return build_start_columns(start_at=row.start_at, now=now)
+def _lock_open_job(connection: Connection, job_number: int) -> Row[Any]:
+    """Load and lock the row of a job. Raise `Conflict` if the job has finished."""
+    row = _lock_job(connection, job_number)
+    if row.state in FINISHED_STATES:
+        raise build_state_conflict(JobState(row.state))  # rest-138
+    return row
 
 
 def _write_transition(  # noqa: PLR0913 # the last three are keyword-only
@@ -221,16 +208,7 @@ def _record_command(  # noqa: PLR0913 # the last three are keyword-only
     by: Actor,
     now: int,
 ) -> None:
-    connection.execute(
-        insert(transition).values(
-            job=job_number,
-            time=now,
-            before=str(before),
-            after=str(after),
-            attempt=0,
-            version=0,
-            actor=by.display_name,
-            cause=command,
-        )
+    insert_job_transition(
+        connection, job_number, before, after, actor=by.display_name, cause=command, now=now
     )
     audit.record_change(connection, by, f"job.{command}", f"job-{job_number}", now=now)

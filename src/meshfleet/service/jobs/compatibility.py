@@ -5,11 +5,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from meshfleet.protocol.ids import Version, format_model_number
 from meshfleet.protocol.products import get_default_update_method, get_update_methods
 
 if TYPE_CHECKING:
     from meshfleet.protocol.products import UpdateMethod
+    from meshfleet.rest.job_requests import NewJob
 
 _NO_VERSION: Final = "0.0.0"
 """Version that the device registry stores for a device that has not reported one (rest-48)."""
@@ -56,6 +59,20 @@ class FirmwareRequirement(NamedTuple):
     min_version: Version | None = None
     allow_downgrade: bool = False
     method: UpdateMethod | None = None
+
+
+def parse_requirement(
+    body: NewJob, model: int, version: str, hardware: str, min_version: str | None
+) -> FirmwareRequirement:
+    """Build the requirement of a job from its body and from columns of the table `firmware`."""
+    return FirmwareRequirement(
+        model=model,
+        version=Version.parse(version),
+        hardware=frozenset(msgspec.json.decode(hardware, type=list[str])),
+        min_version=None if min_version is None else Version.parse(min_version),
+        allow_downgrade=body.allow_downgrade,
+        method=body.method,
+    )
 
 
 def find_exclusion(device: DeviceFacts, requirement: FirmwareRequirement) -> Exclusion | None:

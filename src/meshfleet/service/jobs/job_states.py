@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from meshfleet.errors import Conflict
-from meshfleet.rest.jobs import ExecutionState, JobState, Outcome
+from meshfleet.rest.jobs import ExecutionState, Outcome
 from meshfleet.rest.jobs import JobState as S
 
 if TYPE_CHECKING:
@@ -15,14 +15,11 @@ if TYPE_CHECKING:
 # Columns of a job that change when it starts or is scheduled.
 
 
-def build_start_columns(*, start_at: int | None, now: int) -> dict[str, Any]:
+def build_start_columns(start_at: int | None, now: int) -> dict[str, Any]:
     """Return the new values of a job that starts now, or is scheduled because `start_at` is in the future."""
     if start_at is not None and start_at > now:
-        return {"state": str(JobState.SCHEDULED)}
-    return {
-        "state": str(JobState.IN_PROGRESS),
-        "started_at": now,
-    }
+        return {"state": str(S.SCHEDULED)}
+    return {"state": str(S.IN_PROGRESS), "started_at": now}
 
 
 # Outcome of a job, by the states of its executions.

@@ -74,12 +74,17 @@ class RolloutState(Struct, frozen=True, kw_only=True):
     state: S
     body: NewJob
     start_at: int | None
+    """Wall-clock time before which the job does not start; None if it may start at once."""
     deadline: int | None
+    """Wall-clock time at which the job is canceled; None if it has no deadline."""
     wave_count: int
     """Number of waves of the job."""
     wave: int
+    """Index of the last wave that has started, from 0."""
     soaks_until: int | None
+    """Monotonic time at which the soak time of the wave ends; None if it has not started."""
     paced_until: int
+    """Monotonic time up to which earlier starts have used up the rate limit."""
     abort_baseline: Mapping[str, int]
     """Number of ended executions by state when the job was last resumed. Abort criteria ignore these."""
 
@@ -195,6 +200,7 @@ class DispatchAllowance(NamedTuple):
     """Number of updates that a job may start now."""
 
     slots: int
+    """Number of updates that may start, within all limits of the job."""
     broadcast_slots: int
     """Number of updates that a broadcast may start: within the concurrency limit, regardless of the rate."""
     paced_until: int

@@ -62,7 +62,7 @@ async def list_device_updates(
     updates = await database.read(execution_view.list_device_updates, query, before=before, limit=limit + 1)
     if not updates:
         await database.read(listing.load_device, device)  # raises NotFound if the device is unknown
-    page = pages.build_page(query, updates, limit, lambda last: (int(last.job_id.removeprefix("job-")),))
+    page = pages.build_page(query, updates, limit, lambda last: (_parse_job_number(last.job_id),))
     return DeviceUpdatePage(**page)
 
 
@@ -119,11 +119,10 @@ async def create_job(
         actor, request_facade.build_key(idempotency_key, actor, JOBS_PATH, data), job_notifier.on_changes
     )
     result = await creation.create_job(database, data, context, now)
-    return (
-        _build_dry_run_response(result)
-        if isinstance(result, DryRun)
-        else Response(job_notifier.notify_changed(result))
-    )
+    if isinstance(result, DryRun):
+        dry_run_response: Response[Any] = Response(result, status_code=_OK)
+        return dry_run_response
+    return Response(job_notifier.notify_changed(result))
 
 
 @get()
@@ -150,15 +149,13 @@ async def list_jobs(
 @get("/{job_id:str}")
 async def show_job(job_id: FromPath[str], database: Given[Database], now: Given[Now]) -> Job:
     """Show a job and its progress."""
-    return await database.read(job_view.load_job, _parse_job_number(decode_segment(job_id)), now=now())
+    return await database.read(job_view.load_job, _parse_job_number(job_id), now=now())
 
 
 @get("/{job_id:str}/summary")
 async def summarize_job(job_id: FromPath[str], database: Given[Database], now: Given[Now]) -> JobSummary:
     """Count the executions of a job by failure reason, by wait reason, and by gateway."""
-    return await database.read(
-        job_summary.load_job_summary, _parse_job_number(decode_segment(job_id)), now=now()
-    )
+    return await database.read(job_summary.load_job_summary, _parse_job_number(job_id), now=now())
 
 
 @get("/{job_id:str}/executions")
@@ -198,7 +195,7 @@ async def list_executions(
     """List the executions of a job by device."""
     reader = QueryReader()
     query = ExecutionListing(
-        job=_parse_job_number(decode_segment(job_id)),
+        job=_parse_job_number(job_id),
         states=_parse_states(reader, ExecutionState, states),
         gateway=reader.read(parse_gateway_mac, gateway, "Gateway", default=None),
         codes=tuple(sorted(set(codes or ()))),
@@ -220,7 +217,7 @@ async def show_execution(
 ) -> ExecutionDetail:
     """Show the execution of a device in a job, with all its transitions and their evidence."""
     return await database.read(
-        execution_view.load_execution, _parse_job_number(decode_segment(job_id)), parse_path_device(device_id)
+        execution_view.load_execution, _parse_job_number(job_id), parse_path_device(device_id)
     )
 
 
@@ -235,7 +232,7 @@ def provide_run_command(
 
     async def run_command(command: JobCommand) -> Job:
         return job_notifier.notify_changed(
-            await database.write(command, _parse_job_number(decode_segment(job_id)), by=actor, now=now())
+            await database.write(command, _parse_job_number(job_id), by=actor, now=now())
         )
 
     return run_command
@@ -276,7 +273,7 @@ async def retry_job(
     idempotency_key: IdempotencyKeyHeader = None,
 ) -> Job:
     """Create a job like a finished one for the devices whose update failed, timed out or was canceled."""
-    number = _parse_job_number(decode_segment(job_id))
+    number = _parse_job_number(job_id)
     path = f"{JOBS_PATH}/job-{number}/retry"
     context = JobRequestContext(
         actor, request_facade.build_key(idempotency_key, actor, path, _EmptyBody()), job_notifier.on_changes
@@ -296,18 +293,14 @@ async def delete_job(
 
     The audit log keeps its name, firmware, outcome and counts.
     """
-    number = _parse_job_number(decode_segment(job_id))
+    number = _parse_job_number(job_id)
     await database.write(commands.delete_job, number, by=actor, now=now())
     job_notifier.notify_deleted(number)
 
 
-def _build_dry_run_response(dry_run: DryRun) -> Response[Any]:
-    return Response(dry_run, status_code=_OK)
-
-
 def _parse_job_number(text: str) -> int:
-    """Parse a job id. Raise `NotFound` if it is malformed: no job can have it (rest-15)."""
-    match = _ID.fullmatch(text)
+    """Parse a job id or path segment. Raise `NotFound` if no job can have the id (rest-15)."""
+    match = _ID.fullmatch(decode_segment(text))
     if match is None:
         raise NotFound("job not found")
     return int(match[1])

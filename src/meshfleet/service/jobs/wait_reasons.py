@@ -37,8 +37,11 @@ class JobSnapshot(NamedTuple):
 
     state: JobState
     wave: int
+    """Index of the last wave that has started, from 0."""
     start_at: int | None
+    """Start time of the job in milliseconds; None if it has none."""
     heartbeats: int
+    """Number of good heartbeats that confirm an update."""
     is_staging: bool
     """Whether devices keep the staged image because the job has not been applied yet."""
 
@@ -50,16 +53,19 @@ class ExecutionSnapshot(NamedTuple):
     wave: int
     waiting: str | None
     due: int
+    """Monotonic time of the next check, in milliseconds."""
     beats: int
+    """Number of good heartbeats in a row since the update."""
     is_read: bool
+    """Whether the new version was read from the device."""
     reason: str | None = None
     """Last error of the execution; None if there is none."""
     step: str | None = None
     until: int | None = None
-    """Next deadline of the execution; None if it has none or its timers are suspended."""
+    """Next deadline in monotonic milliseconds; None if there is none or the timers are suspended."""
 
 
-_QUEUED_TEXTS: Final[Mapping[WaitReason, str]] = {
+WAIT_TEXTS: Final[Mapping[WaitReason, str]] = {
     WaitReason.WAVE: "its wave has not started",
     WaitReason.RATE: "it is waiting for its turn",
     WaitReason.GATEWAY_BUSY: "its gateway is busy with other updates",
@@ -71,6 +77,7 @@ _QUEUED_TEXTS: Final[Mapping[WaitReason, str]] = {
     WaitReason.BACK_OFF: "next attempt",
     WaitReason.EARLIER_JOB: "another job is updating the device",
 }
+"""Text of each reason why a queued execution waits."""
 
 _BY_KEYWORD: Final[Mapping[str | None, WaitReason]] = {str(each): each for each in WaitReason}
 
@@ -143,8 +150,8 @@ def _describe_queued(reason: WaitReason, job: JobSnapshot, execution: ExecutionS
     if reason is WaitReason.PAUSED and job.state is JobState.CANCELING:
         return "the job is being canceled"
     if reason in {WaitReason.BACK_OFF, WaitReason.BATTERY}:
-        return f"{_QUEUED_TEXTS[reason]} at {format_millis(monotonic.to_wall_time(execution.due))}"
-    return _QUEUED_TEXTS[reason]
+        return f"{WAIT_TEXTS[reason]} at {format_millis(monotonic.to_wall_time(execution.due))}"
+    return WAIT_TEXTS[reason]
 
 
 def _describe_confirming(job: JobSnapshot, execution: ExecutionSnapshot) -> str:

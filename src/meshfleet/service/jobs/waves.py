@@ -39,6 +39,7 @@ class WavePosition(NamedTuple):
     """Position of a device in the update order of a job."""
 
     wave: int
+    """Index of the wave, from 0."""
     rank: int
     """Position among the devices of all waves, from 0."""
 

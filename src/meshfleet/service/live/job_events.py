@@ -23,6 +23,7 @@ from meshfleet.rest.jobs import ExecutionState
 from meshfleet.rest.live import DeletedJob, LiveExecution
 from meshfleet.service.jobs.job_states import FINISHED_STATES
 from meshfleet.service.jobs.views import execution_view, job_view
+from meshfleet.service.jobs.views.execution_view import JobExecution
 from meshfleet.service.live.event import NO_GATEWAY
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ class _JobQuery(NamedTuple):
 
 class _JobQueryResult(NamedTuple):
     jobs: list[tuple[int, Job]]
-    executions: list[tuple[int, Execution]]
-    transfers: list[tuple[int, Execution]]
+    executions: list[JobExecution]
+    transfers: list[JobExecution]
 
 
 class JobEvents:
@@ -243,7 +244,7 @@ class JobEvents:
             live_execution = LiveExecution(job_id=f"job-{job}", **asdict(execution))
             self._hub.publish("execution", live_execution, device=key[1], gateway=gateway, job=job)
 
-    def _publish_transfers(self, transfers: Iterable[tuple[int, Execution]]) -> None:
+    def _publish_transfers(self, transfers: Iterable[JobExecution]) -> None:
         for job, execution in transfers:
             if self._percents.get(_build_key(job, execution)) != execution.progress:
                 self._publish_execution(job, execution)
@@ -281,11 +282,11 @@ def _load_jobs(connection: Connection, query: _JobQuery, *, now: int) -> _JobQue
     if query.all_open:
         jobs |= job_view.list_newest_open_jobs(connection, _MAX_JOBS, now=now)
     executions = [
-        (job, each)
+        JobExecution(job, each)
         for job, devices in query.executions.items()
         for each in execution_view.load_executions(connection, job, devices)
     ]
-    transfers: list[tuple[int, Execution]] = []
+    transfers: list[JobExecution] = []
     if query.transfers_after is not None:
         unfinished = [number for number, job in jobs.items() if job.state not in FINISHED_STATES]
         transfers = execution_view.list_transfers(

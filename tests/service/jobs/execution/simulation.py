@@ -259,7 +259,7 @@ class Simulation:
     def run_command(self, job: int, command: str) -> bool:
         """Run a command of a user. Return False if the state of the job does not allow it."""
         try:
-            self.database.write_now(commands.COMMANDS[command], job, by=SERVICE, now=self.wall)
+            self.database.write_now(getattr(commands, f"{command}_job"), job, by=SERVICE, now=self.wall)
         except Conflict:
             return False
         return True

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.service.jobs.compatibility import FirmwareRequirement
-    from meshfleet.service.jobs.updates.model import UpdateSpec
+    from meshfleet.service.jobs.execution.queries import JobSpec
 
 MINUTE = 60_000
 A, B = 1, 2
@@ -246,9 +245,7 @@ class LateSpecCache(JobSpecCache):
         super().__init__()
         self._commit = commit
 
-    def load_specs(
-        self, connection: Connection, jobs: Iterable[int]
-    ) -> dict[int, tuple[UpdateSpec, FirmwareRequirement]]:
+    def load_specs(self, connection: Connection, jobs: Iterable[int]) -> dict[int, JobSpec]:
         self._commit()
         return super().load_specs(connection, jobs)
 

@@ -44,7 +44,7 @@ FREQUENT_STATEMENTS = {
     "queue_cleanup: executions to cancel": "state = 'QUEUED' AND job = ? ORDER BY device",
     "queue_cleanup: expired executions": "expires IS NULL ORDER BY wave, due",
     "queue_cleanup: expired retries": "+job = ? AND expires <= ?",
-    "queue_cleanup: end of executions": "UPDATE execution SET state = 'CANCELED'",
+    "store: end of queued executions": "UPDATE execution SET state = :state",
     "transition_writer: executions that wait for a gateway": "e.waiting = 'gateway-busy' AND e.gateway = ?",
     "job_scheduler: cancelable executions": "AND batch IS NULL)) AND coalesce(waiting",
     "job_scheduler: staged executions": "state = 'STAGED' AND ask IS NULL",

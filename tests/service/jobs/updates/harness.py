@@ -26,7 +26,7 @@ from meshfleet.service.jobs.updates.state_machine import advance_execution
 from meshfleet.service.jobs.updates.states import ACTIVE_STATES
 
 if TYPE_CHECKING:
-    from meshfleet.service.jobs.updates.model import Decision, UpdateRequest
+    from meshfleet.service.jobs.updates.model import Decision, UpdateRequest, UpdateStep
 
 MINUTE = 60_000
 GATEWAY, DEVICE = 0x02005E000001, 0xC0FFEE000010
@@ -59,6 +59,11 @@ def build_spec(**values: Any) -> UpdateSpec:
 def build_state_value(keyword: str, percent: int = 0, error: int = 0, **values: Any) -> dict[str, Any]:
     """Build a value of 8120, 8125 or 8130, by default about the image of the job."""
     return {"state": keyword, "percent": percent, "error": error, **IMAGE, **values}
+
+
+def find_step(request: UpdateRequest | None) -> UpdateStep | None:
+    """Return the step of a request; None if there is no request."""
+    return None if request is None else request.step
 
 
 class UpdateHarness:
@@ -107,13 +112,15 @@ class UpdateHarness:
 
     def _apply_decision(self, decision: Decision) -> UpdateRequest | None:
         self.decision = decision
-        request_id = f"request-{self.now}" if decision.request is not None else decision.execution.ask
-        self.x = replace(decision.execution, ask=request_id)
+        request_id = (
+            f"request-{self.now}" if decision.request is not None else decision.execution.pending_request
+        )
+        self.x = replace(decision.execution, pending_request=request_id)
         return decision.request
 
     def respond(self, status: int = 0, value: Any = None) -> UpdateRequest | None:
         """Respond to the pending request."""
-        assert self.x.ask is not None
+        assert self.x.pending_request is not None
         assert self.x.step is not None
         return self.apply_event(ResponseReceived(self.x.step, status, value))
 
@@ -121,7 +128,7 @@ class UpdateHarness:
         self, keyword: str, percent: int = 0, error: int = 0, **values: Any
     ) -> UpdateRequest | None:
         """Respond to a state query, after waiting for it if none is pending."""
-        if self.x.ask is None:
+        if self.x.pending_request is None:
             assert self.advance_to_due() is not None
         return self.respond(0, build_state_value(keyword, percent, error, **values))
 
@@ -143,7 +150,7 @@ class UpdateHarness:
 
     def without_request(self) -> ExecutionRecord:
         """Return the execution without its pending request."""
-        return replace(self.x, ask=None)
+        return replace(self.x, pending_request=None)
 
     def send_heartbeat(self, status: int = 0) -> UpdateRequest | None:
         return self.apply_event(HeartbeatReceived(status, self.now + 1), after=MINUTE)
@@ -162,7 +169,7 @@ class UpdateHarness:
     def run_unanswered(self) -> None:
         """Leave all requests unanswered until the execution ends."""
         while self.x.state in ACTIVE_STATES:
-            if self.x.ask is None:
+            if self.x.pending_request is None:
                 self.advance_to_due()
             else:
                 self.miss_response()

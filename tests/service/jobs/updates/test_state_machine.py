@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.row_tables import each_row
-from tests.service.jobs.updates.harness import OTHER, OURS, UpdateHarness, build_state_value, harness_in_state
+from tests.service.jobs.updates.harness import (
+    OTHER,
+    OURS,
+    UpdateHarness,
+    build_state_value,
+    find_step,
+    harness_in_state,
+)
 
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
@@ -98,15 +105,9 @@ def test_a_device_that_rejects_dfu_mode_is_rejected(status: Status) -> None:
 
 def test_an_unanswered_start_is_repeated_only_if_the_device_is_idle_and_runs_another_version() -> None:
     harness = harness_in_state(S.DISPATCHED)
-    request = harness.miss_response()
-    assert request is not None
-    assert request.step is UpdateStep.STATE
-    request = harness.respond_state("idle")
-    assert request is not None
-    assert request.step is UpdateStep.RECHECK_VERSION
-    request = harness.respond(0, OTHER)
-    assert request is not None
-    assert request.step is UpdateStep.START
+    assert find_step(harness.miss_response()) is UpdateStep.STATE
+    assert find_step(harness.respond_state("idle")) is UpdateStep.RECHECK_VERSION
+    assert find_step(harness.respond(0, OTHER)) is UpdateStep.START
 
 
 @each_row("method", list(UpdateMethod))
@@ -116,9 +117,10 @@ def test_an_idle_device_may_have_finished_and_restarted(method: UpdateMethod) ->
         harness.respond()
         harness.enter_dfu_mode()
     harness.miss_response()
-    request = harness.respond(0, build_state_value("idle", modelNumber=0, version="0.0.0"))
-    assert request is not None
-    assert request.step is UpdateStep.RECHECK_VERSION
+    assert (
+        find_step(harness.respond(0, build_state_value("idle", modelNumber=0, version="0.0.0")))
+        is UpdateStep.RECHECK_VERSION
+    )
     harness.respond(0, OURS)
     assert harness.is_in(S.CONFIRMING)
 
@@ -127,9 +129,7 @@ def test_a_device_that_does_not_answer_the_switch_to_dfu_mode_is_awaited_there()
     harness = harness_in_state(S.DISPATCHED, UpdateMethod.NORDIC_DFU)
     assert harness.miss_response() is None
     assert (harness.x.due - harness.now, harness.x.tries) == (timeouts.DFU_MODE_TIMEOUT, 1)
-    request = harness.enter_dfu_mode()
-    assert request is not None
-    assert request.step is UpdateStep.START
+    assert find_step(harness.enter_dfu_mode()) is UpdateStep.START
 
 
 def test_a_heartbeat_status_after_the_first_attempt_is_no_baseline() -> None:
@@ -180,9 +180,7 @@ def test_an_unanswered_start_that_was_carried_out_is_followed(keyword: str, afte
 def test_a_device_that_reports_done_is_asked_for_its_version_first() -> None:
     harness = harness_in_state(S.DISPATCHED)
     harness.miss_response()
-    request = harness.respond_state("done", 100)
-    assert request is not None
-    assert request.step is UpdateStep.RECHECK_VERSION
+    assert find_step(harness.respond_state("done", 100)) is UpdateStep.RECHECK_VERSION
     harness.respond(Status.TIMEOUT)
     assert harness.is_in(S.DISPATCHED)
     request = harness.advance_to_due()
@@ -238,7 +236,7 @@ def test_an_unanswered_start_is_repeated_until_its_timeout() -> None:
     started_at, start_count = harness.now, 1
     while harness.is_in(S.DISPATCHED):
         harness.miss_response()
-        if harness.x.ask is not None:
+        if harness.x.pending_request is not None:
             harness.respond_state("idle")
             request = harness.respond(0, OTHER)
             start_count += request is not None and request.step is UpdateStep.START
@@ -254,9 +252,7 @@ def test_an_unsent_request_does_not_count_as_a_try() -> None:
         assert harness.advance_to_due() is not None
         assert harness.is_in(S.DISPATCHED)
     harness.respond(0, {"state": "idle", "percent": 0, "error": 0, "modelNumber": 0, "version": "0.0.0"})
-    request = harness.respond(0, OTHER)
-    assert request is not None
-    assert request.step is UpdateStep.START
+    assert find_step(harness.respond(0, OTHER)) is UpdateStep.START
     harness.respond()
     assert harness.is_in(S.TRANSFERRING)
 
@@ -264,12 +260,8 @@ def test_an_unsent_request_does_not_count_as_a_try() -> None:
 def test_another_attempt_reads_the_version_first() -> None:
     harness = UpdateHarness(retries=1)
     harness.x = replace(harness.x, attempt=2)
-    request = harness.dispatch(may_be_updated=True)
-    assert request is not None
-    assert request.step is UpdateStep.RECHECK_VERSION
-    request = harness.respond(0, OTHER)
-    assert request is not None
-    assert request.step is UpdateStep.START
+    assert find_step(harness.dispatch(may_be_updated=True)) is UpdateStep.RECHECK_VERSION
+    assert find_step(harness.respond(0, OTHER)) is UpdateStep.START
 
 
 def test_attempts_have_growing_delays_and_a_limit() -> None:
@@ -476,9 +468,7 @@ def test_a_heartbeat_that_is_received_twice_counts_once() -> None:
 @pytest.mark.rule("rest-130")
 def test_without_required_heartbeats_the_version_decides() -> None:
     harness = harness_in_state(S.APPLYING, heartbeats=0)
-    request = harness.respond_state("done", 100)
-    assert request is not None
-    assert request.step is UpdateStep.CONFIRM_VERSION
+    assert find_step(harness.respond_state("done", 100)) is UpdateStep.CONFIRM_VERSION
     harness.respond(0, OURS)
     assert harness.is_in(S.SUCCEEDED)
 
@@ -513,9 +503,7 @@ def test_a_cancel_interrupts_a_sequence_of_requests() -> None:
     harness.change_spec(is_applied=True)
     assert harness.apply_timer() is not None
     harness.change_spec(is_canceling=True)
-    request = harness.respond(Status.BUSY)
-    assert request is not None
-    assert request.step is UpdateStep.ABORT
+    assert find_step(harness.respond(Status.BUSY)) is UpdateStep.ABORT
 
 
 def test_a_staged_image_is_not_applied_when_the_job_is_canceled() -> None:
@@ -544,9 +532,7 @@ def test_an_update_of_another_origin_is_not_aborted(*, canceling: bool) -> None:
 def test_a_device_that_restarted_unnoticed_may_have_finished() -> None:
     harness = harness_in_state(S.TRANSFERRING)
     harness.respond_state("transferring", 1)
-    request = harness.respond_state("idle")
-    assert request is not None
-    assert request.step is UpdateStep.RECHECK_VERSION
+    assert find_step(harness.respond_state("idle")) is UpdateStep.RECHECK_VERSION
     harness.respond(0, OURS)
     assert harness.is_in(S.CONFIRMING)
 
@@ -615,7 +601,7 @@ def test_timers_are_suspended_for_at_most_the_queue_timeout() -> None:
     harness.apply_event(GatewayDisconnected())
     assert harness.x.suspended_at is None
     while not harness.is_in(S.TIMED_OUT):
-        if harness.x.ask is None:
+        if harness.x.pending_request is None:
             harness.advance_to_due()
         else:
             harness.fail_sending()
@@ -629,7 +615,7 @@ def test_a_gateway_that_is_updated_itself_may_disconnect_for_the_time_of_a_resta
     harness.x, started_at = harness.without_request(), harness.now
     harness.apply_event(GatewayDisconnected())
     while harness.is_in(S.APPLYING):
-        if harness.x.ask is None:
+        if harness.x.pending_request is None:
             harness.advance_to_due()
         else:
             harness.fail_sending()
@@ -667,9 +653,7 @@ def test_a_start_that_may_have_been_sent_is_aborted_on_a_cancel() -> None:
     harness.miss_response()
     harness.fail_sending()
     harness.change_spec(is_canceling=True)
-    request = harness.apply_timer()
-    assert request is not None
-    assert request.step is UpdateStep.ABORT
+    assert find_step(harness.apply_timer()) is UpdateStep.ABORT
 
 
 # --- Reasons ---

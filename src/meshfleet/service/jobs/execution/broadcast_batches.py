@@ -15,6 +15,7 @@ from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.execution import queries
+from meshfleet.service.jobs.execution.queries import ExecutionEvent
 from meshfleet.service.jobs.updates.decisions import is_past_abort
 from meshfleet.service.jobs.updates.model import RequestNotSent, ResponseReceived, UpdateStep
 from meshfleet.service.jobs.updates.states import CANCELABLE_STATES
@@ -59,8 +60,8 @@ _NO_MEMBERS: Final = BatchMembers(frozenset(), is_complete=True)
 
 def share_with_batch(
     connection: Connection, loaded: LoadedExecution, event: UpdateEvent
-) -> list[tuple[LoadedExecution, UpdateEvent]]:
-    """Return the other members of a broadcast that an event of one member changes, each with its event.
+) -> list[ExecutionEvent]:
+    """Return the events of the other members of a broadcast that follow from an event of one member.
 
     Only responses and unsent start commands change others. The rows of these members are locked until the
     transaction ends.
@@ -81,7 +82,7 @@ def share_with_batch(
     )
     shared_event = event._replace(is_shared=True) if isinstance(event, ResponseReceived) else event
     return [
-        (member, shared_event)
+        ExecutionEvent(member, shared_event)
         for member in members
         if member.execution.device != x.device
         and member.execution.state in concerned_states
@@ -97,7 +98,7 @@ def _concerns_whole_batch(event: ResponseReceived | RequestNotSent) -> bool:
 
 def _concerns_member(x: ExecutionRecord, event: ResponseReceived | RequestNotSent) -> bool:
     """Return whether an event of the whole broadcast changes a member that did not send the request."""
-    if x.ask is not None:
+    if x.pending_request is not None:
         return False
     if isinstance(event, RequestNotSent):
         return x.step is UpdateStep.START and not x.tries

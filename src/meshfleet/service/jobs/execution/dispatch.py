@@ -23,7 +23,7 @@ from meshfleet.service.jobs.updates.model import Decision, UpdateStep
 from meshfleet.service.jobs.updates.reasons import UNCERTAIN_CODES, ReasonCode
 from meshfleet.service.jobs.updates.start import dispatch_execution
 from meshfleet.service.jobs.updates.version_check import skip_unreachable
-from meshfleet.service.jobs.wait_reasons import WaitReason
+from meshfleet.service.jobs.wait_reasons import WAIT_TEXTS, WaitReason
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from meshfleet.service.clock import ClockReading
     from meshfleet.service.jobs.compatibility import DeviceFacts, Exclusion, FirmwareRequirement
-    from meshfleet.service.jobs.execution.queries import GatewayRoutes, LoadedExecution
+    from meshfleet.service.jobs.execution.queries import GatewayRoutes, JobSpec, LoadedExecution
     from meshfleet.service.jobs.notifications import ExecutionChange
-    from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateSpec
+    from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext
 
 CANDIDATES_PER_TRANSACTION: Final = 100
 """Maximum number of queued executions checked in one transaction."""
@@ -42,10 +42,7 @@ CANDIDATES_PER_TRANSACTION: Final = 100
 _RECHECK_MS: Final = 30_000
 """Minimum milliseconds before a waiting execution is checked again."""
 
-_OFFLINE_TEXTS: Final = {
-    WaitReason.DEVICE_OFFLINE: "the device is not connected",
-    WaitReason.GATEWAY_OFFLINE: "its gateway is not connected",
-}
+_OFFLINE: Final = (WaitReason.DEVICE_OFFLINE, WaitReason.GATEWAY_OFFLINE)
 
 _RECHECKS_PER_SECOND: Final = 200
 """Maximum rechecks per second of the waiting executions of one job."""
@@ -81,8 +78,7 @@ _SELECT_NEWER_JOBS: Final = (
 class DispatchParameters(NamedTuple):
     """Parameters and limits of a job whose queued executions may start."""
 
-    spec: UpdateSpec
-    requirement: FirmwareRequirement
+    spec: JobSpec
     per_gateway: int | None
     wave: int
     """Index of the last wave that has started, from 0."""
@@ -135,7 +131,7 @@ def dispatch_executions(
         each._replace(loaded=each.loaded.with_route(routes))
         for each in _load_candidates(connection, parameters, waves, now.monotonic)
     ]
-    specs = {parameters.spec.job: (parameters.spec, parameters.requirement)}
+    specs = {parameters.spec.update.job: parameters.spec}
     contexts = queries.load_contexts(connection, specs, [each.loaded for each in candidates])
     dispatcher = _Dispatcher(connection, parameters, candidates, now.monotonic, routes)
     for candidate, context in zip(candidates, contexts, strict=True):
@@ -153,7 +149,7 @@ def _load_candidates(
 ) -> list[_Candidate]:
     candidates: list[_Candidate] = []
     for wave in waves:
-        values = (parameters.spec.job, wave, now, CANDIDATES_PER_TRANSACTION - len(candidates))
+        values = (parameters.spec.update.job, wave, now, CANDIDATES_PER_TRANSACTION - len(candidates))
         rows = bulk.query_rows(connection, _SELECT_QUEUED, values, lock=_LOCK)
         candidates += [_Candidate(queries.parse_loaded_execution(row), row[-1]) for row in rows]
         if len(candidates) >= CANDIDATES_PER_TRANSACTION:
@@ -176,6 +172,7 @@ class _Dispatcher:
         self.unrouted: list[int] = []
         self._connection = connection
         self._parameters = parameters
+        self._requirement = parameters.spec.requirement
         self._now = now
         self._slots = GatewaySlots(connection)
         self._slots.load(each.loaded.snapshot.gateway for each in candidates)
@@ -191,25 +188,13 @@ class _Dispatcher:
         if x.device in self._broadcast_devices:
             return
         if snapshot.device is None:
-            self.transitions.append(ExecutionTransition(x, remove_execution(x, self._now)))
+            self._add(x, remove_execution(x, self._now))
             return
         if (newer_job := self._newer_jobs.get(x.device)) is not None:
-            self.transitions.append(
-                ExecutionTransition(
-                    x,
-                    end_execution(
-                        x,
-                        S.SUPERSEDED,
-                        f"job-{newer_job} took over the device",
-                        self._now,
-                        ReasonCode.NEWER_JOB,
-                    ),
-                )
-            )
+            reason = f"job-{newer_job} took over the device"
+            self._add(x, end_execution(x, S.SUPERSEDED, reason, self._now, ReasonCode.NEWER_JOB))
             return
-        exclusion = find_exclusion(
-            _find_facts(candidate.loaded, self._parameters.requirement), self._parameters.requirement
-        )
+        exclusion = find_exclusion(_find_facts(candidate.loaded, self._requirement), self._requirement)
         is_on_target = exclusion is not None and exclusion.code is ExclusionCode.ALREADY_THERE
         # A device that reported the target version at job creation is checked, whatever it reports now.
         reports_target = x.attempt == 1 and (is_on_target or (exclusion is None and x.wave == LEFT_OUT_WAVE))
@@ -223,11 +208,14 @@ class _Dispatcher:
         elif x.method is UpdateMethod.BROADCAST and not may_be_updated and not reports_target:
             self._start_broadcast(candidate, context)
         else:
-            x = _with_from_version(candidate.loaded, self._parameters.requirement)
+            x = _with_from_version(candidate.loaded, self._requirement)
             decision = dispatch_execution(
                 x, context, self._now, may_be_updated=may_be_updated, reports_target=reports_target
             )
             self._start(x, decision, context)
+
+    def _add(self, x: ExecutionRecord, decision: Decision) -> None:
+        self.transitions.append(ExecutionTransition(x, decision))
 
     def _wait_or_skip(self, loaded: LoadedExecution, obstacle: WaitReason, *, reports_target: bool) -> None:
         """Let an execution wait for an obstacle.
@@ -235,25 +223,19 @@ class _Dispatcher:
         Skip it instead if the device reports the target version and has been offline for too long.
         """
         x, snapshot = loaded
-        if not reports_target or obstacle not in _OFFLINE_TEXTS:
+        if not reports_target or obstacle not in _OFFLINE:
             self._wait(x, obstacle, snapshot.gateway)
         elif x.moved_at is None:
             self._wait(replace(x, moved_at=self._now), obstacle, snapshot.gateway)
         elif self._now < x.moved_at + timeouts.OFFLINE_CHECK_TIMEOUT:
             self._wait(x, obstacle, snapshot.gateway)
         else:
-            reason = _OFFLINE_TEXTS[obstacle]
-            self.transitions.append(
-                ExecutionTransition(
-                    x, skip_unreachable(x, self._parameters.requirement.version, reason, self._now)
-                )
-            )
+            reason = WAIT_TEXTS[obstacle]
+            self._add(x, skip_unreachable(x, self._requirement.version, reason, self._now))
 
     def _skip(self, loaded: LoadedExecution, exclusion: Exclusion) -> None:
-        x = _with_from_version(loaded, self._parameters.requirement)
-        decision = end_execution(x, S.SKIPPED, exclusion.reason, self._now)
-        skipped = replace(decision.execution, code=str(exclusion.code))
-        self.transitions.append(ExecutionTransition(x, decision._replace(execution=skipped)))
+        x = _with_from_version(loaded, self._requirement)
+        self._add(x, end_execution(x, S.SKIPPED, exclusion.reason, self._now, exclusion.code))
 
     def _needs_route(self, candidate: _Candidate) -> bool:
         """Return whether a gateway must be selected before this candidate can start or wait.
@@ -284,12 +266,12 @@ class _Dispatcher:
         """Let an execution wait and check it again later. The longer the queue, the longer the delay."""
         delay = max(_RECHECK_MS, self._parameters.queue_length * 1000 // _RECHECKS_PER_SECOND)
         waiting = replace(x, waiting=str(obstacle), due=self._now + delay, gateway=gateway or x.gateway)
-        self.transitions.append(ExecutionTransition(x, Decision(waiting)))
+        self._add(x, Decision(waiting))
 
     def _start(self, x: ExecutionRecord, decision: Decision, context: UpdateContext) -> None:
         if decision.execution.step is not UpdateStep.CHECK_REPORTED:
             self._slots.reserve(context.gateway, x.method)
-        self.transitions.append(ExecutionTransition(x, decision))
+        self._add(x, decision)
         self.started += 1
 
     def _start_broadcast(self, candidate: _Candidate, context: UpdateContext) -> None:
@@ -305,7 +287,7 @@ class _Dispatcher:
                 context, batch=devices, status=snapshot.status, beat_at=snapshot.heartbeat_at
             )
             is_leader = x.device == devices[0]  # as in `UpdateContext.is_batch_leader` from now on
-            x = _with_from_version(loaded, self._parameters.requirement)
+            x = _with_from_version(loaded, self._requirement)
             decision = dispatch_execution(
                 replace(x, batch=batch), member_context, self._now, is_leader=is_leader
             )
@@ -331,10 +313,7 @@ class _Dispatcher:
             x.device not in self._broadcast_devices
             and bool(snapshot.connected)
             and not _may_be_updated(x)
-            and find_exclusion(
-                _find_facts(loaded, self._parameters.requirement), self._parameters.requirement
-            )
-            is None
+            and find_exclusion(_find_facts(loaded, self._requirement), self._requirement) is None
         )
 
 
@@ -348,7 +327,7 @@ def _find_newer_jobs(
     if not loaded or not parameters.is_supersedable:
         return {}
     devices = sorted(each.execution.device for each in loaded)
-    rows = bulk.query_in(connection, _SELECT_NEWER_JOBS.format(job=parameters.spec.job), devices)
+    rows = bulk.query_in(connection, _SELECT_NEWER_JOBS.format(job=parameters.spec.update.job), devices)
     return {row[0]: row[1] for row in rows}
 
 

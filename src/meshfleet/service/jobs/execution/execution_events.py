@@ -1,7 +1,4 @@
-"""Applies events to active executions: due timers, results of requests, and registry news.
-
-Registry news are changes of a device in the device registry, such as heartbeats and its removal.
-"""
+"""Applies events to active executions: due timers, results of requests, and changes in the registry."""
 
 from __future__ import annotations
 
@@ -21,38 +18,29 @@ from meshfleet.service.jobs.execution.gateway_slots import (
     HostGatewaySelector,
     reserve_dfu_slots,
 )
-from meshfleet.service.jobs.execution.queries import EXECUTIONS_PER_TRANSACTION
+from meshfleet.service.jobs.execution.queries import EXECUTIONS_PER_TRANSACTION, ExecutionEvent
 from meshfleet.service.jobs.execution.registry_changes import load_registry_changes
 from meshfleet.service.jobs.execution.transition_writer import (
     EvidenceItem,
+    EvidenceRecord,
     ExecutionTransition,
     update_transfer_rates,
 )
+from meshfleet.service.jobs.updates import model
 from meshfleet.service.jobs.updates.decisions import add_stop_cause, end_execution
-from meshfleet.service.jobs.updates.model import (
-    DeviceRemoved,
-    DfuModeSeen,
-    GatewayDisconnected,
-    GatewayReconnected,
-    HeartbeatReceived,
-    RequestNotSent,
-    RequestUnanswered,
-    ResponseReceived,
-    TimerDue,
-    UpdateStep,
-)
+from meshfleet.service.jobs.updates.model import UpdateStep
 from meshfleet.service.jobs.updates.reasons import ReasonCode
 from meshfleet.service.jobs.updates.state_machine import advance_execution
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Iterable, Sequence
 
     from sqlalchemy import Connection
 
     from meshfleet.service.clock import ClockReading
     from meshfleet.service.jobs.execution.queries import GatewayRoutes, JobSpecCache, LoadedExecution
     from meshfleet.service.jobs.notifications import ExecutionChange
-    from meshfleet.service.jobs.updates.model import Decision, ExecutionRecord, UpdateContext, UpdateEvent
+    from meshfleet.service.jobs.updates.model import Decision, ExecutionRecord, UpdateContext
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +72,7 @@ class RequestResult(NamedTuple):
     job: int
     device: int
     attempt: int
-    event: ResponseReceived | RequestNotSent | RequestUnanswered
+    event: model.ResponseReceived | model.RequestNotSent | model.RequestUnanswered
 
 
 class AdvanceResult(NamedTuple):
@@ -108,30 +96,29 @@ def advance_due_executions(
     """Advance the executions whose timers are due. Skip those that another process has locked."""
     rows = bulk.query_rows(connection, _SELECT_DUE, (now.monotonic,), lock=_LOCK_SKIPPING)
     due = [queries.parse_loaded_execution(row).with_route(routes) for row in rows]
-    withdrawn = _withdraw_unsent(connection, [each.execution for each in due])
-    return _apply_events(
-        connection, spec_cache, [(each, _build_due_event(each, withdrawn)) for each in due], now
-    )
+    withdrawn = _withdraw_unsent(connection, (each.execution for each in due))
+    events = [ExecutionEvent(each, _build_due_event(each, withdrawn)) for each in due]
+    return _apply_events(connection, spec_cache, events, now)
 
 
-def _withdraw_unsent(connection: Connection, executions: Sequence[ExecutionRecord]) -> set[str]:
+def _withdraw_unsent(connection: Connection, executions: Iterable[ExecutionRecord]) -> set[str]:
     """Delete the pending requests of due executions that no process has leased. Return their ids."""
-    pending = [x.ask for x in executions if x.ask is not None]
+    pending = [x.pending_request for x in executions if x.pending_request is not None]
     return {row[0] for row in bulk.query_in(connection, _DELETE_UNLEASED, pending)} if pending else set()
 
 
-def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> UpdateEvent:
+def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> model.UpdateEvent:
     x = loaded.execution
     if loaded.snapshot.device is None:
-        return DeviceRemoved()
-    if x.step is not None and x.ask is not None and x.ask in withdrawn:
-        return RequestNotSent(x.step, "the service could not send the request in time")
-    return TimerDue()
+        return model.DeviceRemoved()
+    if x.step is not None and x.pending_request is not None and x.pending_request in withdrawn:
+        return model.RequestNotSent(x.step, "the service could not send the request in time")
+    return model.TimerDue()
 
 
 def list_changed_devices(connection: Connection) -> list[int]:
-    """Return a limited number of devices with registry news, for `apply_registry_changes`."""
-    return sorted({device for _, device in load_registry_changes(connection, None)})
+    """Return a limited number of devices for `apply_registry_changes`."""
+    return sorted(load_registry_changes(connection, None))
 
 
 def apply_registry_changes(
@@ -143,16 +130,15 @@ def apply_registry_changes(
 ) -> AdvanceResult:
     """Apply changes from the registry: heartbeats, DFU mode, removals, connections of gateways."""
     executions = [each.with_route(routes) for each in _load_active_executions(connection, devices)]
-    news = load_registry_changes(connection, devices)
+    changes = load_registry_changes(connection, devices)
     events = [
-        (each, event)
+        ExecutionEvent(each, changes[each.execution.device])
         for each in executions
-        if (event := news.get((each.execution.job, each.execution.device))) is not None
+        if each.execution.device in changes
     ]
     slots = GatewaySlots(connection)
-    return _apply_events(
-        connection, spec_cache, reserve_dfu_slots(connection, spec_cache, events, slots), now, slots
-    )
+    events = reserve_dfu_slots(connection, spec_cache, events, slots)
+    return _apply_events(connection, spec_cache, events, now, slots)
 
 
 def apply_results(
@@ -166,34 +152,30 @@ def apply_results(
 
     A result that arrives too late is stored as evidence and changes no execution (rest-143).
     """
-    deleted = _delete_requests(connection, [each.request_id for each in results])
+    # A request that is missing in the outbox was deleted with an earlier result.
+    rows = bulk.query_in(connection, _DELETE_REQUESTS, [each.request_id for each in results])
+    deleted = {row[0] for row in rows}
     devices = [each.device for each in results]
     executions = {
-        each.execution.ask: each.with_route(routes) for each in _load_active_executions(connection, devices)
+        each.execution.pending_request: each.with_route(routes)
+        for each in _load_active_executions(connection, devices)
     }
     late: list[RequestResult] = []
-    events: list[tuple[LoadedExecution, UpdateEvent]] = []
+    events: list[ExecutionEvent] = []
     for result in results:
         loaded = executions.get(result.request_id)
         if loaded is None or result.request_id not in deleted:
             late.append(result)
         else:
             deleted.remove(result.request_id)  # a late response to the same request may follow in the list
-            events.append((loaded, result.event))
+            events.append(ExecutionEvent(loaded, result.event))
             events += share_with_batch(connection, loaded, result.event)
-    transition_writer.insert_evidence(
-        connection,
-        [
-            (
-                each.job,
-                each.device,
-                each.attempt,
-                _build_evidence(each.event) or _build_no_response_evidence(each),
-            )
-            for each in late
-        ],
-        now.wall,
-    )
+    late_evidence = [
+        EvidenceRecord(each.job, each.device, each.attempt, item)
+        for each in late
+        if (item := _build_evidence(each.event)) is not None
+    ]
+    transition_writer.insert_late_evidence(connection, late_evidence, now.wall)
     return _apply_events(connection, spec_cache, events, now)
 
 
@@ -212,7 +194,7 @@ def withdraw_unsent_starts(
             job,
             device,
             attempt,
-            RequestNotSent(UpdateStep(step), "the job was canceled before the request was sent"),
+            model.RequestNotSent(UpdateStep(step), "the job was canceled before the request was sent"),
         )
         for request, device, attempt, step in rows
     ]
@@ -221,11 +203,6 @@ def withdraw_unsent_starts(
     return apply_results(connection, spec_cache, results, now, routes)._replace(
         has_more=len(rows) >= EXECUTIONS_PER_TRANSACTION
     )
-
-
-def _delete_requests(connection: Connection, requests: Sequence[str]) -> set[str]:
-    """Delete requests from the outbox. Return the ids of the deleted ones; others were deleted before."""
-    return {row[0] for row in bulk.query_in(connection, _DELETE_REQUESTS, requests)}
 
 
 def _load_active_executions(connection: Connection, devices: Sequence[int]) -> list[LoadedExecution]:
@@ -238,21 +215,21 @@ def _load_active_executions(connection: Connection, devices: Sequence[int]) -> l
 def _apply_events(
     connection: Connection,
     spec_cache: JobSpecCache,
-    events: Sequence[tuple[LoadedExecution, UpdateEvent]],
+    events: Sequence[ExecutionEvent],
     now: ClockReading,
     slots: GatewaySlots | None = None,
 ) -> AdvanceResult:
     """Decide and store how the events change the executions. Apply only the first event of each device."""
     # A second event of a device would act on an outdated record. Nothing is lost: the registry or a timer
     # produces the event again.
-    events = list({each.execution.device: (each, event) for each, event in reversed(events)}.values())
-    specs = spec_cache.load_specs(connection, {each.execution.job for each, _ in events})
-    contexts = queries.load_contexts(connection, specs, [each for each, _ in events])
-    members = load_batch_members(connection, [each.execution for each, _ in events])
+    events = list({each.loaded.execution.device: each for each in reversed(events)}.values())
+    executions = [each.loaded.execution for each in events]
+    specs = spec_cache.load_specs(connection, {x.job for x in executions})
+    contexts = queries.load_contexts(connection, specs, [each.loaded for each in events])
+    members = load_batch_members(connection, executions)
     hosts = HostGatewaySelector(connection, spec_cache, GatewaySlots(connection) if slots is None else slots)
     transitions = []
-    for (loaded, event), context in zip(events, contexts, strict=True):
-        x = loaded.execution
+    for x, (_, event), context in zip(executions, events, contexts, strict=True):
         decision = _decide(x, event, add_batch_members(context, x, members), now.monotonic)
         if decision.execution is not x:
             transition = ExecutionTransition(x, decision, _build_evidence(event), context.gateway)
@@ -266,7 +243,7 @@ def _apply_events(
     return AdvanceResult(changed, request_count, len(events) >= EXECUTIONS_PER_TRANSACTION)
 
 
-def _decide(x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int) -> Decision:
+def _decide(x: ExecutionRecord, event: model.UpdateEvent, context: UpdateContext, now: int) -> Decision:
     """Return the decision of the state machine; if the state machine raises an error, fail the execution."""
     try:
         return add_stop_cause(advance_execution(x, event, context, now), context.spec)
@@ -277,22 +254,18 @@ def _decide(x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now:
         )
 
 
-def _build_evidence(event: UpdateEvent) -> EvidenceItem | None:
+def _build_evidence(event: model.UpdateEvent) -> EvidenceItem | None:
     """Return the part of an event to store as proof; None for timers and removals, which have none."""
     match event:
-        case ResponseReceived(step, status, value):
+        case model.ResponseReceived(step, status, value):
             return EvidenceItem("response", {"step": str(step), "status": status, "value": value})
-        case HeartbeatReceived(status, at):
+        case model.HeartbeatReceived(status, at):
             return EvidenceItem("heartbeat", {"status": status, "time": at})
-        case DfuModeSeen():
+        case model.DfuModeSeen():
             return EvidenceItem("dfu", {"gateway": event.gateway, "parent": event.parent, "rssi": event.rssi})
-        case RequestNotSent(step, reason) | RequestUnanswered(step, reason):
+        case model.RequestNotSent(step, reason) | model.RequestUnanswered(step, reason):
             return EvidenceItem("no-response", {"step": str(step), "reason": reason})
-        case GatewayDisconnected() | GatewayReconnected():
-            return EvidenceItem("gateway", {"connected": isinstance(event, GatewayReconnected)})
+        case model.GatewayDisconnected() | model.GatewayReconnected():
+            return EvidenceItem("gateway", {"connected": isinstance(event, model.GatewayReconnected)})
         case _:
             return None
-
-
-def _build_no_response_evidence(result: RequestResult) -> EvidenceItem:
-    return EvidenceItem("no-response", {"step": str(result.event.step)})

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.service.jobs.execution.queries import JobSpecCache, LoadedExecution
+    from meshfleet.service.jobs.execution.queries import ExecutionEvent, JobSpecCache
     from meshfleet.service.jobs.execution.transition_writer import ExecutionTransition
-    from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateEvent
+    from meshfleet.service.jobs.updates.model import ExecutionRecord
 
 _SELECT_BUSY: Final = (
     "SELECT gateway, method, coalesce(batch, CAST(device AS TEXT)) FROM execution"  # noqa: S608 # constants only
@@ -79,6 +79,13 @@ class GatewaySlots:
             return False
         return limit is None or self._counts[gateway] < limit
 
+    def try_reserve(self, gateway: int, method: UpdateMethod, limit: int | None) -> bool:
+        """Occupy a slot as `reserve` does if `is_free` allows it. Return whether it does."""
+        if not self.is_free(gateway, method, limit):
+            return False
+        self.reserve(gateway, method)
+        return True
+
     def reserve(self, gateway: int, method: UpdateMethod) -> None:
         """Occupy a slot for an update that starts in this transaction."""
         self.load([gateway])
@@ -89,9 +96,9 @@ class GatewaySlots:
 def reserve_dfu_slots(
     connection: Connection,
     spec_cache: JobSpecCache,
-    events: Sequence[tuple[LoadedExecution, UpdateEvent]],
+    events: Sequence[ExecutionEvent],
     slots: GatewaySlots,
-) -> list[tuple[LoadedExecution, UpdateEvent]]:
+) -> list[ExecutionEvent]:
     """Reserve slots for devices in DFU mode that are received by another gateway than that of their update.
 
     Return all events. In the events of these devices, `has_free_slot` says whether a slot was reserved.
@@ -106,17 +113,16 @@ def reserve_dfu_slots(
     has_lock = try_dispatch_lock(connection)
     if has_lock:  # counts read without the lock could be stale when `HostGatewaySelector` gets it later
         slots.load(other_gateways.values())
-    completed: list[tuple[LoadedExecution, UpdateEvent]] = []
-    for loaded, event in events:
-        x, gateway = loaded.execution, other_gateways.get(loaded.execution.device)
+    completed: list[ExecutionEvent] = []
+    for each in events:
+        x, event = each.loaded.execution, each.event
+        gateway = other_gateways.get(x.device)
         if gateway is None or not isinstance(event, DfuModeSeen):
-            completed.append((loaded, event))
+            completed.append(each)
             continue
         limit = spec_cache.load_body(connection, x.job).concurrency.per_gateway
-        has_free_slot = has_lock and slots.is_free(gateway, x.method, limit)
-        if has_free_slot:
-            slots.reserve(gateway, x.method)
-        completed.append((loaded, event._replace(has_free_slot=has_free_slot)))
+        has_free_slot = has_lock and slots.try_reserve(gateway, x.method, limit)
+        completed.append(each._replace(event=event._replace(has_free_slot=has_free_slot)))
     return completed
 
 
@@ -156,7 +162,4 @@ class HostGatewaySelector:
         if not try_dispatch_lock(self._connection):
             return False
         limit = self._spec_cache.load_body(self._connection, x.job).concurrency.per_gateway
-        if not self._slots.is_free(gateway, x.method, limit):
-            return False
-        self._slots.reserve(gateway, x.method)
-        return True
+        return self._slots.try_reserve(gateway, x.method, limit)

@@ -8,24 +8,25 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import active_condition, transition
+from meshfleet.db.tables import active_condition
 from meshfleet.rest.jobs import ExecutionState as E
 from meshfleet.rest.jobs import JobState as S
 from meshfleet.rest.jobs import StopCause
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.audit import log as audit
-from meshfleet.service.jobs.execution import dispatch, execution_events, queue_cleanup, transition_writer
+from meshfleet.service.jobs.execution import dispatch, execution_events, queue_cleanup
 from meshfleet.service.jobs.execution.dispatch import DispatchParameters
 from meshfleet.service.jobs.execution.gateway_slots import try_dispatch_lock
 from meshfleet.service.jobs.job_states import check_job_transition
 from meshfleet.service.jobs.rollout import (
     LEFT_OUT_WAVE,
-    ExecutionCounts,
     RolloutState,
     compute_allowance,
     find_next_transition,
 )
+from meshfleet.service.jobs.store import ENGINE_ACTOR, insert_job_transition
 from meshfleet.service.jobs.updates.states import CANCELABLE_STATES
+from meshfleet.service.jobs.views.job_view import load_counts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import ClockReading
     from meshfleet.service.jobs.execution.queries import GatewayRoutes, JobSpecCache
     from meshfleet.service.jobs.notifications import ExecutionChange
-    from meshfleet.service.jobs.rollout import JobTransition
+    from meshfleet.service.jobs.rollout import ExecutionCounts, JobTransition
 
 _SELECT_OPEN: Final = "SELECT id, state FROM job WHERE finished_at IS NULL AND id > ? ORDER BY id LIMIT 100"
 _SELECT_JOB: Final = (
@@ -45,7 +46,6 @@ _SELECT_JOB: Final = (
     " FROM job j WHERE id = ? AND finished_at IS NULL"
 )
 _LOCK: Final = " FOR UPDATE OF j"
-_SELECT_COUNTS: Final = "SELECT wave, state, count FROM tally WHERE job = ? AND count <> 0"
 _UPDATE_PACED_UNTIL: Final = "UPDATE job SET paced_until = ? WHERE id = ?"
 # `+job` makes SQLite use the index of active executions instead of reading the whole job.
 _MAKE_CANCELABLE_DUE: Final = (
@@ -90,8 +90,6 @@ def list_open_jobs(connection: Connection, after: int) -> dict[int, S]:
 
 
 class _OpenJob(NamedTuple):
-    """Open job with the counts of its executions."""
-
     number: int
     rollout: RolloutState
     counts: ExecutionCounts
@@ -142,15 +140,11 @@ def _load_job(connection: Connection, spec_cache: JobSpecCache, job_number: int)
     if not rows:
         return None
     *rollout_columns, queue_until, applied_at, stop_cause = rows[0]
-    counts = {
-        (wave, E(state)): count
-        for wave, state, count in bulk.query_rows(connection, _SELECT_COUNTS, (job_number,))
-    }
     body = spec_cache.load_body(connection, job_number)
     return _OpenJob(
         job_number,
         _parse_rollout(body, rollout_columns),
-        ExecutionCounts(counts),
+        load_counts(connection, job_number),
         queue_until,
         applied_at,
         None if stop_cause is None else StopCause(stop_cause),
@@ -173,7 +167,6 @@ def _parse_rollout(body: NewJob, row: Sequence[Any]) -> RolloutState:
 
 
 def _write_transition(connection: Connection, job: _OpenJob, change: JobTransition, wall: int) -> None:
-    """Write a transition of a job and its cause."""
     before, after = job.rollout.state, change.state
     if after is not before:
         check_job_transition(before, after)
@@ -192,19 +185,9 @@ def _write_transition(connection: Connection, job: _OpenJob, change: JobTransiti
     assignments = ", ".join(f"{name} = ?" for name in values)
     statement = f"UPDATE job SET {assignments} WHERE id = ?"  # noqa: S608 # constants only
     bulk.execute_one(connection, statement, (*values.values(), job.number))
-    row = (
-        job.number,
-        None,
-        wall,
-        str(before),
-        str(after),
-        0,
-        0,
-        transition_writer.ENGINE_ACTOR,
-        change.cause,
-        None,
+    insert_job_transition(
+        connection, job.number, before, after, actor=ENGINE_ACTOR, cause=change.cause, now=wall
     )
-    bulk.insert_row(connection, transition, *row)
     _record_stop(connection, job.number, change, wall)
 
 
@@ -256,10 +239,8 @@ def _dispatch(
         return IDLE_ADVANCE
     if not allowance.slots:
         return NO_ADVANCE
-    spec, requirement = spec_cache.load_specs(connection, [job.number])[job.number]
     parameters = DispatchParameters(
-        spec,
-        requirement,
+        spec_cache.load_specs(connection, [job.number])[job.number],
         per_gateway=rollout.body.concurrency.per_gateway,
         wave=rollout.wave,
         slots=allowance.slots,

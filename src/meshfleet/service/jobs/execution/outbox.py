@@ -39,6 +39,7 @@ _LEASE: Final = "UPDATE job_outbox SET taken_until = ? WHERE id = ?"
 _RELEASE: Final = "UPDATE job_outbox SET taken_until = 0 WHERE taken_until IS NOT NULL"
 
 REQUESTS_PER_BATCH: Final = 256
+"""Maximum requests that are leased in one transaction."""
 
 MAX_IN_FLIGHT_PER_GATEWAY: Final = 100
 """Maximum requests in flight to one gateway: a silent gateway must not block all others."""
@@ -53,7 +54,9 @@ class OutboxRequest(NamedTuple):
     attempt: int
     step: UpdateStep
     gateway: int
+    """Gateway through which the request is sent."""
     target: int
+    """Device or gateway that executes the request."""
     operation: Operation
     identifier: AnyIdentifier
     value: Any
@@ -74,7 +77,7 @@ class RequestBatch(NamedTuple):
 def lease_requests(
     connection: Connection, limit: int, in_flight: Mapping[int, int], *, until: int
 ) -> RequestBatch:
-    """Lease up to `limit` requests for this process until the time `until`.
+    """Lease up to `limit` requests for this process until `until`, in monotonic milliseconds.
 
     `in_flight` is the number of requests that this process has in flight, by gateway.
     """
@@ -114,16 +117,9 @@ def release_leases(connection: Connection) -> None:
 
 
 def _parse_request(row: Sequence[Any]) -> OutboxRequest:
-    number, job, device, attempt, step, gateway, target, operation, identifier, value = row
-    return OutboxRequest(
-        number,
-        job,
-        device,
-        attempt,
-        UpdateStep(step),
-        gateway,
-        target,
-        Operation(operation),
-        identifier,
-        None if value is None else msgspec.json.decode(value),
+    request = OutboxRequest(*row)
+    return request._replace(
+        step=UpdateStep(request.step),
+        operation=Operation(request.operation),
+        value=None if request.value is None else msgspec.json.decode(request.value),
     )

@@ -9,11 +9,11 @@ import msgspec
 from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition, execution
 from meshfleet.protocol.decoders import get_decoder
-from meshfleet.protocol.ids import Version, format_model_number
+from meshfleet.protocol.ids import format_model_number
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.rest.job_requests import StoredJobRequest
 from meshfleet.rest.jobs import ExecutionState, JobState, StopCause
-from meshfleet.service.jobs.compatibility import DeviceFacts, FirmwareRequirement
+from meshfleet.service.jobs.compatibility import DeviceFacts, FirmwareRequirement, parse_requirement
 from meshfleet.service.jobs.updates import timeouts
 from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateSpec, UpdateStep
 
@@ -23,17 +23,19 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.rest.job_requests import NewJob
+    from meshfleet.service.jobs.updates.model import UpdateEvent
 
     GatewayRoutes = Mapping[int, int | None]
-    """Selected gateway of each device; None if no connected gateway has received it.
+    """Selected gateway of each device; None if no connected gateway has received the device.
 
-    Requests to devices that are missing or have None go through their own gateway."""
+    Requests to devices that are missing or have None go through their own gateway.
+    """
 
 _MINUTE_MS: Final = 60_000
 _SECOND_MS: Final = 1000
 
 EXECUTION_COLUMNS: Final = ", ".join(f"e.{column.name}" for column in execution.columns)
-_FIELDS: Final = tuple(column.name for column in execution.columns)
+_FIELDS: Final = ExecutionRecord.__struct_fields__
 _COUNT: Final = len(_FIELDS)
 
 DEVICE_COLUMNS: Final = (
@@ -59,9 +61,9 @@ EXECUTIONS_PER_TRANSACTION: Final = 100
 """Maximum number of active executions that are advanced in one transaction."""
 
 _SELECT_JOBS: Final = (
-    "SELECT j.id, j.state, j.stop_cause, j.waves, j.applied_at,"
-    " f.model, f.version, f.size, f.hardware, f.min_version,"
-    " (SELECT sum(t.count) FROM tally t WHERE t.job = j.id AND t.state = 'TRANSFERRING')"
+    "SELECT j.id, j.state, j.stop_cause, j.waves, j.applied_at, f.size,"
+    " (SELECT sum(t.count) FROM tally t WHERE t.job = j.id AND t.state = 'TRANSFERRING'),"
+    " f.model, f.version, f.hardware, f.min_version"
     " FROM job j JOIN firmware f ON f.id = j.firmware WHERE j.id IN numbers"
 )
 _SELECT_BODIES: Final = "SELECT id, body FROM job WHERE id IN numbers"
@@ -81,10 +83,14 @@ class DeviceSnapshot(NamedTuple):
     beta: int
     connected: bool
     gateway: int | None
+    """Gateway of the device, or the device itself if it is a claimed gateway; None if unknown."""
     gateway_connected: bool | None
     status: int | None
+    """Status of the last heartbeat; None if there was none."""
     heartbeat_at: int | None
+    """Time of the last heartbeat in milliseconds, by the clock of the device or gateway that reported it."""
     heartbeat_interval: int | None
+    """Usual milliseconds between two heartbeats; None if unknown."""
 
     @property
     def facts(self) -> DeviceFacts:
@@ -106,6 +112,20 @@ class LoadedExecution(NamedTuple):
         return self._replace(snapshot=self.snapshot._replace(gateway=gateway, gateway_connected=True))
 
 
+class ExecutionEvent(NamedTuple):
+    """Event of the update of one device, with the execution that it concerns."""
+
+    loaded: LoadedExecution
+    event: UpdateEvent
+
+
+class JobSpec(NamedTuple):
+    """Current parameters of a job: those of each update, and the requirements for its devices."""
+
+    update: UpdateSpec
+    requirement: FirmwareRequirement
+
+
 class JobSpecCache:
     """Loads job parameters and caches job bodies, which never change. Several threads may use it at once."""
 
@@ -116,10 +136,8 @@ class JobSpecCache:
         """Return the body of the request with which a job was created."""
         return self._load_bodies(connection, [job])[job]
 
-    def load_specs(
-        self, connection: Connection, jobs: Iterable[int]
-    ) -> dict[int, tuple[UpdateSpec, FirmwareRequirement]]:
-        """Load the current update parameters and requirements of jobs, by job number."""
+    def load_specs(self, connection: Connection, jobs: Iterable[int]) -> dict[int, JobSpec]:
+        """Load the current parameters of jobs, by job number."""
         numbers = sorted(set(jobs))
         bodies = self._load_bodies(connection, numbers)
         return {
@@ -142,25 +160,14 @@ class JobSpecCache:
         return {each: bodies[each] for each in numbers}
 
 
-def _build_spec(body: NewJob, row: Sequence[Any]) -> tuple[UpdateSpec, FirmwareRequirement]:
-    (
-        number,
-        state,
-        stop_cause,
-        waves,
-        applied_at,
-        model,
-        version,
-        size,
-        hardware,
-        min_version,
-        transferring,
-    ) = row
+def _build_spec(body: NewJob, row: Sequence[Any]) -> JobSpec:
+    number, state, stop_cause, waves, applied_at, size, transferring, *firmware_columns = row
+    requirement = parse_requirement(body, *firmware_columns)
     total = body.timeouts.total_minutes
     spec = UpdateSpec(
         job=number,
-        model=format_model_number(model),
-        version=Version.parse(version),
+        model=format_model_number(requirement.model),
+        version=requirement.version,
         size=size,
         stage=body.stage,
         is_applied=applied_at is not None,
@@ -175,15 +182,7 @@ def _build_spec(body: NewJob, row: Sequence[Any]) -> tuple[UpdateSpec, FirmwareR
         step_timeout=int(body.timeouts.step_minutes * _MINUTE_MS),
         total_timeout=None if total is None else int(total * _MINUTE_MS),
     )
-    requirement = FirmwareRequirement(
-        model,
-        spec.version,
-        frozenset(msgspec.json.decode(hardware, type=list[str])),
-        None if min_version is None else Version.parse(min_version),
-        body.allow_downgrade,
-        body.method,
-    )
-    return spec, requirement
+    return JobSpec(spec, requirement)
 
 
 def parse_loaded_execution(row: Sequence[Any]) -> LoadedExecution:
@@ -205,7 +204,7 @@ def parse_execution(row: Sequence[Any]) -> ExecutionRecord:
 
 def load_contexts(
     connection: Connection,
-    specs: Mapping[int, tuple[UpdateSpec, FirmwareRequirement]],
+    specs: Mapping[int, JobSpec],
     loaded: Sequence[LoadedExecution],
 ) -> list[UpdateContext]:
     """Load the data on which the decision about each execution depends, without its broadcast members."""
@@ -214,7 +213,7 @@ def load_contexts(
         (gateway, method): rate
         for gateway, method, rate in bulk.query_in(connection, _SELECT_RATES, gateways)
     }
-    return [_build_context(specs[each.execution.job][0], each, rates) for each in loaded]
+    return [_build_context(specs[each.execution.job].update, each, rates) for each in loaded]
 
 
 def _build_context(

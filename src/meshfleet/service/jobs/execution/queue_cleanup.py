@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import transition
 from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.rest.jobs import StopCause
 from meshfleet.service.jobs.compatibility import ExclusionCode
-from meshfleet.service.jobs.execution import transition_writer
-from meshfleet.service.jobs.notifications import ExecutionChange
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
+from meshfleet.service.jobs.store import QueueEnding, end_queued_executions
 from meshfleet.service.jobs.updates.reasons import STOP_CAUSE_TEXTS, ReasonCode
 
 if TYPE_CHECKING:
@@ -21,6 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.service.clock import ClockReading
+    from meshfleet.service.jobs.notifications import ExecutionChange
 
 _EXECUTIONS_PER_TRANSACTION: Final = {"sqlite": 2000, "postgresql": 10_000}
 """Maximum executions that end in one transaction: fewer on SQLite, where all other writers wait for it."""
@@ -36,28 +34,12 @@ _SELECT_EXPIRED_RETRIES: Final = (
     f"{_SELECT_QUEUED} AND expires IS NOT NULL AND +job = ? AND expires <= ? LIMIT ?"
 )
 
-# BETWEEN and IS TRUE keep PostgreSQL from reading all queued executions of the job.
-_UPDATE_ENDED: Final = (
-    "UPDATE execution SET state = '{state}', code = '{code}', reason = '{reason}', waiting = NULL,"
-    " expires = NULL, updated_at = {wall}, version = version + 1 WHERE job = {job}"
-    " AND device BETWEEN {first} AND {last} AND device IN numbers AND (state = 'QUEUED') IS TRUE"
-    " RETURNING device, wave, attempt, version, gateway"
-)
-"""Ends queued executions. The placeholders get only constants and integers; texts must contain no quotes."""
-
-
-class _Ending(NamedTuple):
-    state: S
-    reason: str
-    code: ReasonCode | ExclusionCode
-
-
-_UNCHECKED: Final = _Ending(
+_UNCHECKED: Final = QueueEnding(
     S.SKIPPED,
     "the device already reports this version; its version could not be read before the queue timeout",
     ExclusionCode.ALREADY_THERE,
 )
-_EXPIRED: Final = _Ending(
+_EXPIRED: Final = QueueEnding(
     S.TIMED_OUT, "the update could not start before the queue timeout", ReasonCode.NEVER_BEGUN
 )
 
@@ -66,7 +48,7 @@ def cancel_queued_executions(
     connection: Connection, job: int, cause: StopCause | None, wall: int
 ) -> list[ExecutionChange]:
     """Cancel a limited number of the queued executions of a canceled job. Return the canceled ones."""
-    ending = _Ending(S.CANCELED, STOP_CAUSE_TEXTS[cause or StopCause.USER], ReasonCode.CANCELED)
+    ending = QueueEnding(S.CANCELED, STOP_CAUSE_TEXTS[cause or StopCause.USER], ReasonCode.CANCELED)
     return _end_executions(
         connection,
         job,
@@ -99,31 +81,8 @@ def _max_executions(connection: Connection) -> int:
 
 
 def _end_executions(
-    connection: Connection, job: int, queued: Sequence[Sequence[int]], ending: _Ending, wall: int
+    connection: Connection, job: int, queued: Sequence[Sequence[int]], ending: QueueEnding, wall: int
 ) -> list[ExecutionChange]:
-    """End those of the given executions that are still queued, and record the transitions."""
     if not queued:
         return []
-    devices = sorted(row[0] for row in queued)
-    update = _UPDATE_ENDED.format(**ending._asdict(), wall=wall, job=job, first=devices[0], last=devices[-1])
-    rows: Sequence[Sequence[Any]] = bulk.execute_in(connection, update, devices).fetchall()
-    _update_tallies(connection, job, Counter(row[1] for row in rows), ending.state)
-    bulk.insert_columns(
-        connection,
-        transition,
-        ("device", "attempt", "version"),
-        [(device, attempt, version) for device, _, attempt, version, _ in rows],
-        job=job,
-        time=wall,
-        before=str(S.QUEUED),
-        after=str(ending.state),
-        actor=transition_writer.ENGINE_ACTOR,
-        cause=ending.reason,
-    )
-    return [ExecutionChange(job, row[0], row[-1]) for row in rows]
-
-
-def _update_tallies(connection: Connection, job: int, waves: Counter[int], state: S) -> None:
-    deltas = Counter({(job, wave, str(S.QUEUED)): -count for wave, count in waves.items()})
-    deltas.update({(job, wave, str(state)): count for wave, count in waves.items()})
-    transition_writer.update_tallies(connection, deltas)
+    return end_queued_executions(connection, [job], sorted(row[0] for row in queued), ending, wall)

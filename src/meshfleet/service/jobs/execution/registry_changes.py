@@ -1,6 +1,6 @@
-"""Registry news: changes in the device registry that have not been applied to active executions yet.
+"""Changes in the device registry that have not been applied to active executions yet.
 
-News are heartbeats during confirmation, devices received in DFU mode, removed devices, and gateways that
+These are heartbeats during confirmation, devices received in DFU mode, removed devices, and gateways that
 disconnected or reconnected.
 """
 
@@ -11,29 +11,22 @@ from typing import TYPE_CHECKING, Any, Final
 from meshfleet.db import bulk
 from meshfleet.service.jobs.execution import queries
 from meshfleet.service.jobs.execution.queries import EXECUTIONS_PER_TRANSACTION
-from meshfleet.service.jobs.updates.model import (
-    DeviceRemoved,
-    DfuModeSeen,
-    GatewayDisconnected,
-    GatewayReconnected,
-    HeartbeatReceived,
-)
+from meshfleet.service.jobs.updates import model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from meshfleet.service.jobs.updates.model import UpdateEvent
 
 _SELECT_HEARTBEATS: Final = (
-    "SELECT e.job, e.device, s.status, s.status_at FROM execution e"  # noqa: S608 # constants only
+    "SELECT e.device, s.status, s.status_at FROM execution e"  # noqa: S608 # constants only
     " JOIN device_state s ON s.device = e.device"
     f" WHERE {queries.IS_ACTIVE} AND {{among}} AND e.state = 'CONFIRMING' AND s.status IS NOT NULL"
     f" AND s.status_at > coalesce(e.beat_at, -1) LIMIT {EXECUTIONS_PER_TRANSACTION}"
 )
 _SELECT_IN_DFU: Final = (
-    "SELECT e.job, e.device, coalesce(s.radio_gateway, d.gateway), s.parent, s.rssi FROM execution e"  # noqa: S608 # constants only
+    "SELECT e.device, coalesce(s.radio_gateway, d.gateway), s.parent, s.rssi FROM execution e"  # noqa: S608 # constants only
     " JOIN device_state s ON s.device = e.device JOIN device d ON d.id = e.device"
     f" WHERE {queries.IS_ACTIVE} AND {{among}} AND e.state = 'DISPATCHED' AND e.method = 'nordic-dfu'"
     f" AND e.step IN ('mode', 'look') AND e.ask IS NULL AND s.boot_mode = 'dfu'"
@@ -46,7 +39,7 @@ _IS_REACHABLE: Final = (
     " AND (e.method = 'download' OR e.state = 'CONFIRMING')))"
 )
 _SELECT_ABSENT: Final = (
-    "SELECT e.job, e.device, CASE WHEN d.id IS NULL THEN 'gone'"  # noqa: S608 # constants only
+    "SELECT e.device, CASE WHEN d.id IS NULL THEN 'gone'"  # noqa: S608 # constants only
     " WHEN e.waiting = 'gateway-offline' THEN 'back'"
     f" ELSE 'away' END FROM execution e{queries.DEVICE_JOINS} LEFT JOIN device h ON h.id = e.gateway"
     f" WHERE {queries.IS_ACTIVE} AND {{among}} AND (d.id IS NULL"
@@ -59,20 +52,20 @@ _SELECT_ABSENT: Final = (
 _ALL_ACTIVE: Final = "e.due >= 0"
 """Condition that is always true: it makes SQLite use the index of due times instead of a full scan."""
 _BY_DEVICE: Final = "e.device IN numbers"
-_ABSENCE_EVENTS: Final[Mapping[str, UpdateEvent]] = {
-    "gone": DeviceRemoved(),
-    "away": GatewayDisconnected(),
-    "back": GatewayReconnected(),
+_ABSENCE_EVENTS: Final[Mapping[str, model.UpdateEvent]] = {
+    "gone": model.DeviceRemoved(),
+    "away": model.GatewayDisconnected(),
+    "back": model.GatewayReconnected(),
 }
 
 
 def load_registry_changes(
     connection: Connection, devices: Sequence[int] | None
-) -> dict[tuple[int, int], UpdateEvent]:
-    """Load one event for each active execution with registry news, by job and device.
+) -> dict[int, model.UpdateEvent]:
+    """Load one event for each device with an active execution and registry changes, by device.
 
-    With `devices`, search only the executions of these devices. With None, search all active executions
-    and return a limited number of events.
+    With `devices`, search only these devices. With None, search all active executions and return a limited
+    number of events.
     """
 
     def find(text: str) -> Sequence[Sequence[Any]]:
@@ -80,12 +73,13 @@ def load_registry_changes(
             return bulk.query_rows(connection, text.format(among=_ALL_ACTIVE), ())
         return bulk.query_in(connection, text.format(among=_BY_DEVICE), devices)
 
-    absences = [(job, device, _ABSENCE_EVENTS[kind]) for job, device, kind in find(_SELECT_ABSENT)]
-    news: dict[tuple[int, int], UpdateEvent] = {(job, device): event for job, device, event in absences}
-    for job, device, status, at in find(_SELECT_HEARTBEATS):
-        news[job, device] = HeartbeatReceived(status, at)
-    for job, device, gateway, parent, rssi in find(_SELECT_IN_DFU):
-        news[job, device] = DfuModeSeen(gateway, parent, rssi)
-    # The removal of a device overrides all its other news.
-    news.update({(job, device): event for job, device, event in absences if isinstance(event, DeviceRemoved)})
-    return news
+    absences = {device: _ABSENCE_EVENTS[kind] for device, kind in find(_SELECT_ABSENT)}
+    events = absences.copy()
+    for device, status, at in find(_SELECT_HEARTBEATS):
+        events[device] = model.HeartbeatReceived(status, at)
+    for device, gateway, parent, rssi in find(_SELECT_IN_DFU):
+        events[device] = model.DfuModeSeen(gateway, parent, rssi)
+    # The removal of a device overrides all its other changes.
+    return events | {
+        device: event for device, event in absences.items() if isinstance(event, model.DeviceRemoved)
+    }

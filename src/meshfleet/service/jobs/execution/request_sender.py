@@ -16,13 +16,7 @@ from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.requests import ReadRequest, WriteDecodedRequest
 from meshfleet.protocol.responses import ReadDecodedResponse, ReadResponse
 from meshfleet.protocol.topics import RequestTopic
-from meshfleet.service.jobs.updates import timeouts
-from meshfleet.service.jobs.updates.model import (
-    START_STEPS,
-    RequestNotSent,
-    RequestUnanswered,
-    ResponseReceived,
-)
+from meshfleet.service.jobs.updates import model, timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -132,7 +126,7 @@ class JobRequestSender:
                 task.cancel()
 
     def _is_canceled(self, request: OutboxRequest) -> bool:
-        return request.job in self._canceled_jobs and request.step in START_STEPS
+        return request.job in self._canceled_jobs and request.step in model.START_STEPS
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         each = self._in_flight.pop(task)
@@ -150,7 +144,7 @@ class JobRequestSender:
 
     async def _request(
         self, pending: _OutgoingRequest
-    ) -> ResponseReceived | RequestNotSent | RequestUnanswered:
+    ) -> model.ResponseReceived | model.RequestNotSent | model.RequestUnanswered:
         request = pending.request
         try:
             response = await self._rpc.request(
@@ -161,13 +155,13 @@ class JobRequestSender:
                 before_send=pending.mark_sent,
             )
         except GatewayTooOld:
-            return ResponseReceived(request.step, Status.UNKNOWN_OPERATION)
+            return model.ResponseReceived(request.step, Status.UNKNOWN_OPERATION)
         except GatewayLost as exc:
-            return RequestUnanswered(request.step, str(exc), is_connection_lost=True)
+            return model.RequestUnanswered(request.step, str(exc), is_connection_lost=True)
         except Unanswered as exc:
-            return (RequestUnanswered if exc.sent else RequestNotSent)(request.step, str(exc))
+            return (model.RequestUnanswered if exc.sent else model.RequestNotSent)(request.step, str(exc))
         except FleetError as exc:
-            return RequestUnanswered(request.step, str(exc))
+            return model.RequestUnanswered(request.step, str(exc))
         return _build_response_event(request, response)
 
     def _on_late_response(self, request: OutboxRequest, response: RpcResponse) -> None:
@@ -181,13 +175,13 @@ class JobRequestSender:
 
 def _build_canceled_result(request: OutboxRequest) -> RequestResult:
     return request.build_result(
-        RequestNotSent(request.step, "the job was canceled before the request was sent")
+        model.RequestNotSent(request.step, "the job was canceled before the request was sent")
     )
 
 
-def _build_response_event(request: OutboxRequest, rpc_response: RpcResponse) -> ResponseReceived:
+def _build_response_event(request: OutboxRequest, rpc_response: RpcResponse) -> model.ResponseReceived:
     response = rpc_response.response
-    return ResponseReceived(request.step, response.status, _find_value(request, response))
+    return model.ResponseReceived(request.step, response.status, _find_value(request, response))
 
 
 def _build_topic(request: OutboxRequest) -> RequestTopic:

@@ -1,4 +1,4 @@
-"""Job runner: advances due executions, applies registry news, dispatches executions and sends requests.
+"""Job runner: advances due executions, applies registry changes, dispatches executions and sends requests.
 
 The state of all jobs is in the database, so a runner can be killed at any point, and several processes can
 each have one. Each locks rows that no other runner has locked, and continues the work of ended processes.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
@@ -23,12 +23,14 @@ from meshfleet.service.jobs.notifications import ignore_changes
 from meshfleet.service.jobs.planning import conflicts, job_drafts
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Sequence
 
     from meshfleet.db import Database
     from meshfleet.service.clock import MonotonicClock, Now
-    from meshfleet.service.jobs.execution.execution_events import RequestResult
-    from meshfleet.service.jobs.notifications import ChangeListener, ExecutionChange
+    from meshfleet.service.jobs.execution.execution_events import AdvanceResult, RequestResult
+    from meshfleet.service.jobs.execution.job_scheduler import JobAdvanceResult
+    from meshfleet.service.jobs.execution.queries import GatewayRoutes
+    from meshfleet.service.jobs.notifications import ChangeListener
     from meshfleet.service.requests.gateway_ranking import SelectGateways
     from meshfleet.service.requests.rpc import RpcClient
 
@@ -130,7 +132,7 @@ class JobRunner:
             delay = _IDLE_SLEEP_S
             if await self._try(self._run_round):
                 delay = _ROUND_S if self._backlog == 0 else _YIELD_S
-            await self._sleep(delay)
+            await _wait_for(self._has_work, delay)
 
     async def _run_round(self) -> bool:
         """Advance executions and jobs for at most `_ROUND_S` seconds. Return whether there are open jobs."""
@@ -142,16 +144,15 @@ class JobRunner:
         until = self._monotonic() + int(_ROUND_S * 1000)
         busy_jobs, has_more = list(jobs), [bool(jobs)]
         while (busy_jobs or any(has_more)) and self._monotonic() < until:
-            has_more = [await self._advance_due(), await self._apply_news()]
+            has_more = [await self._advance_due(), await self._apply_registry_changes()]
             busy_jobs = [
-                job for job in busy_jobs if not self._is_idle(job) and await self._try_advance_job(job)
+                job
+                for job in busy_jobs
+                if not self._is_idle(job) and await self._try(partial(self._advance_job, job))
             ]
             await asyncio.sleep(_YIELD_S if busy_jobs or any(has_more) else 0)
         self._backlog = len(busy_jobs) + sum(has_more) if jobs else 0
         return bool(jobs)
-
-    async def _try_advance_job(self, job: int) -> bool:
-        return await self._try(lambda: self._advance_job(job))
 
     def _is_idle(self, job: int) -> bool:
         return self._monotonic() < self._idle_until.get(job, 0)
@@ -179,61 +180,51 @@ class JobRunner:
         result = await self._database.write(
             execution_events.advance_due_executions, self._spec_cache, self._moment, routes
         )
-        self._publish_changes(result.changed, result.request_count)
+        self._publish_changes(result)
         return result.has_more
 
-    async def _apply_news(self) -> bool:
+    async def _apply_registry_changes(self) -> bool:
         devices = await self._database.read(execution_events.list_changed_devices)
         if not devices:
             return False
-        routes = None if self._select_gateways is None else await self._select_gateways(devices)
+        routes = await self._select_routes(devices)
         result = await self._database.write(
             execution_events.apply_registry_changes, self._spec_cache, devices, self._moment, routes
         )
-        self._publish_changes(result.changed, result.request_count)
+        self._publish_changes(result)
         return result.has_more
 
     async def _advance_job(self, job: int) -> bool:
-        routes: Mapping[int, int | None] | None = None if self._select_gateways is None else {}
-        result = await self._database.write(
-            job_scheduler.advance_job, self._spec_cache, job, self._moment, routes
-        )
-        self._publish_changes(result.changed, result.request_count, jobs=[job] if result.is_changed else [])
-        if self._select_gateways is not None and result.unrouted:
-            routes = await self._select_gateways(result.unrouted)
-            result = await self._database.write(
-                job_scheduler.advance_job, self._spec_cache, job, self._moment, routes
-            )
-            self._publish_changes(
-                result.changed, result.request_count, jobs=[job] if result.is_changed else []
-            )
+        result = await self._write_advance(job, None if self._select_gateways is None else {})
+        if result.unrouted:
+            result = await self._write_advance(job, await self._select_routes(result.unrouted))
         if result.is_canceling:
             self._sender.drop_starts(job)
         if result.is_idle:
             self._idle_until[job] = self._monotonic() + _IDLE_RECHECK_MS
         return result.has_more or bool(result.unrouted)
 
+    async def _write_advance(self, job: int, routes: GatewayRoutes | None) -> JobAdvanceResult:
+        result = await self._database.write(
+            job_scheduler.advance_job, self._spec_cache, job, self._moment, routes
+        )
+        self._publish_changes(result, jobs=[job] if result.is_changed else [])
+        return result
+
+    async def _select_routes(self, devices: Sequence[int]) -> GatewayRoutes | None:
+        return None if self._select_gateways is None else await self._select_gateways(devices)
+
     @property
     def _moment(self) -> ClockReading:
         return ClockReading(self._monotonic(), self._wall())
 
-    def _publish_changes(
-        self, changed: list[ExecutionChange], request_count: int, jobs: list[int] | None = None
-    ) -> None:
-        if request_count:
+    def _publish_changes(self, result: AdvanceResult | JobAdvanceResult, jobs: Sequence[int] = ()) -> None:
+        if result.request_count:
             self._has_requests.set()
-        for job in {each.job for each in changed}:
+        for job in {each.job for each in result.changed}:
             self._idle_until.pop(job, None)
-        if changed or jobs:
-            self._notify(jobs or [], changed)
-
-    async def _sleep(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._has_work.wait()
-        except TimeoutError:
-            return
-        self._has_work.clear()
+        if result.changed or jobs:
+            self._notify(jobs, result.changed)
 
     # Requests
 
@@ -241,12 +232,7 @@ class JobRunner:
         while True:
             while await self._try(self._send_batch):  # noqa: ASYNC110 # lets other writers run between batches
                 await asyncio.sleep(_YIELD_S)
-            try:
-                async with asyncio.timeout(_IDLE_SLEEP_S):
-                    await self._has_requests.wait()
-            except TimeoutError:
-                continue
-            self._has_requests.clear()
+            await _wait_for(self._has_requests, _IDLE_SLEEP_S)
 
     async def _send_batch(self) -> bool:
         """Lease and send a batch of outbox requests. Return whether there may be more."""
@@ -267,7 +253,7 @@ class JobRunner:
             await asyncio.sleep(_RESULT_WINDOW_S)
             while not self._sender.results.empty() and len(results) < EXECUTIONS_PER_TRANSACTION:
                 results.append(self._sender.results.get_nowait())
-            await self._try(lambda results=results: self._apply_results(results))  # type: ignore[misc] # binds the current list
+            await self._try(partial(self._apply_results, results))
             self._sender.mark_processed(results)
             self._has_requests.set()  # the completed requests have freed slots for others
 
@@ -283,10 +269,7 @@ class JobRunner:
             until = self._monotonic() + _CLEANUP_INTERVAL_MS
             while (remaining := until - self._monotonic()) > 0:
                 await self._try(self._sweep_drafts)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(remaining / 1000):
-                        await self._has_cleanup.wait()
-                self._has_cleanup.clear()
+                await _wait_for(self._has_cleanup, remaining / 1000)
 
     async def _resume_superseding(self) -> bool:
         await conflicts.resume_superseding(self._database, self._wall(), self._notify)
@@ -311,15 +294,11 @@ class JobRunner:
 
     async def _apply_results(self, results: list[RequestResult]) -> bool:
         await self._record_alive()
-        routes = (
-            None
-            if self._select_gateways is None
-            else await self._select_gateways([each.device for each in results])
-        )
+        routes = await self._select_routes([each.device for each in results])
         result = await self._database.write(
             execution_events.apply_results, self._spec_cache, results, self._moment, routes
         )
-        self._publish_changes(result.changed, result.request_count)
+        self._publish_changes(result)
         if result.changed:
             self._has_work.set()
         return True
@@ -340,3 +319,13 @@ class JobRunner:
         self._is_failing = True
         await asyncio.sleep(_ROUND_S)
         return False
+
+
+async def _wait_for(event: asyncio.Event, seconds: float) -> None:
+    """Wait until an event is set, and clear it; or wait for at most `seconds`."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return
+    event.clear()

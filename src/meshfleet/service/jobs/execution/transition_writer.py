@@ -10,9 +10,10 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import evidence, execution, job_outbox, pace, tally, transition
+from meshfleet.db.tables import evidence, execution, job_outbox, pace, transition
 from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.notifications import ExecutionChange
+from meshfleet.service.jobs.store import ENGINE_ACTOR, TallyKey, update_tallies
 from meshfleet.service.jobs.updates import states
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
     from meshfleet.service.clock import ClockReading
-    from meshfleet.service.jobs.compatibility import FirmwareRequirement
-    from meshfleet.service.jobs.updates.model import Decision, ExecutionRecord, UpdateRequest, UpdateSpec
+    from meshfleet.service.jobs.execution.queries import JobSpec
+    from meshfleet.service.jobs.updates.model import Decision, ExecutionRecord, UpdateRequest
 
 
 # Measured transfer rates of gateways.
@@ -39,7 +40,7 @@ _AVERAGE_RATE: Final = "UPDATE SET rate = (pace.rate + excluded.rate) / 2"
 def update_transfer_rates(
     connection: Connection,
     transitions: Iterable[ExecutionTransition],
-    specs: Mapping[int, tuple[UpdateSpec, FirmwareRequirement]],
+    specs: Mapping[int, JobSpec],
     now: int,
 ) -> None:
     """Store the transfer rates of transfers that these transitions complete, per gateway and method."""
@@ -49,7 +50,7 @@ def update_transfer_rates(
         after = decision.execution.state
         is_transferred = before.state is ExecutionState.TRANSFERRING and after in _TRANSFERRED_STATES
         if is_transferred and duration and before.gateway is not None and _is_uninterrupted(before):
-            size = specs[before.job][0].size
+            size = specs[before.job].update.size
             rates[before.gateway, str(before.method)] = min(max(size * 1000 // duration, 1), _MAX_RATE)
     bulk.upsert_rows(
         connection, pace, [(*key, rate) for key, rate in sorted(rates.items())], on_conflict=_AVERAGE_RATE
@@ -80,14 +81,10 @@ def _wake_waiting_executions(connection: Connection, gateways: Sequence[int], no
     bulk.execute_many(connection, _MAKE_NEXT_DUE.format(lock=lock), [(now, gateway) for gateway in gateways])
 
 
-ENGINE_ACTOR: Final = "meshfleet"
-"""Name of the actor that is stored with transitions that no user caused."""
-
 _UPDATE_EXECUTION: Final = "UPDATE SET " + ", ".join(
     f"{column.name} = excluded.{column.name}" for column in execution.columns if not column.primary_key
 )
 _SELECT_JOBS: Final = "SELECT id FROM job WHERE id IN numbers"
-_ADD_COUNT: Final = "UPDATE SET count = tally.count + excluded.count"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -97,6 +94,15 @@ class EvidenceItem(NamedTuple):
 
     kind: str
     content: Any
+
+
+class EvidenceRecord(NamedTuple):
+    """Evidence with the execution and attempt to which it belongs."""
+
+    job: int
+    device: int
+    attempt: int
+    item: EvidenceItem
 
 
 class ExecutionTransition(NamedTuple):
@@ -111,8 +117,7 @@ class ExecutionTransition(NamedTuple):
     @property
     def changes_state(self) -> bool:
         """Whether the decision changes the state of the execution."""
-        after = self.decision.execution
-        return after.state is not self.before.state
+        return self.decision.execution.state is not self.before.state
 
 
 def write_transitions(
@@ -149,39 +154,39 @@ def _insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any,
     bulk.upsert_rows(connection, table, rows, on_conflict="NOTHING")
 
 
-def update_tallies(connection: Connection, deltas: Counter[tuple[int, int, str]]) -> None:
-    """Add `deltas` to the stored numbers of executions per job, wave and state."""
-    rows = [(*key, change) for key, change in sorted(deltas.items()) if change]
-    bulk.upsert_rows(connection, tally, rows, on_conflict=_ADD_COUNT)
+def insert_late_evidence(connection: Connection, records: Sequence[EvidenceRecord], wall: int) -> None:
+    """Store evidence that arrived too late to cause a transition. Drop that of deleted jobs."""
+    if records:
+        found = bulk.query_in(connection, _SELECT_JOBS, sorted({each.job for each in records}))
+        jobs = {row[0] for row in found}
+        _insert_evidence(connection, [each for each in records if each.job in jobs], wall)
 
 
-def insert_evidence(
-    connection: Connection, rows: Iterable[tuple[int, int, int, EvidenceItem]], wall: int
-) -> None:
-    """Store evidence that caused no transition. Drop that of deleted jobs.
-
-    Each row is a tuple of job, device, attempt and evidence.
-    """
-    rows = list(rows)
-    if not rows:
-        return
-    jobs = {row[0] for row in bulk.query_in(connection, _SELECT_JOBS, sorted({row[0] for row in rows}))}
-    rows = [row for row in rows if row[0] in jobs]
-    numbers = bulk.reserve_ids(connection, evidence, len(rows))
-    _insert_rows(
-        connection,
-        evidence,
-        [
-            (number, job, device, attempt, wall, item.kind, _encode(item.content).decode())
-            for number, (job, device, attempt, item) in zip(numbers, rows, strict=True)
-        ],
-    )
+def _insert_evidence(connection: Connection, records: Sequence[EvidenceRecord], wall: int) -> Sequence[int]:
+    """Insert evidence and return its ids."""
+    ids = bulk.reserve_ids(connection, evidence, len(records))
+    rows = [
+        (
+            number,
+            each.job,
+            each.device,
+            each.attempt,
+            wall,
+            each.item.kind,
+            _encode(each.item.content).decode(),
+        )
+        for number, each in zip(ids, records, strict=True)
+    ]
+    _insert_rows(connection, evidence, rows)
+    return ids
 
 
 def _delete_obsolete_requests(connection: Connection, transitions: Iterable[ExecutionTransition]) -> None:
     """Delete outbox requests whose execution has changed without their result: they must not be sent."""
     obsolete = [
-        each.before.ask for each in transitions if each.evidence is None and each.before.ask is not None
+        each.before.pending_request
+        for each in transitions
+        if each.evidence is None and each.before.pending_request is not None
     ]
     bulk.execute_many(connection, "DELETE FROM job_outbox WHERE id = ?", [(each,) for each in obsolete])
 
@@ -191,7 +196,7 @@ def _build_execution_row(
 ) -> tuple[Any, ...]:
     x = pending.decision.execution
     if pending.decision.request is not None:
-        x = replace(x, ask=request_ids[x.job, x.device])
+        x = replace(x, pending_request=request_ids[x.job, x.device])
     if pending.changes_state:
         started_at = wall if x.started_at is None and x.state in states.ACTIVE_STATES else x.started_at
         x = replace(x, started_at=started_at, updated_at=wall, version=x.version + 1)
@@ -199,14 +204,12 @@ def _build_execution_row(
 
 
 def _build_request_rows(pending: ExecutionTransition) -> list[tuple[Any, ...]]:
-    """Build the outbox rows of a decision."""
-    x, requests = pending.decision.execution, (pending.decision.request, pending.decision.abort_request)
-    return [_build_request_row(pending, x, request) for request in requests if request is not None]
+    requests = (pending.decision.request, pending.decision.abort_request)
+    return [_build_request_row(pending, request) for request in requests if request is not None]
 
 
-def _build_request_row(
-    pending: ExecutionTransition, x: ExecutionRecord, request: UpdateRequest
-) -> tuple[Any, ...]:
+def _build_request_row(pending: ExecutionTransition, request: UpdateRequest) -> tuple[Any, ...]:
+    x = pending.decision.execution
     gateway = pending.before.gateway if x.gateway is None else x.gateway
     if not request.targets_gateway and pending.request_gateway is not None:
         gateway = pending.request_gateway
@@ -225,41 +228,29 @@ def _build_request_row(
     )
 
 
-def _count_deltas(transitions: Iterable[ExecutionTransition]) -> Counter[tuple[int, int, str]]:
-    deltas: Counter[tuple[int, int, str]] = Counter()
-    for before, decision, *_ in transitions:
-        deltas[before.job, before.wave, str(before.state)] -= 1
-        deltas[before.job, decision.execution.wave, str(decision.execution.state)] += 1
+def _count_deltas(transitions: Iterable[ExecutionTransition]) -> Counter[TallyKey]:
+    deltas: Counter[TallyKey] = Counter()
+    for each in transitions:
+        before, after = each.before, each.decision.execution
+        deltas[TallyKey(before.job, before.wave, before.state)] -= 1
+        deltas[TallyKey(after.job, after.wave, after.state)] += 1
     return deltas
 
 
 def _insert_history(connection: Connection, transitions: Sequence[ExecutionTransition], wall: int) -> None:
     """Insert the evidence of decisions, and a row in the history for each changed state."""
-    proved = [each for each in transitions if each.evidence is not None and each.decision.is_evidence]
-    numbers = dict(zip(map(id, proved), bulk.reserve_ids(connection, evidence, len(proved)), strict=True))
-    _insert_rows(
-        connection, evidence, [_build_evidence_row(numbers[id(each)], each, wall) for each in proved]
-    )
+    records = {
+        id(each): EvidenceRecord(each.before.job, each.before.device, each.before.attempt, each.evidence)
+        for each in transitions
+        if each.evidence is not None and each.decision.is_evidence
+    }
+    evidence_ids = dict(zip(records, _insert_evidence(connection, [*records.values()], wall), strict=True))
     changed = [each for each in transitions if each.changes_state]
     rows = zip(bulk.reserve_ids(connection, transition, len(changed)), changed, strict=True)
     _insert_rows(
         connection,
         transition,
-        [_build_transition_row(number, each, numbers.get(id(each)), wall) for number, each in rows],
-    )
-
-
-def _build_evidence_row(number: int, pending: ExecutionTransition, wall: int) -> tuple[Any, ...]:
-    x, item = pending.before, pending.evidence
-    content = None if item is None else item.content
-    return (
-        number,
-        x.job,
-        x.device,
-        x.attempt,
-        wall,
-        "" if item is None else item.kind,
-        _encode(content).decode(),
+        [_build_transition_row(number, each, evidence_ids.get(id(each)), wall) for number, each in rows],
     )
 
 

@@ -6,8 +6,7 @@ is still queued (supersede), or finishes first while the newer job waits.
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import select
 
@@ -15,7 +14,8 @@ from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition, execution, job, tally
 from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.actor import SERVICE
-from meshfleet.service.jobs.notifications import ExecutionChange
+from meshfleet.service.jobs.store import QueueEnding, end_queued_executions
+from meshfleet.service.jobs.updates.reasons import ReasonCode
 from meshfleet.service.jobs.updates.states import TERMINAL_STATES
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection
 
     from meshfleet.db import Database
-    from meshfleet.service.jobs.notifications import ChangeListener
+    from meshfleet.service.jobs.notifications import ChangeListener, ExecutionChange
 
 
 _TERMINAL: Final = ", ".join(f"'{state}'" for state in sorted(TERMINAL_STATES))
@@ -88,7 +88,6 @@ def find_busy_devices(connection: Connection, jobs: Sequence[int], devices: Sequ
 
 
 def _list_open_jobs(connection: Connection, policy: str) -> tuple[int, ...]:
-    """Return the open jobs whose `onNewerJob` is `policy`."""
     query = select(job.c.id).where(job.c.finished_at.is_(None), _has_policy(policy)).order_by(job.c.id)
     return tuple(connection.scalars(query))
 
@@ -108,15 +107,22 @@ _DEVICES_PER_CHUNK: Final = 500
 """Maximum devices that are taken over in one transaction."""
 
 
+class _TakeoverChunk(NamedTuple):
+    last_device: int | None
+    """Last device of the chunk; None if no chunk follows."""
+    changed: list[ExecutionChange]
+
+
 async def supersede_older_jobs(
     database: Database, job_number: int, older: Sequence[int], now: int, notify: ChangeListener
 ) -> None:
     """Take over the devices of job `job_number` that are still queued in the `older` jobs, in chunks."""
     after: int | None = -1
     while older and after is not None:
-        after, changed = await database.write(_supersede_chunk, job_number, older, after, now)
-        if changed:
-            notify([], changed)
+        chunk = await database.write(_supersede_chunk, job_number, older, after, now)
+        after = chunk.last_device
+        if chunk.changed:
+            notify([], chunk.changed)
 
 
 async def resume_superseding(database: Database, now: int, notify: ChangeListener) -> None:
@@ -143,53 +149,18 @@ def _list_superseded_jobs(connection: Connection) -> list[tuple[int, list[int]]]
 
 def _supersede_chunk(
     connection: Connection, job_number: int, older: Sequence[int], after: int, now: int
-) -> tuple[int | None, list[ExecutionChange]]:
-    """Take over the next chunk of devices.
-
-    Return its last device, or None after the last chunk, and the executions that changed.
-    """
+) -> _TakeoverChunk:
+    """Take over the devices of the next chunk, which follows the device `after`."""
     columns = execution.c
     query = select(columns.device).where(columns.job == job_number, columns.device > after, columns.wave >= 0)
     devices = connection.scalars(query.order_by(columns.device).limit(_DEVICES_PER_CHUNK)).all()
-    changed = _supersede_devices(connection, job_number, older, devices, now) if devices else []
-    return (devices[-1] if len(devices) == _DEVICES_PER_CHUNK else None), changed
-
-
-def _supersede_devices(
-    connection: Connection, job_number: int, older: Sequence[int], devices: Sequence[int], now: int
-) -> list[ExecutionChange]:
-    reason = f"job-{job_number} took over the device"
-    in_chunk = f"device BETWEEN {devices[0]} AND {devices[-1]} AND device IN numbers"
-    of_older = f"job IN ({', '.join(map(str, older))}) AND {in_chunk}"
-    # With IS TRUE, because PostgreSQL would otherwise use the index of all queued executions.
-    is_queued = "(state = 'QUEUED') IS TRUE"
-    superseded: Sequence[Sequence[Any]] = bulk.execute_in(
-        connection,
-        f"UPDATE execution SET state = 'SUPERSEDED', code = 'NEWER_JOB', reason = '{reason}', waiting = NULL,"  # noqa: S608 # numbers and constants only
-        f" expires = NULL, version = version + 1, updated_at = {now} WHERE {of_older} AND {is_queued}"
-        " RETURNING job, device, gateway, wave",
-        devices,
-    ).fetchall()
-    if not superseded:
-        return []
-    bulk.execute_in(
-        connection,
-        "INSERT INTO transition (job, device, time, before, after, attempt, version, actor, cause)"  # noqa: S608 # numbers and constants only
-        f" SELECT job, device, {now}, 'QUEUED', state, attempt, version, '{SERVICE.display_name}', reason"
-        f" FROM execution WHERE {of_older} AND state = 'SUPERSEDED' AND updated_at = {now}"
-        f" AND reason = '{reason}' ORDER BY job, device",
-        devices,
+    if not devices:
+        return _TakeoverChunk(None, [])
+    ending = QueueEnding(
+        ExecutionState.SUPERSEDED,
+        f"job-{job_number} took over the device",
+        ReasonCode.NEWER_JOB,
+        actor=SERVICE.display_name,
     )
-    _update_tallies(connection, Counter((row[0], row[-1]) for row in superseded))
-    return [ExecutionChange(*row[:-1]) for row in superseded]
-
-
-def _update_tallies(connection: Connection, superseded: Counter[tuple[int, int]]) -> None:
-    """Update the stored counts of older jobs. `superseded` counts executions by job and wave."""
-    changes: list[tuple[Any, ...]] = []
-    for (number, wave), count in sorted(superseded.items()):
-        changes.append((number, wave, str(ExecutionState.QUEUED), -count))
-        changes.append((number, wave, str(ExecutionState.SUPERSEDED), count))
-    bulk.insert_rows(
-        connection, tally, changes, on_conflict="UPDATE SET count = tally.count + excluded.count"
-    )
+    changed = end_queued_executions(connection, older, devices, ending, now)
+    return _TakeoverChunk(devices[-1] if len(devices) == _DEVICES_PER_CHUNK else None, changed)

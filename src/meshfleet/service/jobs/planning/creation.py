@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from array import array
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
@@ -27,6 +26,7 @@ from meshfleet.service.jobs.views.job_view import decode_job_body
 from meshfleet.service.jobs.waves import WaveAssignment
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Sequence
 
     from sqlalchemy import Connection, Row
@@ -80,11 +80,9 @@ async def create_job(database: Database, body: NewJob, context: JobRequestContex
 
 async def find_earlier_job(database: Database, context: JobRequestContext, now: Now) -> Job | None:
     """Return the job that was created with the same idempotency key; None if there is none."""
-    number = (
-        None
-        if context.idempotency_key is None
-        else await database.read(job_drafts.find_job_by_key, context.idempotency_key)
-    )
+    if context.idempotency_key is None:
+        return None
+    number = await database.read(job_drafts.find_job_by_key, context.idempotency_key)
     return None if number is None else await database.read(job_view.load_job, number, now=now())
 
 
@@ -198,7 +196,7 @@ async def retry_job(database: Database, job_number: int, context: JobRequestCont
     row = await database.read(job_view.load_job_row, job_number)
     if row.state not in FINISHED_STATES:
         raise build_state_conflict(JobState(row.state))
-    numbers = await _list_failed_devices(database, job_number)
+    numbers = await targets.read_pages(database, _list_failed_page, job_number)
     if not numbers:
         raise Conflict("no update of this job failed, timed out or was canceled")
     body = _build_retry_body(row, now())
@@ -223,17 +221,8 @@ def _is_future(time: int | None, now: int) -> bool:
     return time is not None and time > now
 
 
-async def _list_failed_devices(database: Database, job_number: int) -> array[int]:
-    """List the devices whose update failed, timed out or was canceled, page by page."""
-    devices = array("q")
-    while True:
-        page = await database.read(_list_failed_page, job_number, devices[-1] if devices else -1)
-        devices.extend(page)
-        if len(page) < DEVICES_PER_PAGE:
-            return devices
-
-
 def _list_failed_page(connection: Connection, job_number: int, after: int) -> Sequence[int]:
+    """Return the page of devices after `after` whose update failed, timed out or was canceled."""
     columns = execution.c
     query = select(columns.device).where(
         columns.job == job_number,

@@ -5,13 +5,11 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
 from sqlalchemy import select
 
 from meshfleet.db.tables import firmware
 from meshfleet.errors import Fault, InvalidRequest, NotReleased
-from meshfleet.protocol.ids import Version
-from meshfleet.service.jobs.compatibility import FirmwareRequirement
+from meshfleet.service.jobs.compatibility import FirmwareRequirement, parse_requirement
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -26,6 +24,7 @@ class ReleasedFirmware(NamedTuple):
 
     id: str
     size: int
+    """Bytes of the image."""
     requirement: FirmwareRequirement
 
 
@@ -34,23 +33,12 @@ def load_released_firmware(connection: Connection, body: NewJob) -> ReleasedFirm
 
     Raise `InvalidRequest` if it does not exist, and `NotReleased` if it is not released or was withdrawn.
     """
-    is_valid_id = _ID.fullmatch(body.firmware_id)
-    row = (
-        connection.execute(select(firmware).where(firmware.c.id == body.firmware_id)).first()
-        if is_valid_id
-        else None
-    )
+    query = select(firmware).where(firmware.c.id == body.firmware_id)
+    row = connection.execute(query).first() if _ID.fullmatch(body.firmware_id) else None
     if row is None:
         raise InvalidRequest([Fault("firmwareId", "firmware not found")])
     _check_released(row.state)
-    requirement = FirmwareRequirement(
-        model=row.model,
-        version=Version.parse(row.version),
-        hardware=frozenset(msgspec.json.decode(row.hardware, type=list[str])),
-        min_version=None if row.min_version is None else Version.parse(row.min_version),
-        allow_downgrade=body.allow_downgrade,
-        method=body.method,
-    )
+    requirement = parse_requirement(body, row.model, row.version, row.hardware, row.min_version)
     return ReleasedFirmware(row.id, row.size, requirement)
 
 

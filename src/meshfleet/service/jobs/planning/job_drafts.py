@@ -16,7 +16,7 @@ from msgspec.structs import fields, replace
 from sqlalchemy import delete, insert, select, update
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import execution, job, job_draft, tally, transition
+from meshfleet.db.tables import execution, job, job_draft
 from meshfleet.errors import Conflict, KeyReused, NotFound
 from meshfleet.rest.job_requests import NewJob
 from meshfleet.rest.jobs import ExecutionState, JobState
@@ -25,6 +25,7 @@ from meshfleet.service.jobs.compatibility import ExclusionCode, select_method
 from meshfleet.service.jobs.job_states import build_start_columns, compute_outcome
 from meshfleet.service.jobs.planning import conflicts, firmware_lookup
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
+from meshfleet.service.jobs.store import TallyKey, insert_job_transition, update_tallies
 from meshfleet.service.jobs.waves import PlannedWave
 
 if TYPE_CHECKING:
@@ -288,25 +289,22 @@ def _insert_job(connection: Connection, job_number: int, plan: JobPlan, now: int
             **state_columns,
         )
     )
-    rows = [(job_number, wave, str(state), count) for (wave, state), count in counts.items()]
-    bulk.insert_rows(connection, tally, rows)
-    connection.execute(
-        insert(transition).values(
-            job=job_number,
-            time=now,
-            after=state_columns["state"],
-            attempt=0,
-            version=0,
-            actor=plan.by.display_name,
-            cause="the job was created",
-        )
+    tallies = {TallyKey(job_number, wave, state): count for (wave, state), count in counts.items()}
+    update_tallies(connection, Counter(tallies))
+    insert_job_transition(
+        connection,
+        job_number,
+        None,
+        state_columns["state"],
+        actor=plan.by.display_name,
+        cause="the job was created",
+        now=now,
     )
     details = {"name": body.name, "firmware": body.firmware_id, "devices": len(plan.targets)}
     audit.record_change(connection, plan.by, "job.create", f"job-{job_number}", now=now, **details)
 
 
 def _count_executions(plan: JobPlan) -> Counter[tuple[int, ExecutionState]]:
-    """Count the new executions by wave and state."""
     counts: Counter[tuple[int, ExecutionState]] = Counter()
     for wave, planned in enumerate(plan.waves.planned):
         counts[wave, ExecutionState.QUEUED] = planned.size
@@ -324,4 +322,4 @@ def _build_state_columns(
         return {"state": str(JobState.COMPLETED), "outcome": str(outcome), "finished_at": now}
     if not plan.job.body.auto_apply:
         return {"state": str(JobState.CREATED)}
-    return build_start_columns(start_at=plan.job.start_at, now=now)
+    return build_start_columns(plan.job.start_at, now)

@@ -47,11 +47,11 @@ async def resolve_targets(database: Database, targets: Targets) -> array[int]:
     if targets.device_ids is not UNSET:
         found.extend(await _find_by_id(database, targets.device_ids))
     for number in await database.read(_find_labels, () if targets.labels is UNSET else targets.labels):
-        await _read_pages(database, found, _list_labeled_devices, number)
+        found.extend(await read_pages(database, _list_labeled_devices, number))
     if targets.filter is not UNSET:
-        await _find_by_filter(database, _parse_filter(targets.filter), found)
+        found.extend(await read_pages(database, _list_filtered_devices, _parse_filter(targets.filter)))
     if targets.all:
-        await _find_by_filter(database, DeviceFilter(), found)
+        found.extend(await read_pages(database, _list_filtered_devices, DeviceFilter()))
     if not found:
         raise InvalidRequest([Fault("targets", "selects no devices")])
     return array("q", sorted(set(found)))
@@ -62,20 +62,20 @@ def split_pages(numbers: array[int], size: int = DEVICES_PER_PAGE) -> Iterator[a
     return (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 
-async def _read_pages(
-    database: Database,
-    found: array[int],
-    read: Callable[[Connection, Value, int], Sequence[int]],
-    criterion: Value,
-) -> None:
-    """Call `read` for one page of devices after the other, and append all devices to `found`."""
-    after = -1
+async def read_pages(
+    database: Database, read: Callable[[Connection, Value, int], Sequence[int]], criterion: Value
+) -> array[int]:
+    """Return all devices that `read` returns, page by page.
+
+    `read` gets the criterion and the last device of the previous page, and returns the next page: sorted
+    devices, `DEVICES_PER_PAGE` of them unless it is the last page.
+    """
+    found = array("q")
     while True:
-        page = await database.read(read, criterion, after)
+        page = await database.read(read, criterion, found[-1] if found else -1)
         found.extend(page)
         if len(page) < DEVICES_PER_PAGE:
-            return
-        after = page[-1]
+            return found
 
 
 async def _find_by_id(database: Database, texts: Sequence[str]) -> array[int]:
@@ -164,10 +164,6 @@ def _parse_filter(target_filter: TargetFilter) -> DeviceFilter:
 
 def _get_optional(value: Value | UnsetType) -> Value | None:
     return None if value is UNSET else value
-
-
-async def _find_by_filter(database: Database, device_filter: DeviceFilter, found: array[int]) -> None:
-    await _read_pages(database, found, _list_filtered_devices, device_filter)
 
 
 def _list_filtered_devices(connection: Connection, device_filter: DeviceFilter, after: int) -> list[int]:

@@ -28,7 +28,9 @@ class ValidatedJob(NamedTuple):
     body: NewJob
     """Body in which `startAt` and `deadline` have the standard time format."""
     start_at: int | None
+    """Start time in milliseconds; None to start at once."""
     deadline: int | None
+    """Deadline in milliseconds; None if there is none."""
 
 
 def validate_job(body: NewJob, now: int) -> ValidatedJob:

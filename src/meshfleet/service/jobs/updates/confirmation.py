@@ -43,7 +43,11 @@ def handle_heartbeat(
         reason=fault or x.reason,
     )
     is_retry_pending = x.step is UpdateStep.CONFIRM_VERSION and now < x.due  # the last read just failed
-    if x.ask is None and not is_retry_pending and (not x.is_read or x.beats >= context.spec.heartbeats):
+    if (
+        x.pending_request is None
+        and not is_retry_pending
+        and (not x.is_read or x.beats >= context.spec.heartbeats)
+    ):
         decision = issue_request(x, build_version_query(UpdateStep.CONFIRM_VERSION), now)
     else:
         decision = wait_until(x, x.due)

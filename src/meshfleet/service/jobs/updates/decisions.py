@@ -10,7 +10,12 @@ from meshfleet.protocol.products import UpdateMethod
 from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.rest.jobs import StopCause
 from meshfleet.service.jobs.updates import states, timeouts
-from meshfleet.service.jobs.updates.drivers import DRIVERS, DownloadDriver, build_version_query
+from meshfleet.service.jobs.updates.drivers import (
+    ABORT_ACTION,
+    DRIVERS,
+    build_device_control,
+    build_version_query,
+)
 from meshfleet.service.jobs.updates.model import Decision, UpdateStep
 from meshfleet.service.jobs.updates.reasons import (
     REJECTION_CODES,
@@ -20,6 +25,7 @@ from meshfleet.service.jobs.updates.reasons import (
 )
 
 if TYPE_CHECKING:
+    from meshfleet.service.jobs.compatibility import ExclusionCode
     from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateRequest, UpdateSpec
 
 
@@ -124,7 +130,7 @@ WAIT_CANCELING: Final = "canceling"
 
 
 def end_execution(
-    x: ExecutionRecord, state: S, cause: str, now: int, code: ReasonCode | None = None
+    x: ExecutionRecord, state: S, cause: str, now: int, code: ReasonCode | ExclusionCode | None = None
 ) -> Decision:
     """End an execution in the terminal state `state`."""
     states.check_execution_transition(x.state, state)
@@ -137,7 +143,7 @@ def end_execution(
         due=now,
         waiting=None,
         expires=None,
-        ask=None,
+        pending_request=None,
         step=None,
         suspended_at=None,
         final_until=None,
@@ -259,7 +265,6 @@ def _retry_or_end(  # noqa: PLR0913 # all but the first four are keyword-only
 def _requeue_attempt(
     x: ExecutionRecord, code: ReasonCode, cause: str, spec: UpdateSpec, now: int
 ) -> Decision:
-    """Return the execution to the queue for another attempt."""
     backoff = timeouts.compute_attempt_backoff(x, spec)
     requeued = replace(
         x,
@@ -273,7 +278,7 @@ def _requeue_attempt(
         progress=0,
         tries=0,
         step=None,
-        ask=None,
+        pending_request=None,
         batch=None,
         total_until=None,
         beats=0,
@@ -293,4 +298,4 @@ def _build_final_abort(x: ExecutionRecord) -> UpdateRequest | None:
     is_untouched = x.step in (UpdateStep.BUSY_ELSEWHERE, UpdateStep.CHECK_REPORTED, UpdateStep.UNSENT)
     if x.state not in states.CANCELABLE_STATES or x.method is UpdateMethod.NORDIC_DFU or is_untouched:
         return None
-    return DownloadDriver().build_abort()._replace(step=UpdateStep.FINAL_ABORT)
+    return build_device_control(UpdateStep.FINAL_ABORT, ABORT_ACTION)

@@ -65,7 +65,7 @@ def handle_gateway_disconnect(x: ExecutionRecord, context: UpdateContext, now: i
     if x.suspended_at is None:
         return Decision(x)
     x = replace(x, waiting=WAIT_GATEWAY_OFFLINE)
-    return Decision(x if x.ask is not None else replace(x, due=find_suspension_end(x, context)))
+    return Decision(x if x.pending_request is not None else replace(x, due=find_suspension_end(x, context)))
 
 
 def _find_outage_left(x: ExecutionRecord, context: UpdateContext) -> int:

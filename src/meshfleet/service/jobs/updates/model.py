@@ -60,7 +60,9 @@ class DfuModeSeen(NamedTuple):
     """A gateway received the device in DFU mode."""
 
     gateway: int | None
+    """Gateway that received the device; None if unknown."""
     parent: int | None
+    """Mesh node that received the advertisement of the device; None if unknown."""
     rssi: int | None
     has_free_slot: bool = True
     """Whether one more update may run through that gateway."""
@@ -150,22 +152,32 @@ class UpdateSpec(Struct, frozen=True, kw_only=True):
     job: int
     model: ModelNumber
     version: Version
+    """Target version."""
     size: int
+    """Bytes of the firmware image."""
     stage: bool
+    """Whether devices keep the image until a user applies the job, instead of starting it at once."""
     is_applied: bool
     """Whether a user has applied the job: devices may start an image that they have staged."""
     is_canceling: bool
     stop_cause: StopCause | None = None
     """Why the job is being canceled; None if it is not."""
     last_wave: int = 0
+    """Index of the last wave of the job, from 0."""
     transferring_count: int = 0
     """Number of devices of the job that are receiving the image now."""
     heartbeats: int
+    """Number of good heartbeats in a row that confirm an update."""
     retries: int
+    """Maximum number of attempts after the first one."""
     backoff_base: int
+    """Delay before the second attempt. It doubles with each further attempt."""
     queue_timeout: int
+    """Maximum wait in the queue, and maximum time that an image stays staged."""
     step_timeout: int
+    """Maximum time without progress of a transfer."""
     total_timeout: int | None
+    """Maximum duration of an update; None to estimate it from the size of the image."""
 
 
 class UpdateContext(Struct, frozen=True, kw_only=True):
@@ -193,7 +205,7 @@ class UpdateContext(Struct, frozen=True, kw_only=True):
 
 
 class ExecutionRecord(Struct, frozen=True, kw_only=True):
-    """Row of the table `execution`: the update of one device in a job."""
+    """Row of the table `execution`: the update of one device in a job. The table describes the columns."""
 
     job: int
     device: int
@@ -209,7 +221,8 @@ class ExecutionRecord(Struct, frozen=True, kw_only=True):
     code: str | None = None
     reason: str | None = None
     step: UpdateStep | None = None
-    ask: str | None = None
+    pending_request: str | None = None
+    """Id of the outbox request whose result is awaited (column `ask`); None if there is none."""
     tries: int = 0
     batch: str | None = None
     expires: int | None = None

@@ -20,7 +20,7 @@ from meshfleet.service.jobs.updates.decisions import (
     may_apply,
     wait_until,
 )
-from meshfleet.service.jobs.updates.drivers import DownloadDriver, build_version_query
+from meshfleet.service.jobs.updates.drivers import APPLY_ACTION, build_device_control, build_version_query
 from meshfleet.service.jobs.updates.model import UpdateStep
 from meshfleet.service.jobs.updates.reasons import ReasonCode
 from meshfleet.service.jobs.updates.start import resend_first_command
@@ -134,8 +134,8 @@ def _handle_failure(x: ExecutionRecord, report: ProgressReport, context: UpdateC
         return end_execution(x, S.CANCELED, reasons.STOPPED_TEXT, now, ReasonCode.CANCELED)
     if _is_broadcast_report(x):
         return query_device_state(x, context, now)
-    code, cause = reasons.describe_error(report.error, report.percent)
-    return fail_execution(x, code, cause, context, now)
+    failure = reasons.describe_error(report.error, report.percent)
+    return fail_execution(x, failure.code, failure.text, context, now)
 
 
 def _recheck_version(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
@@ -168,7 +168,7 @@ def _follow_state(
         return _stay_in_state(x, report, context, now, is_shared=is_shared)
     has_missed_apply = x.state is S.APPLYING and state is S.STAGED
     if has_missed_apply and may_apply(context):  # in a broadcast, only this device gets the command
-        return issue_request(x, DownloadDriver().build_apply(), now)
+        return issue_request(x, build_device_control(UpdateStep.APPLY, APPLY_ACTION), now)
     if _ORDER.index(state) < _ORDER.index(x.state):  # an old response, or a device that restarts
         return wait_until(x, now + timeouts.STATE_QUERY_DELAY)
     return enter_state(x, state, _CAUSES[state], context, now)

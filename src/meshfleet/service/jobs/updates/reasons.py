@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.protocol.codes import Status, UpdateErrorCode
 from meshfleet.rest.jobs import StopCause
@@ -68,26 +68,38 @@ UNCERTAIN_CODES: Final = frozenset(
 REJECTION_CODES: Final = frozenset({ReasonCode.WRONG_MODEL, ReasonCode.DOWNGRADE, ReasonCode.REFUSED})
 """Failures that would occur again in every attempt: they end the execution as REJECTED."""
 
-ERROR_REASONS: Final[Mapping[int, tuple[ReasonCode, str]]] = {
-    UpdateErrorCode.NO_IMAGE: (ReasonCode.NO_IMAGE, "the gateway could not download the image"),
-    UpdateErrorCode.WRONG_MODEL: (
+
+class UpdateFailure(NamedTuple):
+    """Reason code and text of a failed update."""
+
+    code: ReasonCode
+    text: str
+
+
+_FAILURES: Final[Mapping[int, UpdateFailure]] = {
+    UpdateErrorCode.NO_IMAGE: UpdateFailure(ReasonCode.NO_IMAGE, "the gateway could not download the image"),
+    UpdateErrorCode.WRONG_MODEL: UpdateFailure(
         ReasonCode.WRONG_MODEL,
         "the device reports that the image is for another model",
     ),
-    UpdateErrorCode.BAD_HASH: (
+    UpdateErrorCode.BAD_HASH: UpdateFailure(
         ReasonCode.BAD_HASH,
         "the image that the device received is damaged: wrong hash",
     ),
-    UpdateErrorCode.DOWNGRADE: (ReasonCode.DOWNGRADE, "the device does not accept an older version"),
-    UpdateErrorCode.BATTERY: (ReasonCode.BATTERY, "the battery of the device is too low"),
-    UpdateErrorCode.ABORTED: (ReasonCode.ABORTED, "the update was aborted, but not by this job"),
-    UpdateErrorCode.TRANSFER_LOST: (ReasonCode.TRANSFER_LOST, "the transfer was interrupted at {percent} %"),
-    UpdateErrorCode.ROLLED_BACK: (
+    UpdateErrorCode.DOWNGRADE: UpdateFailure(
+        ReasonCode.DOWNGRADE, "the device does not accept an older version"
+    ),
+    UpdateErrorCode.BATTERY: UpdateFailure(ReasonCode.BATTERY, "the battery of the device is too low"),
+    UpdateErrorCode.ABORTED: UpdateFailure(ReasonCode.ABORTED, "the update was aborted, but not by this job"),
+    UpdateErrorCode.TRANSFER_LOST: UpdateFailure(
+        ReasonCode.TRANSFER_LOST, "the transfer was interrupted at {percent} %"
+    ),
+    UpdateErrorCode.ROLLED_BACK: UpdateFailure(
         ReasonCode.ROLLED_BACK,
         "the new version did not start; the device went back to the old one",
     ),
 }
-"""Reason code and text of each error that a device reports (firmware-6)."""
+"""Failure for each error that a device reports (firmware-6)."""
 
 STATUS_TEXTS: Final[Mapping[int, str]] = {
     Status.FAILED: "the request failed",
@@ -131,7 +143,8 @@ def describe_unreadable_response(status: int) -> str:
     return describe_status(status) if status else "the response could not be decoded"
 
 
-def describe_error(error: int, percent: int) -> tuple[ReasonCode, str]:
-    """Return reason code and text of an error that a device reported at `percent` of the transfer."""
-    code, text = ERROR_REASONS.get(error, (ReasonCode.TRANSFER_LOST, f"the device reports error {error}"))
-    return code, text.format(percent=percent)
+def describe_error(error: int, percent: int) -> UpdateFailure:
+    """Return the failure for an error that a device reported at `percent` of the transfer."""
+    unknown = UpdateFailure(ReasonCode.TRANSFER_LOST, f"the device reports error {error}")
+    failure = _FAILURES.get(error, unknown)
+    return failure._replace(text=failure.text.format(percent=percent))

@@ -23,7 +23,7 @@ from meshfleet.service.jobs.updates.decisions import (
     time_out_execution,
     wait_until,
 )
-from meshfleet.service.jobs.updates.drivers import DRIVERS, NordicDfuDriver, build_version_query
+from meshfleet.service.jobs.updates.drivers import DRIVERS, build_mode_switch, build_version_query
 from meshfleet.service.jobs.updates.model import Decision, UpdateStep
 from meshfleet.service.jobs.updates.reasons import ReasonCode, describe_status
 from meshfleet.service.jobs.updates.version_check import start_version_check
@@ -92,9 +92,8 @@ def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
 
 def send_first_command(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
     """Send the first command of an update: for Nordic DFU the switch to DFU mode, otherwise the start."""
-    driver = DRIVERS[x.method]
-    if isinstance(driver, NordicDfuDriver):
-        return issue_request(replace(x, tries=x.tries + 1), driver.build_mode_switch(context.spec, x), now)
+    if x.method is UpdateMethod.NORDIC_DFU:
+        return issue_request(replace(x, tries=x.tries + 1), build_mode_switch(context.spec, x), now)
     return send_start(x, context, now)
 
 

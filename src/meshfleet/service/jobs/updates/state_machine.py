@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.rest.jobs import ExecutionState as S
-from meshfleet.service.jobs.updates import confirmation, start, states, timeouts
+from meshfleet.service.jobs.updates import confirmation, model, start, states, timeouts
 from meshfleet.service.jobs.updates.decisions import (
     WAIT_CANCELING,
     cancel_execution,
@@ -38,31 +38,13 @@ from meshfleet.service.jobs.updates.gateway_outages import (
     resume_timers,
     suspend_timers,
 )
-from meshfleet.service.jobs.updates.model import (
-    START_STEPS,
-    Decision,
-    DeviceRemoved,
-    DfuModeSeen,
-    GatewayDisconnected,
-    GatewayReconnected,
-    HeartbeatReceived,
-    RequestNotSent,
-    RequestUnanswered,
-    ResponseReceived,
-    TimerDue,
-    UpdateStep,
-)
+from meshfleet.service.jobs.updates.model import Decision, UpdateStep
 from meshfleet.service.jobs.updates.progress import handle_progress, query_device_state
 from meshfleet.service.jobs.updates.reasons import STOPPED_TEXT, ReasonCode, describe_unreadable_response
 from meshfleet.service.jobs.updates.version_check import advance_version_check, is_version_check
 
 if TYPE_CHECKING:
-    from meshfleet.service.jobs.updates.model import (
-        ExecutionRecord,
-        UpdateContext,
-        UpdateEvent,
-        UpdateRequest,
-    )
+    from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateEvent
 
 _QUERY_STEPS: Final = frozenset(
     {UpdateStep.STATE, UpdateStep.DEVICE_STATE, UpdateStep.RECHECK_VERSION, UpdateStep.CONFIRM_VERSION}
@@ -73,31 +55,37 @@ _QUERY_STEPS: Final = frozenset(
 def advance_execution(x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int) -> Decision:  # noqa: C901, PLR0911 # one case per event
     """Return the decision that follows from an event of an active execution."""
     match event:
-        case DeviceRemoved():
+        case model.DeviceRemoved():
             return remove_execution(x, now)
         case _ if is_version_check(x):
             return advance_version_check(x, event, context, now)
-        case TimerDue():
+        case model.TimerDue():
             return _handle_timer(_discard_lost_request(x), context, now)
-        case HeartbeatReceived() if x.state is S.CONFIRMING:
+        case model.HeartbeatReceived() if x.state is S.CONFIRMING:
             return confirmation.handle_heartbeat(resume_timers(x, context, now), event, context, now)
-        case HeartbeatReceived():
+        case model.HeartbeatReceived():
             return Decision(x)
-        case DfuModeSeen():
+        case model.DfuModeSeen():
             return _handle_dfu_mode(x, event, context, now)
-        case GatewayDisconnected():
+        case model.GatewayDisconnected():
             return handle_gateway_disconnect(x, context, now)
-        case GatewayReconnected():
+        case model.GatewayReconnected():
             return _handle_gateway_reconnect(x, context, now)
-        case ResponseReceived():
+        case model.ResponseReceived():
             x = resume_timers(x, context, now)
-            decision = _handle_response(replace(x, ask=None, reason=_lasting_reason(x)), event, context, now)
+            decision = _handle_response(
+                replace(x, pending_request=None, reason=_lasting_reason(x)), event, context, now
+            )
             return _enforce_deadlines(x, decision, context, now, is_conclusive=event.status == Status.OK)
-        case RequestNotSent():
-            return _handle_not_sent(replace(x, ask=None, reason=event.reason), event, context, now)
-        case RequestUnanswered():
+        case model.RequestNotSent():
+            return _handle_not_sent(
+                replace(x, pending_request=None, reason=event.reason), event, context, now
+            )
+        case model.RequestUnanswered():
             x = x if event.is_connection_lost else resume_timers(x, context, now)
-            decision = _handle_unanswered(replace(x, ask=None, reason=event.reason), event, context, now)
+            decision = _handle_unanswered(
+                replace(x, pending_request=None, reason=event.reason), event, context, now
+            )
             return _enforce_deadlines(x, decision, context, now, is_conclusive=False)
 
 
@@ -121,11 +109,15 @@ def _enforce_deadlines(
         context.spec.is_canceling and x.state in states.CANCELABLE_STATES and x.waiting != WAIT_CANCELING
     )
     if decision.request is not None and must_cancel:
-        return _handle_timer(replace(after, ask=None), context, now)
+        return _handle_timer(replace(after, pending_request=None), context, now)
     if not _has_expired(after, now):
         return decision._replace(execution=replace(after, final_until=None))
     if x.final_until is None:
-        return decision if decision.request is None else _handle_timer(replace(after, ask=None), context, now)
+        return (
+            decision
+            if decision.request is None
+            else _handle_timer(replace(after, pending_request=None), context, now)
+        )
     if decision.request is not None:
         return decision if decision.request.step in _QUERY_STEPS else _time_out(after, context, now)
     return _time_out(after, context, now) if is_conclusive else decision
@@ -137,9 +129,9 @@ def _has_expired(x: ExecutionRecord, now: int) -> bool:
 
 def _discard_lost_request(x: ExecutionRecord) -> ExecutionRecord:
     """Discard a request whose result was lost. After a lost start command, the state is queried next."""
-    if x.ask is None:
+    if x.pending_request is None:
         return x
-    return replace(x, ask=None, step=UpdateStep.STATE if x.step is UpdateStep.START else x.step)
+    return replace(x, pending_request=None, step=UpdateStep.STATE if x.step is UpdateStep.START else x.step)
 
 
 def _handle_timer(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
@@ -170,7 +162,7 @@ def _handle_timer_suspended(x: ExecutionRecord, context: UpdateContext, now: int
 def _handle_gateway_reconnect(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
     """Resume the timers and send the next request: the device may have finished the update meanwhile."""
     x = resume_timers(x, context, now)
-    return Decision(x) if x.ask is not None else _handle_timer(x, context, now)
+    return Decision(x) if x.pending_request is not None else _handle_timer(x, context, now)
 
 
 def _send_last_query(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
@@ -197,7 +189,7 @@ def _is_worth_querying(x: ExecutionRecord, context: UpdateContext) -> bool:
             return True
 
 
-def _build_last_query(x: ExecutionRecord) -> UpdateRequest:
+def _build_last_query(x: ExecutionRecord) -> model.UpdateRequest:
     """Build the last query for the version or the update state; in a broadcast it goes to the device."""
     if x.state is S.CONFIRMING:
         return build_version_query(UpdateStep.CONFIRM_VERSION)
@@ -208,7 +200,6 @@ def _build_last_query(x: ExecutionRecord) -> UpdateRequest:
 
 
 def _time_out(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Give up an execution that missed a deadline."""
     if x.total_until is not None and now >= x.total_until and x.state is not S.STAGED:
         cause = "the update exceeded its total timeout"
         if x.state is S.CONFIRMING:
@@ -229,7 +220,6 @@ def _with_reason(cause: str, x: ExecutionRecord) -> str:
 
 
 def _time_out_state(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Give up an execution that missed the deadline of its state."""
     match x.state:
         case S.DISPATCHED:
             return start.give_up_start(x, context, now)
@@ -268,12 +258,14 @@ def _send_next_request(x: ExecutionRecord, context: UpdateContext, now: int) -> 
             return issue_request(x, DRIVERS[x.method].build_state_query(x), now)
 
 
-def _handle_dfu_mode(x: ExecutionRecord, event: DfuModeSeen, context: UpdateContext, now: int) -> Decision:
+def _handle_dfu_mode(
+    x: ExecutionRecord, event: model.DfuModeSeen, context: UpdateContext, now: int
+) -> Decision:
     """Start the transfer to a device that was received in DFU mode, unless it was started already."""
     if (
         x.state is not S.DISPATCHED
         or x.step not in (UpdateStep.ENTER_DFU, UpdateStep.RECHECK_VERSION)
-        or x.ask is not None
+        or x.pending_request is not None
     ):
         return Decision(x)
     if context.spec.is_canceling:
@@ -298,7 +290,7 @@ def _wait_for_slot(x: ExecutionRecord, now: int) -> Decision:
 
 
 def _handle_response(  # noqa: PLR0911 # one case per step
-    x: ExecutionRecord, event: ResponseReceived, context: UpdateContext, now: int
+    x: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
     match event.step:
         case UpdateStep.RECHECK_VERSION:
@@ -318,7 +310,7 @@ def _handle_response(  # noqa: PLR0911 # one case per step
 
 
 def _handle_recheck_response(
-    x: ExecutionRecord, event: ResponseReceived, context: UpdateContext, now: int
+    x: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
     """Handle the version that was read because the device may already run the new version."""
     version = parse_version(event.value) if event.status == Status.OK else None
@@ -336,7 +328,7 @@ def _handle_recheck_response(
 
 
 def _handle_apply_response(
-    x: ExecutionRecord, event: ResponseReceived, context: UpdateContext, now: int
+    x: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
     if event.status == Status.OK and x.state is S.STAGED:
         return enter_state(x, S.APPLYING, "the command to start the new version was accepted", context, now)
@@ -357,7 +349,7 @@ def _handle_abort_response(x: ExecutionRecord, status: int, now: int) -> Decisio
 
 
 def _handle_state_response(
-    x: ExecutionRecord, event: ResponseReceived, context: UpdateContext, now: int
+    x: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
     progress = (
         DRIVERS[x.method].parse_progress(event.value, context.spec, x) if event.status == Status.OK else None
@@ -375,16 +367,18 @@ def _query_later(x: ExecutionRecord, context: UpdateContext, now: int) -> Decisi
     return wait_until(x, now + timeouts.compute_start_backoff(x))
 
 
-def _handle_not_sent(x: ExecutionRecord, event: RequestNotSent, context: UpdateContext, now: int) -> Decision:
+def _handle_not_sent(
+    x: ExecutionRecord, event: model.RequestNotSent, context: UpdateContext, now: int
+) -> Decision:
     """Suspend the timers, because a request could not be sent, and try again later.
 
     A start command that was not sent does not count as a try.
     """
-    if event.step in START_STEPS:
+    if event.step in model.START_STEPS:
         x = replace(x, tries=max(x.tries - 1, 0))
     if _is_start_unsent(x, event.step):
         x = replace(x, step=UpdateStep.UNSENT)
-    if context.spec.is_canceling and event.step in START_STEPS:
+    if context.spec.is_canceling and event.step in model.START_STEPS:
         return _handle_timer(x, context, now)
     return wait_until(suspend_timers(x, context, now), now + timeouts.RETRY_DELAY)
 
@@ -400,7 +394,7 @@ def _is_start_unsent(x: ExecutionRecord, step: UpdateStep) -> bool:
 
 
 def _handle_unanswered(
-    x: ExecutionRecord, event: RequestUnanswered, context: UpdateContext, now: int
+    x: ExecutionRecord, event: model.RequestUnanswered, context: UpdateContext, now: int
 ) -> Decision:
     """Query the state after a command without response, because the device may have executed the command."""
     if event.step is UpdateStep.START and x.state is S.DISPATCHED:

@@ -14,22 +14,15 @@ from msgspec.structs import replace
 from meshfleet.protocol.codes import Status
 from meshfleet.rest.jobs import ExecutionState as S
 from meshfleet.service.jobs.compatibility import ExclusionCode
-from meshfleet.service.jobs.updates import timeouts
+from meshfleet.service.jobs.updates import model, timeouts
 from meshfleet.service.jobs.updates.decisions import end_execution, issue_request, wait_until
 from meshfleet.service.jobs.updates.drivers import build_version_query, parse_version
-from meshfleet.service.jobs.updates.model import (
-    Decision,
-    RequestNotSent,
-    RequestUnanswered,
-    ResponseReceived,
-    TimerDue,
-    UpdateStep,
-)
+from meshfleet.service.jobs.updates.model import Decision, UpdateStep
 from meshfleet.service.jobs.updates.reasons import ReasonCode, describe_unreadable_response
 
 if TYPE_CHECKING:
     from meshfleet.protocol.ids import Version
-    from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateEvent
+    from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext
 
 
 def start_version_check(x: ExecutionRecord, now: int) -> Decision:
@@ -49,16 +42,16 @@ def is_version_check(x: ExecutionRecord) -> bool:
 
 
 def advance_version_check(
-    x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int
+    x: ExecutionRecord, event: model.UpdateEvent, context: UpdateContext, now: int
 ) -> Decision:
     """Handle an event during the version check: skip the device, queue it for an update, or query again."""
     match event:
-        case ResponseReceived(_, status, value):
-            return _handle_response(replace(x, ask=None), status, value, context=context, now=now)
-        case RequestNotSent() | RequestUnanswered():
-            return _retry_later(replace(x, ask=None, reason=event.reason), context, now)
-        case TimerDue():
-            return _handle_timer(replace(x, ask=None), context, now)
+        case model.ResponseReceived(_, status, value):
+            return _handle_response(replace(x, pending_request=None), status, value, context=context, now=now)
+        case model.RequestNotSent() | model.RequestUnanswered():
+            return _retry_later(replace(x, pending_request=None, reason=event.reason), context, now)
+        case model.TimerDue():
+            return _handle_timer(replace(x, pending_request=None), context, now)
         case _:
             return Decision(x)
 
@@ -114,8 +107,7 @@ def _requeue(x: ExecutionRecord, cause: str, context: UpdateContext, now: int) -
 
 
 def _skip(x: ExecutionRecord, cause: str, now: int) -> Decision:
-    decision = end_execution(x, S.SKIPPED, cause, now)
-    return decision._replace(execution=replace(decision.execution, code=str(ExclusionCode.ALREADY_THERE)))
+    return end_execution(x, S.SKIPPED, cause, now, ExclusionCode.ALREADY_THERE)
 
 
 def _cancel(x: ExecutionRecord, now: int) -> Decision:

@@ -58,6 +58,13 @@ class ExecutionListing(Struct, frozen=True, kw_only=True):
     """Whether the device was excluded when the job was created; None means either."""
 
 
+class JobExecution(NamedTuple):
+    """Execution with the number of its job."""
+
+    job: int
+    execution: Execution
+
+
 class JobContext(Struct, frozen=True):
     """Data of a job that is part of each of its executions."""
 
@@ -117,10 +124,10 @@ def load_executions(connection: Connection, job_number: int, devices: Collection
 
 def list_transfers(
     connection: Connection, jobs: Collection[int], *, after: tuple[int, int], limit: int
-) -> list[tuple[int, Execution]]:
-    """List the TRANSFERRING executions of jobs, each with its job number.
+) -> list[JobExecution]:
+    """List the TRANSFERRING executions of jobs, sorted by job number and device.
 
-    Sorted by job and device, they start with the one that follows the pair `after`.
+    The list starts with the execution that follows `after`, a pair of job number and device.
     """
     columns = execution.c
     query = select(execution).where(
@@ -133,7 +140,7 @@ def list_transfers(
         number: build_job_context(job_view.load_job_row(connection, number))
         for number in {row.job for row in rows}
     }
-    return [(row.job, build_execution(row, contexts[row.job])) for row in rows]
+    return [JobExecution(row.job, build_execution(row, contexts[row.job])) for row in rows]
 
 
 def build_job_snapshot(job: Row[Any]) -> JobSnapshot:

@@ -16,17 +16,8 @@ from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import format_model_number
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.job_requests import NewJob, StoredJobRequest
-from meshfleet.rest.jobs import (
-    ExecutionState,
-    Job,
-    JobState,
-    JobWave,
-    Outcome,
-    PauseReason,
-    StopCause,
-    WaveState,
-)
 from meshfleet.rest.jobs import ExecutionState as E
+from meshfleet.rest.jobs import Job, JobState, JobWave, Outcome, PauseReason, StopCause, WaveState
 from meshfleet.rest.percent import reaches_percent
 from meshfleet.service.clock import monotonic
 from meshfleet.service.jobs.job_states import FAILURE_STATES, FINISHED_STATES
@@ -110,7 +101,7 @@ def _has_passed_gate(gate: Gate, wave: int, counts: ExecutionCounts) -> bool:
 
 _FULL_PERCENT: Final = 100
 
-_MOVING_STATES: Final = ACTIVE_STATES - {ExecutionState.STAGED}
+_MOVING_STATES: Final = ACTIVE_STATES - {E.STAGED}
 """Active states that make progress by themselves; a staged image usually waits for a user."""
 
 _LATEST_ETA_MS: Final = 4_102_444_800_000
@@ -143,7 +134,7 @@ def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
         outcome=None if row.outcome is None else Outcome(row.outcome),
         stop_cause=None if row.stop_cause is None else StopCause(row.stop_cause),
         pause_reason=None if row.pause_reason is None else PauseReason(row.pause_reason),
-        counts=dict.fromkeys(ExecutionState, 0) | counts.by_state(),
+        counts=dict.fromkeys(E, 0) | counts.by_state(),
         left_out=counts.left_out,
         progress=_compute_percent(progress),
         eta=_estimate_end(row, progress, now),
@@ -311,5 +302,5 @@ def _load_resumed_at(connection: Connection, rows: Sequence[Row[Any]]) -> dict[i
 def _load_counts(connection: Connection, numbers: Sequence[int]) -> dict[int, ExecutionCounts]:
     counts = {number: ExecutionCounts() for number in numbers}
     for number, wave, state, count in bulk.query_in(connection, _SELECT_TALLIES, numbers):
-        counts[number][wave, ExecutionState(state)] = count
+        counts[number][wave, E(state)] = count
     return counts
