@@ -6,8 +6,8 @@ is written to its header when the block is read or stored.
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from itertools import count, islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -30,12 +30,18 @@ _encode = _encoder.encode
 _decode = msgspec.msgpack.Decoder(list[StoredSample]).decode
 
 
-BlockRow = tuple[int, int, int, int, bytearray]
-"""Row of a segment: device, index of the block among those of the device, time range, encoded samples.
+class BlockRow(NamedTuple):
+    """Row of a segment: one block with the encoded samples of a device."""
 
-The time range is the lowest and highest time that a sample of the block may have. The samples are a bytearray
-because for bytes SQLite's driver first searches for a registered adapter.
-"""
+    device: int
+    part: int
+    """Index of the block among those of the device."""
+    first: int
+    """Lower bound of the sample times, in milliseconds since 1970."""
+    last: int
+    """Upper bound of the sample times, in milliseconds since 1970."""
+    samples: bytearray
+    """Encoded samples; not bytes, because for bytes SQLite's driver first searches for an adapter."""
 
 
 class Block:
@@ -71,11 +77,14 @@ def decode_block(block: bytes | bytearray) -> list[StoredSample]:
     return _decode(block)
 
 
-def encode_blocks(samples: Iterable[StoredSample]) -> Iterator[tuple[int, int, bytearray]]:
-    """Encode sorted samples as blocks. Yield each block after the times of its first and last sample."""
+def encode_blocks(device: int, samples: Iterable[StoredSample]) -> Iterator[BlockRow]:
+    """Encode the sorted samples of a device as blocks."""
     source = iter(samples)
-    while block := list(islice(source, MAX_BLOCK_SAMPLES)):
-        yield block[0].time, block[-1].time, bytearray(_encode(block))
+    for part in count():
+        block = list(islice(source, MAX_BLOCK_SAMPLES))
+        if not block:
+            return
+        yield BlockRow(device, part, block[0].time, block[-1].time, bytearray(_encode(block)))
 
 
 def sort_unique_samples(samples: Iterable[StoredSample], *, newest_first: bool = False) -> list[StoredSample]:

@@ -16,6 +16,9 @@ from sqlalchemy.exc import DBAPIError
 from meshfleet.db.database import WriteConflict
 from meshfleet.db.samples.sample import (
     DAY_MS,
+    ROW_EXTRAS,
+    ROW_KIND,
+    ROW_TIME,
     Result,
     SampleExtras,
     SampleKind,
@@ -36,10 +39,10 @@ if TYPE_CHECKING:
 
 # Rows in PostgreSQL's binary COPY format, encoded here: the driver takes several times as long.
 
-COPY_COLUMNS: Final = (
+_COPY_COLUMNS: Final = (
     "device, time, gateway, identifier, number, kind, seq, raw, text, ext, error, error_ext, shift"
 )
-COPY_STRAY_COLUMNS: Final = f"{COPY_COLUMNS}, clock, received_at"
+_COPY_STRAY_COLUMNS: Final = f"{_COPY_COLUMNS}, clock, received_at"
 
 _COPY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_TRAILER: Final = b"\xff\xff"
@@ -52,22 +55,22 @@ _pack_int2 = struct.Struct(">ih").pack
 _pack_length = struct.Struct(">i").pack
 
 _COLUMN_COUNT, _STRAY_COLUMN_COUNT = 13, 15
-"""Number of columns in `COPY_COLUMNS` and in `COPY_STRAY_COLUMNS`."""
+"""Number of columns in `_COPY_COLUMNS` and in `_COPY_STRAY_COLUMNS`."""
 
 
-def encode_row(device: int, row: SampleRow) -> bytes:
+def _encode_row(device: int, row: SampleRow) -> bytes:
     """Encode a row of the table `sample`."""
     return _encode_fields(_COLUMN_COUNT, device, row)
 
 
-def encode_stray_row(device: int, row: SampleRow, clock: int, received_at: int) -> bytes:
+def _encode_stray_row(device: int, row: SampleRow, clock: int, received_at: int) -> bytes:
     """Encode a row of the table `sample_stray`. `clock` is the ClockFlag."""
     return (
         _encode_fields(_STRAY_COLUMN_COUNT, device, row) + _pack_int2(2, clock) + _pack_int8(8, received_at)
     )
 
 
-def copy_rows(connection: Connection, table: str, columns: str, rows: Sequence[bytes]) -> None:
+def _copy_rows(connection: Connection, table: str, columns: str, rows: Sequence[bytes]) -> None:
     """Insert encoded rows, skipping rows whose key exists."""
     if not rows:
         return
@@ -105,12 +108,9 @@ def _encode_fields(columns: int, device: int, row: SampleRow) -> bytes:
 
 
 def _encode_extras(extras: SampleExtras) -> bytes:
-    error, error_ext, shift = (
-        _encode_integer(extras.error),
-        _encode_integer(extras.error_ext),
-        _encode_integer(extras.shift),
-    )
-    return b"".join((_encode_text(extras.text), _encode_text(extras.ext), error, error_ext, shift))
+    texts = _encode_text(extras.text) + _encode_text(extras.ext)
+    numbers = map(_encode_integer, (extras.error, extras.error_ext, extras.shift))
+    return b"".join((texts, *numbers))
 
 
 def _encode_text(text: str | None) -> bytes:
@@ -197,23 +197,23 @@ class PostgresqlSampleStore:
         kinds_and_days: set[tuple[int, int]] = set()
         for device, samples in rows.items():
             for row in samples:
-                if (extras := row[7]) is None or extras.clock is None:
-                    plausible_rows.append(encode_row(device, row))
-                    kinds_and_days.add((row[1], row[0] // DAY_MS))
+                if (extras := row[ROW_EXTRAS]) is None or extras.clock is None:
+                    plausible_rows.append(_encode_row(device, row))
+                    kinds_and_days.add((row[ROW_KIND], row[ROW_TIME] // DAY_MS))
                 else:
-                    stray_rows.append(encode_stray_row(device, row, extras.clock, now))
+                    stray_rows.append(_encode_stray_row(device, row, extras.clock, now))
         self._written_partitions = {_Partition(_TABLE_BY_KIND[kind], day) for kind, day in kinds_and_days}
         for partition in sorted(self._written_partitions - self._known_partitions):
             _create_partition(transaction, partition)
         try:
-            copy_rows(transaction, "sample", COPY_COLUMNS, plausible_rows)
+            _copy_rows(transaction, "sample", _COPY_COLUMNS, plausible_rows)
         except DBAPIError as exc:
             # Another process has dropped a partition. Write again: the retry creates it.
             if getattr(exc.orig, "sqlstate", None) == _CHECK_VIOLATION:
                 self._known_partitions.clear()
                 raise WriteConflict from exc
             raise
-        copy_rows(transaction, "sample_stray", COPY_STRAY_COLUMNS, stray_rows)
+        _copy_rows(transaction, "sample_stray", _COPY_STRAY_COLUMNS, stray_rows)
         return 0
 
     def publish_committed(self, number: int, rows: SampleRows) -> None:  # noqa: ARG002 # readers see committed rows anyway
@@ -235,7 +235,17 @@ class PostgresqlSampleStore:
 
     async def ensure_capacity(self, now: int) -> None:
         """Create the partitions of today and tomorrow, so that no batch has to wait for one."""
-        await self._create_upcoming_partitions(now // DAY_MS)
+        today = now // DAY_MS
+        upcoming = {_Partition(table, day) for table in _KINDS_BY_TABLE for day in (today, today + 1)}
+        for partition in sorted(upcoming - self._known_partitions):
+            try:
+                await self._database.write(_create_partition_early, partition)
+            except DatabaseUnavailable as exc:
+                _log.info(
+                    "partition %s could not be created in advance and will be retried: %s", partition, exc
+                )
+                return
+            self._known_partitions.add(partition)
 
     async def maintain(self, now: int) -> None:
         """Create upcoming partitions, and once an hour delete samples whose retention has ended."""
@@ -256,19 +266,6 @@ class PostgresqlSampleStore:
         for kind, retention_ms in self._retention.items():
             if retention_ms is not None:
                 await self._database.write(_delete_strays, kind, now - retention_ms)
-
-    async def _create_upcoming_partitions(self, today: int) -> None:
-        """Create the partitions of today and tomorrow, so that no batch has to wait for one."""
-        upcoming = {_Partition(table, day) for table in _KINDS_BY_TABLE for day in (today, today + 1)}
-        for partition in sorted(upcoming - self._known_partitions):
-            try:
-                await self._database.write(_create_partition_early, partition)
-            except DatabaseUnavailable as exc:
-                _log.info(
-                    "partition %s could not be created in advance and will be retried: %s", partition, exc
-                )
-                return
-            self._known_partitions.add(partition)
 
     async def _delete_kinds(self, partition: _Partition, kinds: frozenset[int]) -> None:
         # Set before deleting: if samples of these kinds are written meanwhile, the entry is removed again.

@@ -115,6 +115,11 @@ SampleIdentity: TypeAlias = tuple[int, int, int, int]
 SampleRow: TypeAlias = tuple[int, int, int, int, int, float | int | None, bytes | None, SampleExtras | None]
 """Fields of a `StoredSample` as a tuple: creating an object for each sample would slow down ingest."""
 
+ROW_TIME, ROW_KIND, ROW_GATEWAY, ROW_EXTRAS = (
+    StoredSample.__struct_fields__.index(name) for name in ("time", "kind", "gateway", "more")
+)
+"""Indexes of fields in a `SampleRow`."""
+
 SampleRows: TypeAlias = Mapping[int, Sequence[SampleRow]]
 """New samples by device id."""
 
@@ -138,9 +143,10 @@ class SampleQuery(Struct, frozen=True, kw_only=True):
         """Start (inclusive) and end (exclusive) of the times that can still match, considering `after`."""
         if self.after is None:
             return self.since, self.until
+        after_time, *_ = self.after
         if self.newest_first:
-            return self.since, min(self.until, self.after[0] + 1)
-        return max(self.since, self.after[0]), self.until
+            return self.since, min(self.until, after_time + 1)
+        return max(self.since, after_time), self.until
 
     def matches(self, sample: StoredSample) -> bool:
         """Return whether a sample matches the filter."""
