@@ -56,7 +56,7 @@ def _plan_query(
     if sort is not DeviceSort.ID or len(selection.columns) + len(selection.labels) < _MIN_CONDITIONS:
         return plan
     id_range = index_plan.find_id_range(connection, selection)
-    return None if id_range is None else plan._replace(first_id=id_range[0], last_id=id_range[1])
+    return None if id_range is None else plan._replace(first_id=id_range.first, last_id=id_range.last)
 
 
 def _page_bounds(
