@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy.exc import DBAPIError
 
+from meshfleet.db import bulk
 from meshfleet.db.database import WriteConflict
 from meshfleet.db.samples.sample import (
     DAY_MS,
@@ -79,15 +80,8 @@ def _copy_rows(connection: Connection, table: str, columns: str, rows: Sequence[
     connection.exec_driver_sql(
         f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table} ON COMMIT DELETE ROWS AS {template}"
     )
-    driver: Any = connection.connection.driver_connection
-    dbapi: Any = connection.dialect.dbapi  # not imported: with SQLite psycopg is never loaded
-    statement = f"COPY new_{table} ({columns}) FROM STDIN (FORMAT BINARY)"
-    try:
-        with driver.cursor() as cursor, cursor.copy(statement) as copy:
-            copy.write(b"".join((_COPY_HEADER, *rows, _COPY_TRAILER)))
-    except dbapi.Error as exc:
-        # Raise what SQLAlchemy would raise: it does not see errors of a COPY.
-        raise DBAPIError.instance(statement, None, exc, dbapi.Error, dialect=connection.dialect) from exc
+    with bulk.open_copy(connection, f"new_{table}", columns) as copy:
+        copy.write(b"".join((_COPY_HEADER, *rows, _COPY_TRAILER)))
     connection.exec_driver_sql(
         f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new_{table} ON CONFLICT DO NOTHING"  # noqa: S608 # constant names
     )
