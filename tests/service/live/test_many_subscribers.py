@@ -12,10 +12,10 @@ from meshfleet.errors import TooManySubscriptions
 from meshfleet.rest.accounts import Role
 from meshfleet.service.actor import Actor
 from meshfleet.service.live.event import PublishedEvent
-from meshfleet.service.live.filters import EventFilter, FilterIndex, Interest
+from meshfleet.service.live.filters import EventFilter, Interest
 from meshfleet.service.live.hub import MAX_QUEUED_BYTES, MAX_QUEUED_BYTES_PER_ACCOUNT, EventHub
 from meshfleet.service.live.replay import CoverageTracker
-from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES, LiveSubscriber
+from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES, FilterIndex, LiveSubscriber
 from meshfleet.service.live.websocket import TokenBucket
 from tests.row_tables import each_row
 

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from meshfleet.db.samples import NO_SEQ, ClockFlag, SampleExtras, SampleKind
+from meshfleet.db.samples.sample import ROW_EXTRAS, ROW_TIME
 from meshfleet.errors.protocol import MalformedTime
 from meshfleet.protocol.codes import Kind, Operation
 from meshfleet.protocol.identifiers.numbers import identifier_to_int
@@ -172,7 +173,7 @@ def _special_append(kind: int, identifier: int) -> Callable[[ParsedBatch, int, S
 
 def _append_row(batch: ParsedBatch, device: int, row: SampleRow) -> None:
     """Append a sample, flagged if its time is implausible, and with the correction if the clock is wrong."""
-    time, extras = row[0], row[7]
+    time, extras = row[ROW_TIME], row[ROW_EXTRAS]
     if not batch.trusted_from <= time <= batch.trusted_to:
         # A UTC offset can move a time out of the years that can be formatted.
         if not _MIN_TIME <= time <= _MAX_TIME:
@@ -180,7 +181,7 @@ def _append_row(batch: ParsedBatch, device: int, row: SampleRow) -> None:
         clock, shift = _check_time(batch, time)
         if clock is not None or shift is not None:
             flagged = replace(extras or _NO_EXTRAS, clock=clock, shift=shift)
-            row = (*row[:7], flagged)
+            row = (*row[:ROW_EXTRAS], flagged)
     batch.rows.setdefault(device, []).append(row)
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from meshfleet.db.driver_errors import classify_error
+from meshfleet.db.samples.sample import ROW_EXTRAS, StoredSample
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.errors.protocol import UnstorableReport
 from meshfleet.errors.readiness import ReadinessProblem
@@ -186,10 +187,10 @@ class IngestPipeline:
             )
         if self._admission is not None:
             await self._admission.refresh(self._database)
-        for number, readings in await self._database.read(store.load_readings):
+        for entry in await self._database.read(store.load_journal):
             batch = ParsedBatch(self._now())
-            batch.readings += readings
-            self._apply_committed(batch, number)
+            batch.readings += entry.readings
+            self._apply_committed(batch, entry.id)
 
     async def commit(self, batch: ReportBatch) -> None:
         """Parse a batch of messages and write it to the database. Raise DatabaseUnavailable if that fails.
@@ -376,14 +377,16 @@ class IngestPipeline:
         new_devices = parsed.rows.keys() - self._journaled_devices
         for device in new_devices:
             rows = parsed.rows[device]
-            plausible_row = next((row for row in rows if row[7] is None or row[7].has_plausible_time), None)
-            kind, row = (
-                (ReadingKind.FIRST_SAMPLE_IMPLAUSIBLE, rows[0])
-                if plausible_row is None
-                else (ReadingKind.FIRST_SAMPLE, plausible_row)
+            plausible_row = next(
+                (row for row in rows if (extras := row[ROW_EXTRAS]) is None or extras.has_plausible_time),
+                None,
             )
-            at = row[0] if row[7] is None or row[7].shift is None else row[0] + row[7].shift
-            parsed.readings.append((kind, device, row[4], min(at, parsed.now), None, 0, False))
+            has_plausible = plausible_row is not None
+            kind = ReadingKind.FIRST_SAMPLE if has_plausible else ReadingKind.FIRST_SAMPLE_IMPLAUSIBLE
+            sample = StoredSample(*(plausible_row or rows[0]))
+            shift = 0 if sample.more is None else sample.more.shift or 0
+            at = min(sample.time + shift, parsed.now)
+            parsed.readings.append((kind, device, sample.gateway, at, None, 0, False))
         return new_devices
 
     def _apply_committed(self, parsed: ParsedBatch, journal_id: int | None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import select
@@ -15,6 +14,7 @@ from meshfleet.errors import FleetError
 from meshfleet.errors.protocol import MalformedId
 from meshfleet.protocol.ids import mac_to_int, parse_device_id, to_mac
 from meshfleet.service.live.device_events import GatewayChange
+from meshfleet.service.live.filters import JOB_ID
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -45,7 +45,6 @@ _GATEWAY_CAUSES: Final = {
     "gateway.release": "released",
     "device.rename": "renamed",
 }
-_JOB_ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
 _ACCESS_ACTIONS: Final = ("auth.logout", "user.", "api-key.")
 """Prefixes of actions that may revoke access."""
 
@@ -109,7 +108,7 @@ class AuditWatcher:
     def _publish(self, row: _AuditEntry) -> None:
         if row.action.startswith(_ACCESS_ACTIONS):
             self._reauthorizer.recheck_all()
-        elif (job := _JOB_ID.fullmatch(row.target)) is not None:
+        elif (job := JOB_ID.fullmatch(row.target)) is not None:
             self._jobs.mark_changed([int(job[1])], [])
         elif row.action == "label.remove":
             self._hub.publish_loss("device", "a label was removed from all devices")

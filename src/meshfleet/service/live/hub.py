@@ -18,9 +18,9 @@ import msgspec
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.live import LIVE_EVENT_TYPES, LiveEvent, Resync
 from meshfleet.service.live.event import RESYNC, PublishedEvent, escape_line_separators
-from meshfleet.service.live.filters import FilterIndex, Interest
+from meshfleet.service.live.filters import Interest
 from meshfleet.service.live.replay import CoverageTracker, Replay, ReplayBuffer, ReplayScheduler
-from meshfleet.service.live.subscriber import SERVICE_STOPPING
+from meshfleet.service.live.subscriber import SERVICE_STOPPING, FilterIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import Now
     from meshfleet.service.live.event import EventEncoder
     from meshfleet.service.live.filters import EventFilter
-    from meshfleet.service.live.subscriber import LiveSubscriber
+    from meshfleet.service.live.subscriber import LiveSubscriber, SubscriberAccount
 
 _TICK_SECONDS: Final = 0.025
 """Seconds for which events are collected before they are delivered."""
@@ -261,7 +261,7 @@ class EventHub:
         """Drop the longest queues if too many bytes are queued in total, or for one account."""
         if sum(subscriber.queued_bytes for subscriber in self.subscribers) <= MAX_QUEUED_BYTES_PER_ACCOUNT:
             return
-        accounts: dict[tuple[str, str], list[LiveSubscriber]] = {}
+        accounts: dict[SubscriberAccount, list[LiveSubscriber]] = {}
         for subscriber in self.subscribers:
             accounts.setdefault(subscriber.account, []).append(subscriber)
         for subscribers in accounts.values():

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES
+from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES, SubscriberAccount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -107,8 +107,8 @@ class _CoverageRecord(Struct):
     """Number of subscribers that use the filter."""
     released_at: float = 0.0
     """Time when a subscriber last stopped using the filter."""
-    account: tuple[str, str] = ("", "")
-    """Account of the subscriber that last stopped using the filter: kind and name."""
+    account: SubscriberAccount = SubscriberAccount("", "")
+    """Account of the subscriber that last stopped using the filter."""
 
 
 class CoverageTracker:
@@ -136,8 +136,8 @@ class CoverageTracker:
                 interest.adjust(event_filter, 1)
         record.holders += 1
 
-    def release(self, event_filter: EventFilter, account: tuple[str, str], now: float) -> None:
-        """Count one subscriber of a filter less; `account` is the kind and name of its account."""
+    def release(self, event_filter: EventFilter, account: SubscriberAccount, now: float) -> None:
+        """Count one subscriber of a filter less; `account` is the account of that subscriber."""
         record = self._records[event_filter]
         record.account = account
         record.holders -= 1
@@ -156,8 +156,8 @@ class CoverageTracker:
         """Discard filters that were not used for two minutes, and the oldest ones beyond the limits."""
         released = [each for each, record in self._records.items() if not record.holders]
         released.sort(key=lambda each: self._records[each].released_at, reverse=True)
-        filter_counts: Counter[tuple[str, str] | None] = Counter()
-        named_counts: Counter[tuple[str, str] | None] = Counter()
+        filter_counts: Counter[SubscriberAccount | None] = Counter()
+        named_counts: Counter[SubscriberAccount | None] = Counter()
         for event_filter in released:
             record = self._records[event_filter]
             for account in (record.account, None):  # None: all accounts
@@ -296,7 +296,7 @@ class ReplayScheduler:
         self._buffer = buffer
         self._coverage = coverage
         self._on_failure = on_failure
-        self._queues: dict[tuple[str, str], deque[Replay]] = {}
+        self._queues: dict[SubscriberAccount, deque[Replay]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def schedule(self, replay: Replay) -> None:
