@@ -26,7 +26,8 @@ def pop_devices(schedule: CheckSchedule, now: int) -> list[int]:
     schedule.advance(now)
     devices = []
     while (due := schedule.pop_due()) is not None:
-        devices.append(due[0][0])
+        device, *_ = due.key
+        devices.append(device)
     return devices
 
 

@@ -18,14 +18,15 @@ from meshfleet.protocol.times import from_millis
 from meshfleet.service.backfill import store
 from meshfleet.service.backfill.gap_index import CheckSchedule, GapIndex
 from meshfleet.service.backfill.series import BACKFILL_INTERVAL_MS, SEQ_CYCLE, SeriesState, is_seq_ahead
+from meshfleet.service.backfill.store import GapRow
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from meshfleet.service.backfill.series import Gap, SeriesKey
-    from meshfleet.service.backfill.store import GapRow, SeriesRow
+    from meshfleet.service.backfill.series import Gap, SeriesKey, TimeRange
+    from meshfleet.service.backfill.store import SeriesRow
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
     from meshfleet.service.ingest.pending_state import PendingStates
     from meshfleet.service.transport import Transport
@@ -241,11 +242,11 @@ class SampleAcknowledger:
                 for key in changed
                 for series in (self.series[key],)
             ],
-            {key: [_to_gap_row(gap) for gap in self.series[key].gaps or ()] for key in gap_keys},
+            {key: [GapRow.from_gap(gap) for gap in self.series[key].gaps or ()] for key in gap_keys},
             removed,
         )
 
-    def update_gap(self, key: SeriesKey, gap: Gap, remaining: Iterable[tuple[int, int]], at: int) -> None:
+    def update_gap(self, key: SeriesKey, gap: Gap, remaining: Iterable[TimeRange], at: int) -> None:
         """Replace a gap that was checked at the time `at` by the ranges that are still missing."""
         series = self.series[key]
         if not any(current is gap for current in series.gaps or ()):
@@ -333,7 +334,3 @@ class SampleAcknowledger:
             self._time_texts.clear()
         text = self._time_texts[seconds] = from_millis(seconds * 1000).isoformat()[:19]
         return text
-
-
-def _to_gap_row(gap: Gap) -> GapRow:
-    return gap.since, gap.until, gap.found_at, gap.lost_at

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from sqlalchemy import select
 
@@ -18,8 +18,25 @@ if TYPE_CHECKING:
     from meshfleet.service.backfill.series import SeriesKey
 
 SeriesRow: TypeAlias = tuple[int, int, int, int, int, int]
-GapRow: TypeAlias = tuple[int, int, int, int | None]
-"""Gap without its series: since, until, found_at, lost_at."""
+"""Values of the columns of `series`: device, kind, identifier, time, seq, unfilled.
+
+A tuple, because a flush may write a row for each of very many series.
+"""
+
+
+class GapRow(NamedTuple):
+    """Row of a gap without the columns of its series. Times are in milliseconds."""
+
+    since: int
+    until: int
+    found_at: int
+    lost_at: int | None
+
+    @classmethod
+    def from_gap(cls, gap: Gap) -> GapRow:
+        """Copy the stored fields of a gap."""
+        return cls(gap.since, gap.until, gap.found_at, gap.lost_at)
+
 
 _UPDATE_SERIES: Final = "UPDATE SET time = excluded.time, seq = excluded.seq, unfilled = excluded.unfilled"
 _DELETE_GAPS: Final = "DELETE FROM hole WHERE device = ? AND kind = ? AND identifier = ?"

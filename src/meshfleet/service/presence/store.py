@@ -28,12 +28,20 @@ _DELETE_HISTORY: Final = (
 )
 
 
+class ConnectedDevice(NamedTuple):
+    """Device that counted as connected when the previous process stopped."""
+
+    device: int
+    gateway: int | None
+    interval: int | None
+    """Usual milliseconds between two heartbeats; None if unknown."""
+
+
 class PresenceSnapshot(NamedTuple):
     """Presence as the previous process stored it: all gateways, and the connected devices."""
 
     gateways: set[int]
-    devices: Sequence[tuple[int, int | None, int | None]]
-    """Connected devices, each with its gateway and its interval in milliseconds, or None if unknown."""
+    devices: Sequence[ConnectedDevice]
 
 
 class PresenceWriteResult(NamedTuple):
@@ -53,7 +61,7 @@ def load_presence(connection: Connection) -> PresenceSnapshot:
         .where(device.c.connected)
     )
     gateways = set(connection.execute(select(gateway.c.device)).scalars())
-    return PresenceSnapshot(gateways, [tuple(row) for row in connection.execute(query)])
+    return PresenceSnapshot(gateways, [ConnectedDevice(*row) for row in connection.execute(query)])
 
 
 def update_presence(connection: Connection, changes: Sequence[PresenceChange]) -> PresenceWriteResult:
