@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Boolean, Integer, LargeBinary, Text
+from sqlalchemy import Boolean, Column, Connection, CursorResult, Integer, LargeBinary, Table, Text
 from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from sqlalchemy import Column, Connection, CursorResult, Table
 
     Row = Sequence[Any]
 

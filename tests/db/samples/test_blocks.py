@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.db.samples import DAY_MS, StoredSample
+from meshfleet.db.samples import DAY_MS, SampleQuery, SampleRow, StoredSample
 from meshfleet.db.samples.block import (
     MAX_BLOCK_SAMPLES,
     Block,
@@ -34,7 +34,6 @@ from tests.row_tables import each_row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from meshfleet.db.samples import SampleQuery, SampleRow
 
 row_lists = st.lists(strategies.rows, max_size=12)
 

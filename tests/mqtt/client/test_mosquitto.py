@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.mqtt.client import MqttClient, Publish, Will
+from meshfleet.mqtt.client import BrokerAddress, MessageBatch, MqttClient, Publish, Will
 from tests.mqtt.client.proxy import (
     FAST_RECONNECT,
     TIMEOUT,
@@ -19,13 +19,11 @@ from tests.mqtt.client.proxy import (
     unique_name,
 )
 from tests.row_tables import each_row
-from tests.servers import Mosquitto
+from tests.servers import Mosquitto, ServerAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from meshfleet.mqtt.client import BrokerAddress, MessageBatch
-    from tests.servers import ServerAddress
 
 pytestmark = pytest.mark.anyio
 

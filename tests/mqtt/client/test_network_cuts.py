@@ -23,13 +23,12 @@ from tests.mqtt.client.proxy import (
     unique_name,
 )
 from tests.row_tables import each_row
-from tests.servers import Mosquitto, free_port
+from tests.servers import Mosquitto, ServerAddress, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tests.servers import ServerAddress
 
 pytestmark = pytest.mark.anyio
 

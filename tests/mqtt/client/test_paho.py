@@ -9,23 +9,18 @@ from threading import Event
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pytest
-from paho.mqtt.client import Client
+from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
-from meshfleet.mqtt.client import MqttClient, Publish, Will
-from tests.external_tools import MOSQUITTO_PUB, MOSQUITTO_SUB, require
+from meshfleet.mqtt.client import BrokerAddress, MqttClient, Publish, Will
+from tests.external_tools import MOSQUITTO_PUB, MOSQUITTO_SUB, SystemProgram, require
 from tests.mqtt.client.proxy import FAST_RECONNECT, TIMEOUT, Proxy, receive_messages, to_address, unique_name
 from tests.row_tables import each_row
-from tests.servers import Mosquitto
+from tests.servers import Mosquitto, ServerAddress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from paho.mqtt.client import MQTTMessage
-
-    from meshfleet.mqtt.client import BrokerAddress
-    from tests.external_tools import SystemProgram
-    from tests.servers import ServerAddress
 
 pytestmark = pytest.mark.anyio
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.errors.protocol import MalformedPacket
-from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS
+from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS, PacketDecoder
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import (
     MAX_REMAINING_LENGTH,
@@ -40,7 +40,6 @@ from tests.row_tables import each_row
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from meshfleet.mqtt.codec.decoder import PacketDecoder
 
 PUBLISHES = "30 31 32 33 34 35 3a 3b 3c 3d"
 

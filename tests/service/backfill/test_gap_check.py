@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.db.samples import SampleKind
+from meshfleet.db.samples import SampleKind, SampleQuery
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.service.backfill import store
 from meshfleet.service.backfill.gap_check import check_due_gaps
@@ -18,7 +18,6 @@ from tests.service.ingest.ingest_harness import DAY, MINUTE, NOON, SECOND
 from tests.service.ingest.messages import B, D, E, build_report, mac_to_number
 
 if TYPE_CHECKING:
-    from meshfleet.db.samples import SampleQuery
     from meshfleet.db.samples.sample import SampleConsumer
     from tests.service.backfill.ack_harness import AckHarness
 

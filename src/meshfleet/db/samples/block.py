@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from meshfleet.db.samples.sample import StoredSample
+from meshfleet.db.samples.sample import SampleRow, StoredSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from meshfleet.db.samples.sample import SampleRow
 
 _ARRAY_HEADER: Final = b"\xdd\0\0\0\0"
 """Header of an empty MessagePack array with a four-byte length."""

@@ -15,12 +15,11 @@ from meshfleet.db.samples.block import (
     encode_blocks,
     sort_unique_samples,
 )
-from meshfleet.db.samples.sample import DAY_MS, ROW_EXTRAS, ROW_TIME
+from meshfleet.db.samples.sample import DAY_MS, ROW_EXTRAS, ROW_TIME, SampleRow, SampleRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from meshfleet.db.samples.sample import SampleRow, SampleRows
 
 Day = int | None
 """Day of a sample, counted from 1970-01-01; None if the sample's time is implausible."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.db import bulk
-from meshfleet.db.database import WriteConflict
+from meshfleet.db.database import Database, WriteConflict
 from meshfleet.db.samples.sample import (
     DAY_MS,
     ROW_EXTRAS,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.db.database import Database
     from meshfleet.db.samples.sample import Retention, SampleConsumer, SampleQuery, SampleRow, SampleRows
 
 

@@ -11,12 +11,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshfleet.db.samples.block import sort_unique_samples
-from meshfleet.db.samples.sample import DAY_MS
+from meshfleet.db.samples.sample import DAY_MS, SampleIdentity, SampleQuery, StoredSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from meshfleet.db.samples.sample import SampleIdentity, SampleQuery, StoredSample
 
 
 def scan_days(

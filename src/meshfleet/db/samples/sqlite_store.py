@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from meshfleet.db.samples import segments
-from meshfleet.db.samples.block import decode_block
-from meshfleet.db.samples.memtable import Memtable
+from meshfleet.db.samples.block import BlockRow, decode_block
+from meshfleet.db.samples.memtable import Day, Memtable
 from meshfleet.db.samples.sample import (
     ALL_KINDS_MASK,
     DAY_MS,
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db.database import Database
-    from meshfleet.db.samples.block import BlockRow
-    from meshfleet.db.samples.memtable import Day
     from meshfleet.db.samples.sample import Retention, SampleConsumer, SampleQuery, SampleRows, StoredSample
 
 _log = logging.getLogger(__name__)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.mqtt.broker.auth import Account, AccountKind
+from meshfleet.mqtt.broker.auth import Account, AccountKind, Authenticator
 from meshfleet.mqtt.broker.connection import ServerConnection
 from meshfleet.mqtt.broker.connections import ConnectionRegistry
-from meshfleet.mqtt.broker.group_commit import GroupCommit
+from meshfleet.mqtt.broker.group_commit import GroupCommit, ReportConsumer
 from meshfleet.mqtt.broker.handshake import ConnectHandler
 from meshfleet.mqtt.broker.packet_handler import PacketHandler
 from meshfleet.mqtt.broker.quotas import QueueQuotas
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from meshfleet.errors.readiness import ReadinessProblem
-    from meshfleet.mqtt.broker.auth import Authenticator
-    from meshfleet.mqtt.broker.group_commit import ReportConsumer
     from meshfleet.mqtt.broker.store import StoredState
     from meshfleet.mqtt.broker_limits import BrokerLimits
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors import quote_input
-from meshfleet.mqtt.broker.group_commit import BUSY_BATCH_MESSAGES
+from meshfleet.mqtt.broker.group_commit import BUSY_BATCH_MESSAGES, GroupCommit
 from meshfleet.mqtt.broker.log_limiter import LogLimiter
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import SUBACK_FAILURE, Pubcomp, Pubrec, Suback, Unsuback
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from meshfleet.mqtt.broker.auth import Authenticator
     from meshfleet.mqtt.broker.connection import ServerConnection
-    from meshfleet.mqtt.broker.group_commit import GroupCommit
     from meshfleet.mqtt.broker.quotas import QueueQuotas
     from meshfleet.mqtt.broker.router import MessageRouter
     from meshfleet.mqtt.broker.session import MqttSession

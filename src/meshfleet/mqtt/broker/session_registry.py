@@ -12,14 +12,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.errors import quote_input
-from meshfleet.mqtt.broker.auth import NotAdmitted
+from meshfleet.mqtt.broker.auth import NotAdmitted, TopicPermissions
 from meshfleet.mqtt.broker.session import MqttSession
 from meshfleet.mqtt.codec.packets import ConnectReturnCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from meshfleet.mqtt.broker.auth import TopicPermissions
     from meshfleet.mqtt.broker.connection import ServerConnection
     from meshfleet.mqtt.broker.group_commit import GroupCommit
     from meshfleet.mqtt.broker.quotas import QueueQuotas

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Connection, delete, insert, select
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import (
@@ -19,10 +19,6 @@ from meshfleet.db.tables import (
 from meshfleet.errors.startup import UnusableDatabase
 from meshfleet.mqtt.broker.outgoing_message import OutgoingMessage
 from meshfleet.mqtt.codec.packets import Publish
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 
 # Rows to write. If a row changes several times before a commit, only its last state is written.
 

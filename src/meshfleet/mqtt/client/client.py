@@ -21,11 +21,11 @@ from meshfleet.errors.mqtt import (
 from meshfleet.errors.protocol import MalformedPacket
 from meshfleet.mqtt.change_signal import ChangeSignal
 from meshfleet.mqtt.client.connector import connect_to_broker
-from meshfleet.mqtt.client.inbox import Inbox
+from meshfleet.mqtt.client.inbox import Inbox, MessageBatch
 from meshfleet.mqtt.client.inflight import Delivery, InFlightWindow
 from meshfleet.mqtt.client.options import MqttOptions
 from meshfleet.mqtt.client.reconnect import Reconnector
-from meshfleet.mqtt.codec.packets import Connect, Publish
+from meshfleet.mqtt.codec.packets import Connect, Publish, Will
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from meshfleet.mqtt.client.address import BrokerAddress
     from meshfleet.mqtt.client.connection import ClientConnection
-    from meshfleet.mqtt.client.inbox import MessageBatch
-    from meshfleet.mqtt.codec.packets import Will
 
 _log = logging.getLogger(__name__)
 

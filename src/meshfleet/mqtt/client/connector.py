@@ -18,7 +18,7 @@ from meshfleet.errors.mqtt import (
     UntrustedBroker,
 )
 from meshfleet.mqtt.client.connection import ClientConnection
-from meshfleet.mqtt.codec.packets import ConnectReturnCode
+from meshfleet.mqtt.codec.packets import Connack, Connect, ConnectReturnCode
 from meshfleet.mqtt.network_errors import describe_network_error
 from meshfleet.mqtt.websocket_transport import SUBPROTOCOL, WEBSOCKETS_LOG, WebSocketTransport
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.client.address import BrokerAddress
     from meshfleet.mqtt.client.client import MqttClient
     from meshfleet.mqtt.client.options import MqttOptions
-    from meshfleet.mqtt.codec.packets import Connack, Connect
     from meshfleet.mqtt.websocket_transport import InnerProtocol
 
 

@@ -7,19 +7,14 @@ a rare, incomplete or malformed packet it stops, and the strict decoder continue
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from struct import Struct, unpack
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from meshfleet.errors.protocol import MalformedInput, MalformedPacket, PacketTooLarge
-from meshfleet.mqtt.codec.decoder import decode_publish
+from meshfleet.mqtt.codec.decoder import PacketDecoder, decode_publish
 from meshfleet.mqtt.codec.packets import MAX_REMAINING_LENGTH, OversizedPublish, Packet, Puback, Publish
 from meshfleet.mqtt.codec.topic_names import DECODED_TOPICS, decode_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from meshfleet.mqtt.codec.decoder import PacketDecoder
 
 _PUBLISH_HEAD: Final = Struct(">BBBH")
 """First five bytes of a PUBLISH whose remaining length takes two bytes: first byte, remaining length (2),

@@ -18,7 +18,7 @@ from meshfleet.protocol.times import from_millis
 from meshfleet.service.backfill import store
 from meshfleet.service.backfill.gap_index import CheckSchedule, GapIndex
 from meshfleet.service.backfill.series import BACKFILL_INTERVAL_MS, SEQ_CYCLE, SeriesState, is_seq_ahead
-from meshfleet.service.backfill.store import GapRow
+from meshfleet.service.backfill.store import GapRow, SeriesRow
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.service.backfill.series import Gap, SeriesKey, TimeRange
-    from meshfleet.service.backfill.store import SeriesRow
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
     from meshfleet.service.ingest.pending_state import PendingStates
     from meshfleet.service.transport import Transport

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from meshfleet.db.samples import SampleQuery
+from meshfleet.db.samples import SampleQuery, SampleStore, StoredSample
 from meshfleet.errors import DatabaseUnavailable
-from meshfleet.service.backfill.series import TimeRange, find_gaps
+from meshfleet.service.backfill.series import Gap, SeriesKey, TimeRange, find_gaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from meshfleet.db.samples import SampleStore, StoredSample
     from meshfleet.db.samples.sample import Retention
     from meshfleet.service.backfill.acknowledger import SampleAcknowledger
-    from meshfleet.service.backfill.series import Gap, SeriesKey
     from meshfleet.service.clock import Now
 
 _log = logging.getLogger(__name__)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Connection, select
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import hole, series
-from meshfleet.service.backfill.series import Gap, SeriesState
+from meshfleet.service.backfill.series import Gap, SeriesKey, SeriesState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection
-
-    from meshfleet.service.backfill.series import SeriesKey
 
 SeriesRow: TypeAlias = tuple[int, int, int, int, int, int]
 """Values of the columns of `series`: device, kind, identifier, time, seq, unfilled.

@@ -8,19 +8,16 @@ import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, UnaryExpression, exists, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, UnaryExpression, exists, func, literal_column, select
 from sqlalchemy.sql.operators import custom_op
 
 from meshfleet.db.tables import device, device_label, label
 from meshfleet.protocol.ids import mac_to_int
-from meshfleet.service.devices.model import DeviceSort, format_base_version, normalize_name
+from meshfleet.service.devices.model import DeviceFilter, DeviceSort, format_base_version, normalize_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from sqlalchemy import Connection
-
-    from meshfleet.service.devices.model import DeviceFilter
 
 NAME_CONDITION: Final = "name"
 """Stands for the condition on device names in sets of indexed columns; it is no column of its own."""

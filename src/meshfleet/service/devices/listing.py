@@ -14,7 +14,7 @@ from msgspec import UNSET
 from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition
 from meshfleet.errors import NotFound
-from meshfleet.protocol.ids import format_model_number, mac_from_int, mac_to_int, to_device_id
+from meshfleet.protocol.ids import Mac, format_model_number, mac_from_int, mac_to_int, to_device_id
 from meshfleet.protocol.products import find_product_name
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.devices import Connectivity, Device, DeviceDetail, Live
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.protocol.ids import Mac
     from meshfleet.service.devices.model import DeviceFilter, DevicePosition, SortOrder
 
     Row = Sequence[Any]

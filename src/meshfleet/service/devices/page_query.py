@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import literal, select, tuple_
+from sqlalchemy import ColumnElement, Connection, literal, select, tuple_
 
 from meshfleet.service.devices import index_plan
-from meshfleet.service.devices.model import DeviceSort
+from meshfleet.service.devices.model import DevicePosition, DeviceSort, SortOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sqlalchemy import ColumnElement, Connection
-
     from meshfleet.service.devices.filter_sql import ResolvedFilter
-    from meshfleet.service.devices.model import DevicePosition, SortOrder
 
     Columns = Sequence[ColumnElement[Any]]
 

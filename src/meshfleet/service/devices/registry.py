@@ -13,29 +13,25 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import UNSET, Struct
 from msgspec.structs import astuple
-from sqlalchemy import delete, select
+from sqlalchemy import Connection, delete, select
 
 from meshfleet.db import bulk
 from meshfleet.db.database import WriteConflict
 from meshfleet.db.tables import device, device_label, device_state, gateway, label
 from meshfleet.errors import StillClaimed
-from meshfleet.protocol.ids import format_model_number, mac_to_int, to_device_id
+from meshfleet.protocol.ids import Mac, format_model_number, mac_to_int, to_device_id
 from meshfleet.protocol.products import find_product_name
 from meshfleet.service.audit import log as audit
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.listing import device_not_found
-from meshfleet.service.devices.model import format_base_version, normalize_name
+from meshfleet.service.devices.model import DeviceObservation, format_base_version, normalize_name
 from meshfleet.service.devices.states import DeviceState, merge_states
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from sqlalchemy import Connection
-
-    from meshfleet.protocol.ids import Mac
     from meshfleet.rest.devices import Device
     from meshfleet.service.actor import Actor
-    from meshfleet.service.devices.model import DeviceObservation
 
 
 # Search in names: SQLite has a separate trigram index, which is updated here.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition, device_state
@@ -17,7 +17,6 @@ from meshfleet.db.tables import active_condition, device_state
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import Connection
 
 BEST_PARENT_MS: Final = 90_000
 """Milliseconds for which the parent with the strongest signal is kept if it no longer reports the device.

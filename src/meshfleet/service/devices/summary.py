@@ -7,21 +7,18 @@ from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
-from sqlalchemy import func, select
+from sqlalchemy import Connection, Select, func, select
 
 from meshfleet.db.tables import device, device_label, label
 from meshfleet.errors import TooManyAttempts
 from meshfleet.protocol.ids import format_model_number
 from meshfleet.rest.devices import Share, Summary
-from meshfleet.service.devices.filter_sql import resolve_filter
+from meshfleet.service.devices.filter_sql import ResolvedFilter, resolve_filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sqlalchemy import Connection, Select
-
     from meshfleet.db import Database
-    from meshfleet.service.devices.filter_sql import ResolvedFilter
     from meshfleet.service.devices.model import DeviceFilter
 
 

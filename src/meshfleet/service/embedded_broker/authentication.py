@@ -12,10 +12,10 @@ from meshfleet.errors import FleetError, TooManyAttempts, WrongCredentials
 from meshfleet.errors.protocol import MalformedMac
 from meshfleet.ip_networks import to_network
 from meshfleet.mqtt.broker import Account, AccountKind, NotAdmitted
-from meshfleet.mqtt.codec.packets import ConnectReturnCode
+from meshfleet.mqtt.codec.packets import Connect, ConnectReturnCode
 from meshfleet.protocol.ids import Mac, parse_mac
 from meshfleet.service.accounts import api_key_store, user_store
-from meshfleet.service.accounts.login import normalize_username
+from meshfleet.service.accounts.login import Logins, normalize_username
 from meshfleet.service.accounts.throttle import LoginThrottle
 from meshfleet.service.gateways import store as gateways
 
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.mqtt.codec.packets import Connect
     from meshfleet.rest.accounts import Role
-    from meshfleet.service.accounts.login import Logins
     from meshfleet.service.embedded_broker.denied_access import DeniedAccessLog
     from meshfleet.service.metrics import Metrics
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from meshfleet.db.samples import NO_SEQ, ClockFlag, SampleExtras, SampleKind
+from meshfleet.db.samples import NO_SEQ, ClockFlag, SampleExtras, SampleKind, SampleRow
 from meshfleet.db.samples.sample import ROW_EXTRAS, ROW_TIME
 from meshfleet.errors.protocol import MalformedTime
 from meshfleet.protocol.codes import Kind, Operation
@@ -26,7 +26,6 @@ from meshfleet.service.ingest.sample_values import build_raw_decoder, from_sampl
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from meshfleet.db.samples import SampleRow
     from meshfleet.protocol.topics import ReportTopic
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
     from meshfleet.service.ingest.sample_values import SampleNumber

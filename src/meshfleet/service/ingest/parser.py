@@ -6,20 +6,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedInput, MalformedTopic, UnclaimedGateway
-from meshfleet.mqtt.codec.packets import OversizedPublish
+from meshfleet.mqtt.codec.packets import OversizedPublish, Publish
 from meshfleet.protocol.codes import Kind
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.ids import EVERY_GATEWAY, Mac, mac_from_int, mac_to_int
 from meshfleet.protocol.topics import ReportTopic, TopicCodec
-from meshfleet.service.ingest.handlers import build_handler
+from meshfleet.service.ingest.handlers import ReportHandler, build_handler
 from meshfleet.service.ingest.rejects import build_oversize_error, build_reject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from meshfleet.mqtt.codec.packets import Publish
     from meshfleet.service.ingest.gateway_admission import GatewayAdmission
-    from meshfleet.service.ingest.handlers import ReportHandler
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
 
 

@@ -12,13 +12,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from meshfleet.service.devices.states import BEST_PARENT_MS
-from meshfleet.service.ingest.readings import ReadingKind
+from meshfleet.service.ingest.readings import Reading, ReadingKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from meshfleet.db.samples import SampleRows
-    from meshfleet.service.ingest.readings import Reading
 
 NEVER: Final = -(2**62)
 """Value of a time in a pending state that was never set; it is before the time of any report."""

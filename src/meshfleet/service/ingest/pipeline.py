@@ -22,19 +22,19 @@ from meshfleet.db.samples.sample import ROW_EXTRAS, StoredSample
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.errors.protocol import UnstorableReport
 from meshfleet.errors.readiness import ReadinessProblem
-from meshfleet.mqtt.broker import check_ownership
+from meshfleet.mqtt.broker import ReportBatch, check_ownership
 from meshfleet.protocol.times import format_millis
 from meshfleet.service.devices import states
 from meshfleet.service.ingest import store
 from meshfleet.service.ingest.counters import IngestCounters
 from meshfleet.service.ingest.parsed_batch import ParsedBatch
 from meshfleet.service.ingest.parser import ReportParser
-from meshfleet.service.ingest.pending_state import apply_readings, apply_samples
+from meshfleet.service.ingest.pending_state import PendingStates, apply_readings, apply_samples
 from meshfleet.service.ingest.readings import ReadingKind
-from meshfleet.service.ingest.rejects import RejectQuota, build_reject
+from meshfleet.service.ingest.rejects import RejectedReport, RejectQuota, build_reject
 from meshfleet.service.ingest.rollups import Rollups
 from meshfleet.service.ingest.startup_clock import StartupClock
-from meshfleet.service.ingest.subscribers import SubscriberList
+from meshfleet.service.ingest.subscribers import CommitSubscriber, FlushPart, SubscriberList
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
@@ -43,13 +43,9 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleRows, SampleStore
-    from meshfleet.mqtt.broker import ReportBatch
     from meshfleet.mqtt.codec.packets import Publish
     from meshfleet.service.clock import Now
     from meshfleet.service.ingest.gateway_admission import GatewayAdmission
-    from meshfleet.service.ingest.pending_state import PendingStates
-    from meshfleet.service.ingest.rejects import RejectedReport
-    from meshfleet.service.ingest.subscribers import CommitSubscriber, FlushPart
 
 _log = logging.getLogger(__name__)
 

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from meshfleet.db.samples import NO_SEQ, SampleExtras, SampleKind, StoredSample
-from meshfleet.service.ingest.readings import ReadingKind
+from meshfleet.db.samples import NO_SEQ, SampleExtras, SampleKind, SampleRow, StoredSample
+from meshfleet.service.ingest.readings import Reading, ReadingKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from meshfleet.db.samples import SampleRow
-    from meshfleet.service.ingest.readings import Reading
 
 _MINUTE_MS: Final = 60_000
 _GRACE_MS: Final = 5_000

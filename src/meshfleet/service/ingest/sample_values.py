@@ -11,12 +11,11 @@ import msgspec
 
 from meshfleet.db.samples import SampleExtras
 from meshfleet.errors.protocol import MalformedInput
-from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, IdentifierDefinition
 from meshfleet.protocol.identifiers.layouts import NumberLayout
 
 if TYPE_CHECKING:
     from meshfleet.protocol.fields import Json
-    from meshfleet.protocol.identifiers import IdentifierDefinition
 
 SampleNumber: TypeAlias = float | int | None
 

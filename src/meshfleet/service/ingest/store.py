@@ -14,8 +14,8 @@ from meshfleet.service.devices.model import DeviceObservation
 from meshfleet.service.devices.states import DeviceState
 from meshfleet.service.ingest import gateway_admission, readings
 from meshfleet.service.ingest.device_facts import BATTERY, FACT_SIGHTINGS
-from meshfleet.service.ingest.pending_state import NEVER
-from meshfleet.service.ingest.rejects import MAX_REJECTS
+from meshfleet.service.ingest.pending_state import NEVER, PendingState, PendingStates
+from meshfleet.service.ingest.rejects import MAX_REJECTS, RejectedReport
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
-    from meshfleet.service.ingest.pending_state import PendingState, PendingStates
     from meshfleet.service.ingest.readings import Reading
-    from meshfleet.service.ingest.rejects import RejectedReport
 
 _SELECT_DEVICES: Final = (
     "SELECT id, gateway, gateway_at, device_state.device IS NOT NULL FROM device"

@@ -6,21 +6,18 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.db.tables import audit
 from meshfleet.errors import FleetError
 from meshfleet.errors.protocol import MalformedId
 from meshfleet.protocol.ids import mac_to_int, parse_device_id, to_mac
-from meshfleet.service.live.device_events import GatewayChange
+from meshfleet.service.live.device_events import DeviceEvents, GatewayChange
 from meshfleet.service.live.filters import JOB_ID
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from meshfleet.db import Database
-    from meshfleet.service.live.device_events import DeviceEvents
     from meshfleet.service.live.hub import EventHub
     from meshfleet.service.live.job_events import JobEvents
     from meshfleet.service.live.reauthorization import Reauthorizer

@@ -13,12 +13,10 @@ from meshfleet.errors.protocol import MalformedInput, MalformedText
 from meshfleet.protocol.ids import mac_to_int, parse_device_id, to_mac
 from meshfleet.rest.live import LIVE_EVENT_TYPES, MAX_FILTER_VALUES
 from meshfleet.service.devices.parameters import parse_gateway_mac
-from meshfleet.service.live.event import RESYNC
+from meshfleet.service.live.event import RESYNC, PublishedEvent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from meshfleet.service.live.event import PublishedEvent
 
 
 Value = TypeVar("Value")

@@ -18,17 +18,15 @@ import msgspec
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.live import LIVE_EVENT_TYPES, LiveEvent, Resync
 from meshfleet.service.live.event import RESYNC, PublishedEvent, escape_line_separators
-from meshfleet.service.live.filters import Interest
+from meshfleet.service.live.filters import EventFilter, Interest
 from meshfleet.service.live.replay import CoverageTracker, Replay, ReplayBuffer, ReplayScheduler
-from meshfleet.service.live.subscriber import SERVICE_STOPPING, FilterIndex
+from meshfleet.service.live.subscriber import SERVICE_STOPPING, FilterIndex, LiveSubscriber, SubscriberAccount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from meshfleet.service.clock import Now
     from meshfleet.service.live.event import EventEncoder
-    from meshfleet.service.live.filters import EventFilter
-    from meshfleet.service.live.subscriber import LiveSubscriber, SubscriberAccount
 
 _TICK_SECONDS: Final = 0.025
 """Seconds for which events are collected before they are delivered."""

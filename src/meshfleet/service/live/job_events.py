@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import FleetError
 from meshfleet.protocol.ids import DeviceId, Mac, mac_to_int, to_mac
-from meshfleet.rest.jobs import ExecutionState
+from meshfleet.rest.jobs import Execution, ExecutionState, Job
 from meshfleet.rest.live import DeletedJob, LiveExecution
 from meshfleet.service.jobs.job_states import FINISHED_STATES
 from meshfleet.service.jobs.views import execution_view, job_view
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.rest.jobs import Execution, Job
     from meshfleet.service.clock import Now
     from meshfleet.service.jobs.notifications import ExecutionChange
     from meshfleet.service.live.hub import EventHub

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES, SubscriberAccount
+from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES, LiveSubscriber, SubscriberAccount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from meshfleet.service.live.event import PublishedEvent
     from meshfleet.service.live.filters import EventFilter, Interest
-    from meshfleet.service.live.subscriber import LiveSubscriber
 
 
 # Buffer with the events of the last minutes, and the filters for which it is complete (rest-149).

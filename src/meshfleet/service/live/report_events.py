@@ -10,7 +10,7 @@ from meshfleet.db.samples.sample import ROW_GATEWAY, StoredSample
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.live import LiveHeartbeat, LiveLink, LiveSample
-from meshfleet.service.ingest.readings import ReadingKind
+from meshfleet.service.ingest.readings import Reading, ReadingKind
 from meshfleet.service.telemetry.rest_sample import to_rest_sample
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
     from meshfleet.service.ingest.pending_state import PendingStates
-    from meshfleet.service.ingest.readings import Reading
     from meshfleet.service.ingest.subscribers import FlushPart
     from meshfleet.service.live.device_events import DeviceEvents
     from meshfleet.service.live.filters import Interest

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import device, device_state, gateway
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
-
-    from sqlalchemy import Connection
 
     from meshfleet.service.presence.changes import PresenceChange
 
