@@ -95,7 +95,7 @@ def insert_columns(
 
 
 def insert_row(connection: Connection, table: Table, *values: Any) -> int:
-    """Insert one row and return its generated id. `values` are those of all columns after the id column."""
+    """Insert one row with `values` for all columns after the id column. Return its generated id."""
     id_column, *columns = (column.name for column in table.columns)
     placeholders = ", ".join("?" * len(values))
     statement = f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({placeholders})"  # noqa: S608 # constant names

@@ -157,7 +157,7 @@ def test_a_large_block_of_the_memtable_is_sorted_and_split() -> None:
     samples = [sample for block in blocks[:3] for sample in decode_block(block.samples)]
     assert [sample.time for sample in samples] == list(range(2 * MAX_BLOCK_SAMPLES + 1))
     assert [sample.number for sample in samples[:2]] == [2.0, 1.0]
-    assert [sample.time for sample in decode_block(blocks[OTHER, 0][2])] == [2, 1]
+    assert [sample.time for sample in decode_block(blocks[3].samples)] == [2, 1]
 
 
 # --- Scans ---

@@ -34,7 +34,7 @@ class BlockRow(NamedTuple):
 
     device: int
     part: int
-    """Index of the block among those of the device."""
+    """Index of the block among the blocks of the device."""
     first: int
     """Lower bound of the sample times, in milliseconds since 1970."""
     last: int
@@ -44,7 +44,7 @@ class BlockRow(NamedTuple):
 
 
 class Block:
-    """Block in memory. Samples can be appended to it."""
+    """Block in memory, to which samples are appended."""
 
     __slots__ = ("_data", "count")
 

@@ -152,8 +152,6 @@ _TABLE_BY_KIND: Final[dict[int, str]] = {
 
 
 class _Partition(NamedTuple):
-    """Partition of one table for one day."""
-
     table: str
     day: int
 
@@ -178,7 +176,7 @@ class PostgresqlSampleStore:
         self._written_partitions: set[_Partition] = set()
         """Partitions that contain samples of the batch that is being committed."""
         self._removed_kinds: dict[_Partition, frozenset[int]] = {}
-        """Sample kinds deleted from each partition because they expired before the others in it."""
+        """Sample kinds that were deleted from a partition because they expire before its other kinds."""
         self._next_retention_check = now
 
     # Writing
@@ -314,7 +312,6 @@ def _delete_strays(connection: Connection, kind: int, before: int) -> None:
 
 
 def _list_partitions(connection: Connection) -> list[_Partition]:
-    """List the existing partitions of all tables."""
     rows = connection.exec_driver_sql(
         "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
         " WHERE inhparent IN ('sample_reported'::regclass, 'sample_rolled'::regclass)"

@@ -71,7 +71,7 @@ class SampleExtras(Struct, array_like=True, frozen=True, gc=False):
     """Fields that only few samples have."""
 
     text: str | None = None
-    """Value as JSON, unless it is just a number."""
+    """Value as JSON; None if the number of the sample is the whole value."""
     ext: str | None = None
     """Extension fields as JSON."""
     error: int | None = None

@@ -325,7 +325,6 @@ def _unused_path(path: Path) -> Path:
 
 
 def _list_segment_files(folder: Path) -> list[Path]:
-    """List the files that are named like segments."""
     return list(folder.glob("[0-9]" * 8 + "*.samples"))
 
 

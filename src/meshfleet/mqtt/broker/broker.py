@@ -1,4 +1,4 @@
-"""The embedded broker: what the service calls to run it, publish, subscribe and find gateways."""
+"""Interface of the embedded broker to the service: run, publish, subscribe, find connected gateways."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Broker:
             max_batch_bytes=max_batch_bytes,
         )
         self.read_buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
-        """Buffer that all connections share for reading, one after the other."""
+        """Buffer into which all connections read, one connection after the other."""
 
     # Used by the service
 
@@ -156,7 +156,7 @@ class Broker:
         )
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Publish a message as the service. At QoS 1, return when it is committed for persistent sessions."""
+        """Publish a message as the service. At QoS 1, return after the commit for persistent sessions."""
         self._router.route(Publish(topic, payload, qos, retain), _SERVICE_ACCOUNT)
         if qos:
             done = asyncio.get_running_loop().create_future()
@@ -164,7 +164,7 @@ class Broker:
             await done
 
     def send(self, messages: Iterable[Publish]) -> None:
-        """Send messages as the service to connected subscribers. Disconnected ones do not get them later."""
+        """Send messages as the service to connected subscribers; others do not get these messages later."""
         for message in messages:
             self._router.route_to_connected(message)
 

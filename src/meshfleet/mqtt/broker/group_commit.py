@@ -1,4 +1,4 @@
-"""Group commit: one database transaction for the data of many clients, which are acknowledged after it.
+"""Group commit: commits the data of many clients in one transaction, then acknowledges all of it.
 
 A batch collects reports for the consumer, messages queued for persistent sessions, subscriptions and retained
 messages. It is committed in one transaction; then the clients that wait for it get their acknowledgements.
@@ -83,7 +83,7 @@ class ReportBatch:
 
 
 class ReportConsumer(Protocol):
-    """Consumes reports: commits them to the database. Implemented by the service."""
+    """Commits reports to the database; implemented by the service."""
 
     async def commit(self, batch: ReportBatch) -> None:
         """Commit a batch, with `batch.write_changes` in the same transaction.
@@ -94,7 +94,7 @@ class ReportConsumer(Protocol):
 
 
 class CommitBatch:
-    """Changes to commit together, and the clients and callbacks that wait for them."""
+    """Changes to commit together, and the clients and callbacks that wait for the commit."""
 
     __slots__ = (
         "after_commit",
@@ -117,7 +117,7 @@ class CommitBatch:
         self.is_urgent = False
         """Whether a client or callback waits for the commit."""
         self.urgent_since = 0.0
-        """Monotonic time in seconds when the batch became urgent; 0 while it is not."""
+        """Monotonic time in seconds when the batch became urgent; 0 while the batch is not urgent."""
 
     def complete(self) -> None:
         """Send the acknowledgements and run the callbacks, after the commit."""
@@ -190,7 +190,7 @@ class GroupCommit:
             self.batch.changes.sessions[session.persistent_id] = row
 
     def delete_session(self, session: MqttSession) -> None:
-        """Delete a persisted session with everything that belongs to it."""
+        """Delete a persisted session with its subscriptions and messages."""
         if session.persistent_id is not None:
             self.batch.changes.delete_session(session.persistent_id)
 

@@ -39,7 +39,7 @@ class MessageRow(NamedTuple):
     payload: bytes
     retain: bool
     until: int | None
-    """Wall clock milliseconds when the message expires; None if it does not."""
+    """Wall clock milliseconds when the message expires; None if the message does not expire."""
 
 
 class RetainedRow(NamedTuple):

@@ -1,4 +1,4 @@
-"""Address of a broker, with the credentials for it."""
+"""Address of a broker, with the credentials of the client."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class ClientConnection(asyncio.Protocol):
         self.ack_queue = AckQueue(self.send)
         self.is_writable = True
         self.connack: asyncio.Future[Connack] = self._loop.create_future()
-        """Future of the CONNACK. It fails if the connection ends before."""
+        """Future of the CONNACK; the future fails if the connection ends before."""
         self.lost: asyncio.Future[ConnectionLost] = self._loop.create_future()
         """Future of the reason for the end of the connection; done when the connection has ended."""
 

@@ -19,8 +19,6 @@ _HIGHEST_QOS: Final = 2
 
 
 class _BodyReader:
-    """Reads the fields of a packet body one after the other."""
-
     def __init__(self, raw: bytes, packet: str) -> None:
         self._raw = raw
         self._at = 0

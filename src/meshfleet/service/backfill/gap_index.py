@@ -106,7 +106,7 @@ class GapIndex:
         return len(self._counts)
 
     def update(self, key: SeriesKey, series: SeriesState | None) -> None:
-        """Update the counts after the gaps of a series changed, or after it was removed (None)."""
+        """Update the counts after the gaps of a series changed. `series` is None for a removed series."""
         self._add(self._counts.pop(key, (0, 0, False)), -1)
         if series is not None and (series.gaps or not series.is_gap_checked):
             gaps = series.gaps or ()

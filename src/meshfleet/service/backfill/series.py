@@ -1,4 +1,4 @@
-"""Series: the samples of one kind and identifier of one device, and the gaps in it.
+"""Series: the samples of one kind and identifier of one device, and the gaps between them.
 
 The device numbers the samples of a series with `seq`, which starts again at 0 after 255 (report-38). If `seq`
 of two samples is not consecutive, samples are missing between them: a gap. On request, the device sends the
@@ -69,7 +69,7 @@ class Gap(Struct, gc=False):
     until: int
     found_at: int
     last_arrival_at: int = 0
-    """Time when a sample of this gap last arrived; 0: none has."""
+    """Time when a sample of this gap last arrived; 0: no sample has arrived."""
     checked_at: int = 0
     """Time when this gap was last checked by reading the stored samples; 0: never."""
     lost_at: int | None = None
@@ -119,7 +119,7 @@ class SeriesState(Struct, gc=False):
     trusted_time: int = 0
     """Time of the newest sample that was not ahead of the service's clock; at first, of the first sample."""
     future_time: int = 0
-    """Time of a sample that is ahead of the service's clock; it can become `trusted_time` when it is past."""
+    """Time of a sample ahead of the service's clock; becomes `trusted_time` when that time is past."""
     consecutive: int = 0
     """Number of successive samples with consecutive `seq`, counted while gaps are not checked."""
 

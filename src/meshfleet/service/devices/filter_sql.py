@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 NAME_CONDITION: Final = "name"
-"""Stands for the condition on device names in sets of indexed columns; it is no column of its own."""
+"""Stands for the condition on device names (column `name_key`) in sets of indexed columns."""
 
 _UNARY_PLUS: Final = custom_op[Any]("+")
 
@@ -39,9 +39,9 @@ _ESCAPED: Final = r"\\\g<0>"
 
 
 class NamePattern(Struct, frozen=True):
-    """Text to search in names: a name must contain it.
+    """Text to search in device names: a matching name contains this text.
 
-    With fewer than three characters, a name must start with it (rest-36).
+    If the text has fewer than three characters, a matching name starts with it (rest-36).
     """
 
     key: str

@@ -80,7 +80,7 @@ class IndexScan(NamedTuple):
     ids: Select[Any]
     """Query that selects the devices; the device id is its first column."""
     columns: frozenset[str] = frozenset()
-    """Columns of the scanned index, if it is one of the table `device`; empty for other scans."""
+    """Columns of the scanned index of the table `device`; empty for scans of other tables."""
     label: int | None = None
     """Id of the label whose devices are scanned; None for other scans."""
     is_name_search: bool = False

@@ -68,27 +68,23 @@ _Changes: TypeAlias = defaultdict[tuple[str, ...], list[tuple[Any, ...]]]
 """Rows to update, grouped by the columns that change. Each row has the new values and then the device id."""
 
 
-_NO_MODEL: Final = 0
-_NO_VERSION: Final = "0.0.0"
-
-
 class _DeviceRow(Struct):
-    """Row of the table `device`."""
+    """Row of the table `device`. The defaults are for a device that has reported nothing yet (rest-48)."""
 
     id: int
-    name: str
-    name_key: str
-    named: bool
-    model: int
-    variant: int
-    firmware: str
-    beta: int
-    hardware: str
-    imei: str | None
-    gateway: int | None
-    connected: bool
-    connected_at: int
-    created_at: int
+    name: str = ""
+    name_key: str = ""
+    named: bool = False
+    model: int = 0
+    variant: int = 0
+    firmware: str = "0.0.0"
+    beta: int = 0
+    hardware: str = "0.0.0"
+    imei: str | None = None
+    gateway: int | None = None
+    connected: bool = False
+    connected_at: int = 0
+    created_at: int = 0
 
     def apply(self, observation: DeviceObservation, state: DeviceState) -> None:
         """Apply an observation; fields that are older than the stored ones are ignored."""
@@ -161,7 +157,8 @@ def record_observations(connection: Connection, observations: Sequence[DeviceObs
     for observation in observations:
         device_id = mac_to_int(observation.device)
         if device_id not in devices:
-            devices[device_id] = _build_unknown_device(device_id, observation.at)
+            at = observation.at
+            devices[device_id] = _DeviceRow(device_id, connected_at=at, created_at=at)
         state = states.setdefault(device_id, DeviceState(device_id))
         devices[device_id].apply(observation, state)
         _apply_to_state(state, observation)
@@ -217,26 +214,6 @@ def _load_devices(
     return devices, states
 
 
-def _build_unknown_device(device_id: int, at: int) -> _DeviceRow:
-    """Return the row of a new device, with default values for everything it has not reported (rest-48)."""
-    return _DeviceRow(
-        id=device_id,
-        name="",
-        name_key="",
-        named=False,
-        model=_NO_MODEL,
-        variant=0,
-        firmware=_NO_VERSION,
-        beta=0,
-        hardware=_NO_VERSION,
-        imei=None,
-        gateway=None,
-        connected=False,
-        connected_at=at,
-        created_at=at,
-    )
-
-
 def _write_devices(
     connection: Connection, devices: dict[int, _DeviceRow], before: dict[int, tuple[Any, ...]]
 ) -> None:
@@ -281,7 +258,7 @@ def _collect_changes(changes: _Changes, row: _DeviceRow, old: tuple[Any, ...]) -
 
 
 def rename_device(connection: Connection, mac: Mac, name: str, *, by: Actor, now: int) -> Device:
-    """Set the name of a device and record the change in the audit log, if it is one (rest-43).
+    """Set the name of a device. Record the change in the audit log, unless the name is the same (rest-43).
 
     Raise `NotFound` if the device does not exist.
     """

@@ -131,7 +131,7 @@ def limit_state_times(connection: Connection, now: int) -> None:
 
 
 def find_newest_state_time(connection: Connection) -> int | None:
-    """Return the latest time in all device states; None if there is none. This reads the whole table."""
+    """Return the latest time in all device states, or None. The query reads the whole table."""
     newest = connection.execute(select(*(func.max(device_state.c[time]) for time in _PARTS))).one()
     return max((time for time in newest if time is not None), default=None)
 

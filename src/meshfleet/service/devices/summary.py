@@ -44,11 +44,18 @@ def count_devices(connection: Connection, device_filter: DeviceFilter) -> Summar
     )
 
 
-def count_connected_devices(connection: Connection) -> tuple[int, int]:
-    """Return the number of connected and of disconnected devices."""
+class ConnectivityCounts(NamedTuple):
+    """Number of connected and of disconnected devices."""
+
+    connected: int
+    disconnected: int
+
+
+def count_connected_devices(connection: Connection) -> ConnectivityCounts:
+    """Count all devices by whether they are connected."""
     query = select(device.c.connected, func.count()).group_by(device.c.connected)
     counts = {bool(is_connected): count for is_connected, count in connection.execute(query)}
-    return counts.get(True, 0), counts.get(False, 0)
+    return ConnectivityCounts(counts.get(True, 0), counts.get(False, 0))
 
 
 def _build_group_query(selection: ResolvedFilter) -> Select[bool, int, str, int]:
@@ -69,7 +76,6 @@ def _build_label_query(selection: ResolvedFilter) -> Select[str, int]:
 
 
 def _to_shares(counts: Mapping[str, int]) -> list[Share]:
-    """Return counts as a list of `Share`, the largest first."""
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     return [Share(value=value, count=count) for value, count in ordered]
 

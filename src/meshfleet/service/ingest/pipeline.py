@@ -56,7 +56,7 @@ _MIN_FLUSH_POLLS, _MAX_FLUSH_POLLS = 2, 10
 """Minimum and maximum number of polls between two flushes: more pending states are written less often."""
 
 _STATES_PER_POLL: Final = 4000
-"""Per this many pending states, the interval between two flushes grows by one poll."""
+"""Number of pending states for which the interval between two flushes grows by one poll."""
 
 
 _DATABASE_REJECTIONS: Final = (DataError, IntegrityError)
@@ -155,7 +155,7 @@ class IngestPipeline:
         self._startup_clock: StartupClock | None = None
         """Set while this machine's clock is not trusted: it was days behind stored states at the start."""
         self._write_lock = asyncio.Lock()
-        """Held from a write until readers of samples can see it, so that they see writes in order."""
+        """Held from a write until readers of samples see its rows, so that they see writes in order."""
         self._problems: dict[str, ReadinessProblem] = {}
         """Current failures by the name of the background task that failed."""
         self.counters = IngestCounters()
@@ -386,7 +386,6 @@ class IngestPipeline:
         return new_devices
 
     def _apply_committed(self, parsed: ParsedBatch, journal_id: int | None) -> None:
-        """Apply a committed batch to the pending states and roll-ups."""
         apply_samples(self._pending_states, parsed.rows, parsed.now)
         apply_readings(self._pending_states, parsed.readings, parsed.now)
         if journal_id is not None:

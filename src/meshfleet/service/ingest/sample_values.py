@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SampleNumber: TypeAlias = float | int | None
 
 _MAX_EXACT_INTEGER: Final = 2**53
-"""Integers up to this are exact as a double, which databases and many JSON readers use."""
+"""Largest integer that is exact as a double, which databases and many JSON readers use."""
 
 _encode = msgspec.json.Encoder().encode
 

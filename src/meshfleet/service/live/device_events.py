@@ -60,7 +60,7 @@ class GatewayChange(NamedTuple):
     """Change of a gateway to publish."""
 
     cause: str | None
-    """Cause such as `claimed`; None: connected or disconnected, whichever it is when it is published."""
+    """Cause such as `claimed`; None: connected or disconnected, by the gateway's state at publication."""
     devices: int = 0
     """Number of devices that connected or disconnected together with the gateway."""
 

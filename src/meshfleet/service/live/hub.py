@@ -161,7 +161,7 @@ class EventHub:
             self._replays.schedule(Replay(subscriber, event_filter, number, self._number))
 
     def unsubscribe(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> bool:
-        """End a subscription. Return False if there is none with this filter."""
+        """End a subscription. Return False if the subscriber has none with this filter."""
         if event_filter not in subscriber.subscriptions:
             return False
         self._deliver()
@@ -293,7 +293,7 @@ class EventHub:
                     subscriber.enqueue_before_replays(subscriber.comment)
 
     def close(self) -> None:
-        """Close all subscribers because the service is stopping, and those that connect later at once."""
+        """Close all subscribers because the service is stopping; later subscribers are closed at once."""
         self._is_closed = True
         self._replays.close()
         for subscriber in self.subscribers:

@@ -63,7 +63,7 @@ class _JobQuery(NamedTuple):
     executions: Mapping[int, Sequence[int]]
     """Devices of the executions to load, by job."""
     changed: frozenset[int] = frozenset()
-    """Jobs that were marked as changed. If one of them does not exist, it was deleted."""
+    """Jobs that were marked as changed. A marked job that does not exist was deleted."""
     all_open: bool = False
     """Whether to load the newest unfinished jobs of the fleet, too."""
     transfers_after: ExecutionKey | None = None
@@ -275,7 +275,6 @@ def _build_key(job: int, execution: Execution) -> ExecutionKey:
 
 
 def _load_jobs(connection: Connection, query: _JobQuery, *, now: int) -> _JobQueryResult:
-    """Load jobs and executions in one transaction."""
     jobs = job_view.load_jobs(connection, query.jobs, now=now)
     if query.all_open:
         jobs |= job_view.list_newest_open_jobs(connection, _MAX_JOBS, now=now)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class RetentionQuota(NamedTuple):
-    """Maximum number of filters to keep, and of the devices, gateways and jobs named in them."""
+    """Maximum number of filters to keep, and of devices, gateways and jobs that these filters name."""
 
     filters: int
     named: int
@@ -50,7 +50,7 @@ _TOTAL_QUOTA: Final = RetentionQuota(2000, 100_000)
 """Limits for the closed subscriptions of all accounts."""
 
 _COMPACT_FRACTION: Final = 8
-"""Dropped events are removed from the list when they are more than 1/8 of it."""
+"""Dropped events are removed from the list of events when they make up more than 1/8 of the list."""
 
 _number = attrgetter("number")
 
@@ -98,7 +98,7 @@ class ReplayBuffer:
 
 
 class _CoverageRecord(Struct):
-    """Since which event the events that match a filter are published, and by how many it is used."""
+    """Usage of a filter: since which event all matching events are published, and number of subscribers."""
 
     number: int
     """Sequence number after which all matching events were published."""
@@ -284,7 +284,7 @@ class Replay:
 
 
 class ReplayScheduler:
-    """Runs replays one by one. Accounts take turns, so that one with many does not delay the others."""
+    """Runs replays one by one. Accounts take turns: one with many replays does not delay other accounts."""
 
     def __init__(
         self,

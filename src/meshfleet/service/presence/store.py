@@ -98,7 +98,7 @@ def update_intervals(connection: Connection, intervals: Sequence[tuple[int, int]
 
 
 def delete_history(connection: Connection, before: int) -> None:
-    """Delete history entries before a time, at most 1000; every flush calls this."""
+    """Delete history entries before a time, at most 1000 entries per call."""
     bulk.execute_many(connection, _DELETE_HISTORY, [(before,)])
 
 

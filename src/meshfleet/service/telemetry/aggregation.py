@@ -110,8 +110,6 @@ class SeriesAggregator:
 
 
 class _BucketSum:
-    """Running statistics of one bucket."""
-
     __slots__ = (
         "_compensation",
         "_count",

@@ -27,7 +27,7 @@ FIRST_POSITION: Final[GapPosition] = (-1, 0, 0)
 
 
 class GapListing(Struct, frozen=True, kw_only=True):
-    """Query of a gap list. Page tokens are signed for it, so that they fit no other query."""
+    """Query of a gap list. A page token is valid only for the same query."""
 
     device: int
 

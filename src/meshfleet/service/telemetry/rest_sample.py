@@ -35,7 +35,7 @@ _CLOCK_NAMES: Final[Mapping[int | None, Any]] = {
 }
 
 _MAX_EXACT_INTEGER: Final = 2**53
-"""All integers below this are exact as floats."""
+"""Integers with a smaller absolute value are exact as floats."""
 
 _NO_EXTRAS: Final = SampleExtras()
 

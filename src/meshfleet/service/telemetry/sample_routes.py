@@ -54,7 +54,7 @@ class _JsonOrCsv(Operation):
 
 
 class SampleListing(Struct, frozen=True, kw_only=True):
-    """Query of a sample list. Page tokens are signed for it, so that they fit no other query."""
+    """Query of a sample list. A page token is valid only for the same query."""
 
     device: Mac
     selection: SampleSelection
