@@ -226,17 +226,7 @@ class PostgresqlSampleStore:
 
     async def ensure_capacity(self, now: int) -> None:
         """Create the partitions of today and tomorrow, so that no batch has to wait for one."""
-        today = now // DAY_MS
-        upcoming = {_Partition(table, day) for table in _KINDS_BY_TABLE for day in (today, today + 1)}
-        for partition in sorted(upcoming - self._known_partitions):
-            try:
-                await self._database.write(_create_partition_early, partition)
-            except DatabaseUnavailable as exc:
-                _log.info(
-                    "partition %s could not be created in advance and will be retried: %s", partition, exc
-                )
-                return
-            self._known_partitions.add(partition)
+        await self._create_upcoming_partitions(now // DAY_MS)
 
     async def maintain(self, now: int) -> None:
         """Create upcoming partitions, and once an hour delete samples whose retention has ended."""
@@ -257,6 +247,19 @@ class PostgresqlSampleStore:
         for kind, retention_ms in self._retention.items():
             if retention_ms is not None:
                 await self._database.write(_delete_strays, kind, now - retention_ms)
+
+    async def _create_upcoming_partitions(self, today: int) -> None:
+        """Create the partitions of today and tomorrow, so that no batch has to wait for one."""
+        upcoming = {_Partition(table, day) for table in _KINDS_BY_TABLE for day in (today, today + 1)}
+        for partition in sorted(upcoming - self._known_partitions):
+            try:
+                await self._database.write(_create_partition_early, partition)
+            except DatabaseUnavailable as exc:
+                _log.info(
+                    "partition %s could not be created in advance and will be retried: %s", partition, exc
+                )
+                return
+            self._known_partitions.add(partition)
 
     async def _delete_kinds(self, partition: _Partition, kinds: frozenset[int]) -> None:
         # Set before deleting: if samples of these kinds are written meanwhile, the entry is removed again.
