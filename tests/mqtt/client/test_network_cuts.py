@@ -26,20 +26,13 @@ from tests.row_tables import each_row
 from tests.servers import Mosquitto, ServerAddress, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
 
 pytestmark = pytest.mark.anyio
 
 AT_ONCE = MqttOptions(backoff=ExponentialBackoff(initial=0.001, maximum=0.002))
-
-
-@pytest.fixture(scope="module")
-def server_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddress]:
-    settings = ("max_inflight_messages 0", "max_queued_messages 0", "set_tcp_nodelay true")  # 0: unlimited
-    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), *settings) as broker:
-        yield broker.address
 
 
 @pytest.fixture
