@@ -214,11 +214,8 @@ class SqliteSampleStore:
         """Flush the memtable to segments if it is full or a day old."""
         async with self._flush_lock:
             if self._frozen_memtable is None and self._is_flush_due(now):
-                self._frozen_memtable, self._memtable, self._memtable_started_at = (
-                    self._memtable,
-                    Memtable(),
-                    now,
-                )
+                self._frozen_memtable, self._memtable = self._memtable, Memtable()
+                self._memtable_started_at = now
             if self._frozen_memtable is not None:
                 await self._flush_memtable(self._frozen_memtable, now)
                 self._frozen_memtable = None

@@ -341,23 +341,17 @@ class MqttSession:
 
         Disconnected clients may use a part of each limit, so that space is left for clients that keep up.
         """
-        quotas, account_usage, size, is_absent = (
-            self._quotas,
-            self._account_usage,
-            message.size,
-            self.connection is None,
-        )
+        quotas, account_usage = self._quotas, self._account_usage
+        size, is_absent = message.size, self.connection is None
         if account_usage.queued_bytes + size > quotas.max_account_bytes:
             return "account-full"
         if is_absent and account_usage.absent_bytes + size > quotas.max_absent_account_bytes:
             return "account-full"
         if quotas.queued_bytes + size > quotas.max_total_bytes:
             return "total-full"
-        return (
-            "total-full"
-            if is_absent and quotas.absent_queued_bytes + size > quotas.max_absent_bytes
-            else None
-        )
+        if is_absent and quotas.absent_queued_bytes + size > quotas.max_absent_bytes:
+            return "total-full"
+        return None
 
     def _drop(self, message: OutgoingMessage, reason: str) -> None:
         """Count and log a dropped message, and disconnect the client if it is slow."""

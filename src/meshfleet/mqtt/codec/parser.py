@@ -197,12 +197,8 @@ class PacketParser:
 
         Return the index of the first packet that needs the strict decoder.
         """
-        data_end, limit, flags_of, unpack_head = (
-            len(data),
-            self.limit,
-            self._publish_flags.get,
-            _PUBLISH_HEAD.unpack_from,
-        )
+        data_end, limit = len(data), self.limit
+        flags_of, unpack_head = self._publish_flags.get, _PUBLISH_HEAD.unpack_from
         append, cached_topic, publish = packets.append, DECODED_TOPICS.get, Publish
         while data_end - position >= _PUBLISH_HEAD.size:
             first, low, high, size = unpack_head(data, position)

@@ -98,11 +98,8 @@ class _DeviceRow(Struct):
         if observation.variant is not UNSET and _is_newer(at, state.variant_at):
             self.variant, state.variant_at = observation.variant, at
         if observation.firmware is not UNSET and _is_newer(at, state.firmware_at):
-            self.firmware, self.beta, state.firmware_at = (
-                format_base_version(observation.firmware),
-                observation.firmware.beta,
-                at,
-            )
+            self.firmware, state.firmware_at = format_base_version(observation.firmware), at
+            self.beta = observation.firmware.beta
         if observation.hardware is not UNSET and _is_newer(at, state.hardware_at):
             self.hardware, state.hardware_at = format_base_version(observation.hardware), at
         if observation.imei is not UNSET and _is_newer(at, state.reported_at):

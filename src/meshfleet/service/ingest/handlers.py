@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     """Function that adds the payload of a device and gateway to a batch, or raises a `MalformedInput`."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MIN_TIME, _MAX_TIME = (
-    to_millis(datetime.min.replace(tzinfo=UTC)),
-    to_millis(datetime.max.replace(tzinfo=UTC)),
-)
+_MIN_TIME: Final = to_millis(datetime.min.replace(tzinfo=UTC))
+_MAX_TIME: Final = to_millis(datetime.max.replace(tzinfo=UTC))
 """Range of times, in milliseconds since 1970, that `datetime` can format (years 1 to 9999)."""
 
 _MAX_STATUS, _MAX_RSSI = 2**31 - 1, 2**15 - 1
@@ -230,11 +228,8 @@ def _build_rssi_handler(topic: ReportTopic) -> HandlePayload:
 
     def handle_rssi(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        time, parent, rssi = (
-            _to_millis(report.time),
-            mac_to_int(report.parent),
-            _clamp(report.rssi, _MAX_RSSI),
-        )
+        time, parent = _to_millis(report.time), mac_to_int(report.parent)
+        rssi = _clamp(report.rssi, _MAX_RSSI)
         at = time if batch.trusted_from <= time <= batch.trusted_to else batch.correct_time(time)
         if at is not None:
             batch.readings.append((ReadingKind.LINK, device, gateway, at, rssi, parent, report.unreachable))
@@ -249,11 +244,8 @@ def _build_dfu_handler(topic: ReportTopic) -> HandlePayload:
 
     def handle_dfu(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        time, parent, rssi = (
-            _to_millis(report.time),
-            mac_to_int(report.parent),
-            _clamp(report.rssi, _MAX_RSSI),
-        )
+        time, parent = _to_millis(report.time), mac_to_int(report.parent)
+        rssi = _clamp(report.rssi, _MAX_RSSI)
         at = time if batch.trusted_from <= time <= batch.trusted_to else batch.correct_time(time)
         if at is not None:
             batch.readings.append((ReadingKind.DFU, device, gateway, at, rssi, parent, False))

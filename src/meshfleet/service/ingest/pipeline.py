@@ -226,10 +226,8 @@ class IngestPipeline:
             journal_before = self._rollups.oldest_batch(self._last_journal_id + 1)
             parts = self._subscribers.prepare_flush(self._pending_states, now)
             must_cap_times, self._flushed_at = self._must_cap_times(now), now
-            self._unfinished_flush, self._pending_states = (
-                _Flush(self._pending_states, rows, journal_before, parts, must_cap_times),
-                {},
-            )
+            pending_states, self._pending_states = self._pending_states, {}
+            self._unfinished_flush = _Flush(pending_states, rows, journal_before, parts, must_cap_times)
             await self._commit_flush(self._unfinished_flush)
 
     async def _run_flushes(self) -> None:

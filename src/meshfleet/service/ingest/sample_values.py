@@ -70,11 +70,8 @@ def _build_general_decoder(entry: IdentifierDefinition) -> RawDecoder:
 
 def _build_number_decoder(entry: IdentifierDefinition, layout: NumberLayout) -> RawDecoder:
     decode_general = _build_general_decoder(entry)
-    unpack, convert, digit_count = (
-        struct.Struct(f">{layout.struct_format}").unpack,
-        layout.convert,
-        2 * layout.size,
-    )
+    unpack = struct.Struct(f">{layout.struct_format}").unpack
+    convert, digit_count = layout.convert, 2 * layout.size
 
     def decode_number(value: str) -> tuple[SampleNumber, bytes, SampleExtras | None]:
         if len(value) != digit_count:  # with an extension, or too short

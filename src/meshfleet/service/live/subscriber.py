@@ -250,9 +250,7 @@ class FilterIndex:
         elif event_filter.gateways is not None:
             entries, keys = self._by_gateway, event_filter.gateways
         else:
-            entries, keys = (
-                self._by_type,
-                LIVE_EVENT_TYPES if event_filter.types is None else event_filter.types,
-            )
+            entries = self._by_type
+            keys = LIVE_EVENT_TYPES if event_filter.types is None else event_filter.types
         for key in keys:
             yield entries, key  # type: ignore[misc] # the keys have the type of the chosen index

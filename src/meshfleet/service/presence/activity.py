@@ -95,11 +95,8 @@ class ActivityDetector:
 
         Times of readings are already corrected.
         """
-        last_link_kind, first_sample_kind, is_external = (
-            ReadingKind.LINK,
-            ReadingKind.FIRST_SAMPLE,
-            self._external_broker,
-        )
+        last_link_kind, first_sample_kind = ReadingKind.LINK, ReadingKind.FIRST_SAMPLE
+        is_external = self._external_broker
         now, suspects, find_last_seen = batch.now, self.clocks.suspects, self._last_seen.devices.get
         for kind, device, gateway, time, _, _, _ in batch.readings:
             last_seen = find_last_seen(device)

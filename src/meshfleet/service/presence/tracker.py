@@ -402,9 +402,7 @@ class PresenceTracker:
         """Limit all times to now and schedule all checks again, after the local clock was set back."""
         self._timer_wheel.clear()
         for device, last_seen in self._last_seen.devices.items():
-            last_seen.heard_at, last_seen.previous_heard_at = (
-                min(last_seen.heard_at, now),
-                min(last_seen.previous_heard_at, now),
-            )
+            last_seen.heard_at = min(last_seen.heard_at, now)
+            last_seen.previous_heard_at = min(last_seen.previous_heard_at, now)
             if last_seen.connected:
                 self._schedule_check(device, last_seen, now + _MAX_CHECK_INTERVAL_MS, now)
