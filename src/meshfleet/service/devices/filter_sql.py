@@ -56,11 +56,9 @@ class NamePattern(Struct, frozen=True):
         """
         if not self.is_prefix:
             return self._contained
-        key = (
-            device.c.name_key
-            if indexed is None or NAME_CONDITION in indexed
-            else without_index(device.c.name_key)
-        )
+        key: ColumnElement[str] = device.c.name_key
+        if indexed is not None and NAME_CONDITION not in indexed:
+            key = without_index(key)
         initials = _starts_with(key, self.key[:_INITIALS])
         return initials if len(self.key) <= _INITIALS else initials & _starts_with(key, self.key)
 
@@ -165,11 +163,9 @@ def _build_name_pattern(text: str, *, on_sqlite: bool) -> NamePattern | None:
     Whether it is a prefix depends on the typed text: two typed characters may become three when normalized.
     """
     length = len(unicodedata.normalize("NFC", text))
-    return (
-        NamePattern(normalize_name(text), is_prefix=length < _TRIGRAM, on_sqlite=on_sqlite)
-        if length
-        else None
-    )
+    if not length:
+        return None
+    return NamePattern(normalize_name(text), is_prefix=length < _TRIGRAM, on_sqlite=on_sqlite)
 
 
 def _starts_with(column: ColumnElement[str], start: str) -> ColumnElement[bool]:

@@ -47,12 +47,9 @@ def build_raw_decoder(identifier: str) -> RawDecoder:
     entry = BUILTIN_CATALOGUE.find(identifier)
     if entry is None or entry.layout is None:
         return lambda value: (None, bytes.fromhex(value), None)
-    # Most samples are numbers of a few bytes.
-    return (
-        _build_number_decoder(entry, entry.layout)
-        if type(entry.layout) is NumberLayout
-        else _build_general_decoder(entry)
-    )
+    if type(entry.layout) is NumberLayout:  # most samples are numbers of a few bytes
+        return _build_number_decoder(entry, entry.layout)
+    return _build_general_decoder(entry)
 
 
 def _build_general_decoder(entry: IdentifierDefinition) -> RawDecoder:

@@ -59,11 +59,9 @@ def describe_identifier(number: int, foreign: Mapping[int, str]) -> IdentifierTi
 def _describe_hex_identifier(number: int) -> IdentifierTitle:
     identifier = identifier_from_int(number)
     entry = BUILTIN_CATALOGUE.find(identifier)
-    return (
-        IdentifierTitle(identifier, None)
-        if entry is None
-        else IdentifierTitle(identifier, entry.name, entry.unit or None)
-    )
+    if entry is None:
+        return IdentifierTitle(identifier, None)
+    return IdentifierTitle(identifier, entry.name, entry.unit or None)
 
 
 def _select_names(connection: Connection, numbers: list[int]) -> dict[int, str]:
