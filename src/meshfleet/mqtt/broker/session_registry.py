@@ -116,7 +116,9 @@ class SessionRegistry:
         if previous is not None:
             self._apply_permissions(previous, permissions)
             return OpenedSession(previous, session_present=True, must_wait_for_commit=False)
-        self._check_session_limit(account)
+        if self._persistent_counts[account] >= self._limits.sessions_per_account:
+            reason = "the account has too many persistent sessions"
+            raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, reason)
         self._last_persistent_id += 1
         session = self._create(account, client_id, self._last_persistent_id)
         session.read_rules = permissions.read_rules
@@ -201,10 +203,3 @@ class SessionRegistry:
             self._group_commit.save_subscription(session, topic_filter, None)
         may_read = cache(permissions.may_read)  # many messages may be queued, mostly on few topics
         session.drop_matching(lambda message: not may_read(message.topic))
-
-    def _check_session_limit(self, account: str) -> None:
-        if self._persistent_counts[account] >= self._limits.sessions_per_account:
-            raise NotAdmitted(
-                ConnectReturnCode.SERVER_UNAVAILABLE,
-                "the account has too many persistent sessions",
-            )

@@ -194,7 +194,8 @@ class SampleAcknowledger:
             )
             if not self._is_sending:
                 self._send_next()
-            self._limit_backlog()
+            while len(self._backlog) > _MAX_BACKLOG:
+                self._acknowledge(*self._backlog.popleft())
 
     @property
     def has_backlog(self) -> bool:
@@ -208,11 +209,6 @@ class SampleAcknowledger:
         self._is_sending = bool(self._backlog)
         if self._is_sending:
             asyncio.get_running_loop().call_soon(self._send_next)
-
-    def _limit_backlog(self) -> None:
-        """Acknowledge slices at once while too many are waiting."""
-        while len(self._backlog) > _MAX_BACKLOG:
-            self._acknowledge(*self._backlog.popleft())
 
     def _acknowledge(self, batch: ParsedBatch, start: int) -> None:
         now, earliest, latest = batch.now, batch.earliest, batch.latest
