@@ -115,10 +115,11 @@ SampleIdentity: TypeAlias = tuple[int, int, int, int]
 SampleRow: TypeAlias = tuple[int, int, int, int, int, float | int | None, bytes | None, SampleExtras | None]
 """Fields of a `StoredSample` as a tuple: creating an object for each sample would slow down ingest."""
 
-ROW_TIME, ROW_KIND, ROW_GATEWAY, ROW_EXTRAS = (
-    StoredSample.__struct_fields__.index(name) for name in ("time", "kind", "gateway", "more")
-)
-"""Indexes of fields in a `SampleRow`."""
+ROW_TIME: Final = 0
+ROW_KIND: Final = 1
+ROW_GATEWAY: Final = 4
+ROW_EXTRAS: Final = 7
+"""Indexes of the fields `time`, `kind`, `gateway` and `more` in a `SampleRow`."""
 
 SampleRows: TypeAlias = Mapping[int, Sequence[SampleRow]]
 """New samples by device id."""
