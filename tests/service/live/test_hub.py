@@ -19,7 +19,7 @@ from meshfleet.service.live.filters import EventFilter, Interest
 from meshfleet.service.live.hub import MAX_QUEUED_BYTES_PER_ACCOUNT, EventHub
 from meshfleet.service.live.replay import CoverageTracker
 from meshfleet.service.live.report_events import ReportEvents
-from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES, LiveSubscriber
+from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES, LiveSubscriber, SubscriberAccount
 from tests.row_tables import each_row
 from tests.service.live.hub_subscriber import read_events, subscribe
 
@@ -179,7 +179,7 @@ def test_a_filter_is_discarded_two_minutes_after_its_last_subscriber() -> None:
     interest = Interest("report")
     coverage = CoverageTracker([interest])
     coverage.add(REPORTS, 5)
-    coverage.release(REPORTS, ("user", "a"), now=1000.0)
+    coverage.release(REPORTS, SubscriberAccount("user", "a"), now=1000.0)
     coverage.drop_expired(1119.0)
     assert interest
     assert coverage.covers(REPORTS, 5)
@@ -198,7 +198,7 @@ def test_the_number_of_released_filters_is_limited() -> None:
     ]
     for number, event_filter in enumerate(filters):
         coverage.add(event_filter, 0)
-        coverage.release(event_filter, ("user", "a"), now=float(number))
+        coverage.release(event_filter, SubscriberAccount("user", "a"), now=float(number))
     coverage.drop_expired(100.0)
     assert len(interest.devices) == 20_000
     assert coverage.covers(filters[-1], 0)

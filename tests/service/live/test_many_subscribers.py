@@ -12,7 +12,12 @@ from meshfleet.service.live.event import PublishedEvent
 from meshfleet.service.live.filters import EventFilter, Interest
 from meshfleet.service.live.hub import MAX_QUEUED_BYTES, MAX_QUEUED_BYTES_PER_ACCOUNT, EventHub
 from meshfleet.service.live.replay import CoverageTracker
-from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES, FilterIndex, LiveSubscriber
+from meshfleet.service.live.subscriber import (
+    MAX_BACKLOG_BYTES,
+    FilterIndex,
+    LiveSubscriber,
+    SubscriberAccount,
+)
 from meshfleet.service.live.websocket import TokenBucket
 from tests.row_tables import each_row
 from tests.service.live.hub_subscriber import new_subscriber, read_events, subscribe
@@ -273,11 +278,11 @@ async def _publish_first(hub: EventHub) -> str:
 def test_released_filters_are_not_displaced_by_another_account() -> None:
     coverage = CoverageTracker([Interest("report")])
     coverage.add(REPORTS, 0)
-    coverage.release(REPORTS, ("user", "a"), now=0.0)
+    coverage.release(REPORTS, SubscriberAccount("user", "a"), now=0.0)
     for each in range(300):
         event_filter = EventFilter(devices=frozenset({each}), types=frozenset({"device"}))
         coverage.add(event_filter, 0)
-        coverage.release(event_filter, ("user", "greedy"), now=1.0 + each)
+        coverage.release(event_filter, SubscriberAccount("user", "greedy"), now=1.0 + each)
     coverage.drop_expired(100.0)
     assert coverage.covers(REPORTS, 0)
 
