@@ -392,7 +392,7 @@ async def test_a_gap_without_a_series_is_ignored(harness: AckHarness) -> None:
     """Insert a row that the service never writes: an incomplete table must not prevent a start."""
 
     def insert_gap(connection: object) -> None:
-        store.upsert_series(connection, [], {TEMPERATURE: [(1, 2, 3, None)]})  # type: ignore[arg-type]
+        store.upsert_series(connection, [], {TEMPERATURE: [store.GapRow(1, 2, 3, None)]})  # type: ignore[arg-type]
 
     harness.ingest_harness.database.write_now(insert_gap)
     assert harness.load_series() == {}

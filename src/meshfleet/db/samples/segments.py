@@ -184,8 +184,8 @@ def _read_blocks(path: Path) -> Iterator[_StoredBlock]:
     """
     with _open_segment(path) as file:
         query = "SELECT device, part, first, last, CASE part WHEN 0 THEN samples END FROM chunk"
-        for row in file.execute(f"{query} ORDER BY device, part"):
-            yield _StoredBlock(*row, path)
+        for device, part, first, last, samples in file.execute(f"{query} ORDER BY device, part"):
+            yield _StoredBlock(device, part, first, last, samples, path)
 
 
 def _decode_stored(block: _StoredBlock) -> list[StoredSample]:
