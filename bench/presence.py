@@ -248,7 +248,10 @@ def _measure_writes() -> Metrics:
 
 def _build_snapshot(size: int) -> store.PresenceSnapshot:
     """Build the stored presence of the fleet, with int objects of its own as from a database."""
-    devices = [(_DEVICE + each, _GATEWAY + each // DEVICES, _MINUTE * 1000) for each in range(size)]
+    devices = [
+        store.ConnectedDevice(_DEVICE + each, _GATEWAY + each // DEVICES, _MINUTE * 1000)
+        for each in range(size)
+    ]
     return store.PresenceSnapshot({_GATEWAY + each for each in range(size // DEVICES)}, devices)
 
 

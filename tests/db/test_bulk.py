@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, select
+from sqlalchemy import Connection, Table, delete, select
 from sqlalchemy.exc import IntegrityError
 
-from meshfleet.db import bulk
+from meshfleet.db import Database, bulk
 from meshfleet.db.tables import device, device_label, device_state, execution, label, metadata, secret
 from meshfleet.errors import DatabaseUnavailable
 from tests.examples import examples
@@ -20,9 +20,6 @@ from tests.row_tables import each_row
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import Connection, Table
-
-    from meshfleet.db import Database
 
 pytestmark = pytest.mark.both_databases
 

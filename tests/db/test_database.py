@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import Connection, func, insert, select
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
 from meshfleet.db.tables import label
@@ -17,8 +17,6 @@ from meshfleet.errors import DatabaseUnavailable, FleetError, NotFound, Unavaila
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from sqlalchemy import Connection
 
     from meshfleet.db import Database
 

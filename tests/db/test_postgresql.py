@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import Connection, select, update
 
 from meshfleet.db.tables import label
 from meshfleet.errors import DatabaseUnavailable, Unavailable
@@ -17,8 +17,6 @@ from tests.eventually import eventually
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from sqlalchemy import Connection
 
     from meshfleet.db import Database
 

@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from sqlalchemy.exc import DBAPIError
 
-from meshfleet.db import open_database
+from meshfleet.db import Database, open_database
 from meshfleet.db import postgresql as on_server
 from meshfleet.db.database import describe_driver_error
 from meshfleet.errors import DatabaseUnavailable, FleetError
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.db import Database
     from tests.db.conftest import DatabaseLocation
 
 Result = TypeVar("Result")

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import inspect, select, text
+from sqlalchemy import Connection, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.db import postgresql as on_server
@@ -20,16 +20,14 @@ from meshfleet.db.tables import label, metadata
 from meshfleet.errors import FleetError
 from meshfleet.errors.startup import UnusableDatabase
 from meshfleet.mqtt.broker import load_stored_state
-from tests.db.parallel_processes import start_processes
+from tests.db.parallel_processes import ParallelProcesses, start_processes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import Connection
     from sqlalchemy.engine.interfaces import ReflectedIndex
 
     from tests.db.conftest import DatabaseLocation
-    from tests.db.parallel_processes import ParallelProcesses
 
 pytestmark = pytest.mark.both_databases
 

@@ -13,7 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import event, insert, select
+from sqlalchemy import Connection, event, insert, select
 
 from meshfleet.db import open_database
 from meshfleet.db import sqlite as in_file
@@ -26,8 +26,6 @@ from tests.row_tables import each_row
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-    from sqlalchemy import Connection
 
     from tests.db.conftest import DatabaseLocation
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import func, insert, select
+from sqlalchemy import Connection, func, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db.tables import account, device, device_label, device_state, gateway, label, metadata, session
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from meshfleet.db import Database
 
 pytestmark = pytest.mark.both_databases

@@ -52,7 +52,7 @@ def connect_database(address: str, folder: Path) -> Database:
 
 
 def upgrade_database(database: Database, stop: Event) -> None:
-    """Migrate the schema. While another process migrates it, wait.
+    """Migrate the schema. Wait while another process migrates the same database.
 
     Raise DatabaseUnavailable if `stop` is set while waiting.
     """

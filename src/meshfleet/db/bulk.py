@@ -5,16 +5,15 @@ SQLAlchemy's own bulk insert takes several times as long.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Boolean, Integer, LargeBinary, Text
+from sqlalchemy import Boolean, Column, Connection, CursorResult, Integer, LargeBinary, Table, Text
 from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from sqlalchemy import Column, Connection, CursorResult, Table
+    from collections.abc import Iterable, Iterator, Sequence
 
     Row = Sequence[Any]
 
@@ -42,8 +41,9 @@ def insert_rows(
     if not rows:
         return 0
     if connection.dialect.name == "sqlite":
+        placeholders = f"VALUES ({', '.join('?' * len(table.columns))})"
         return connection.exec_driver_sql(
-            _build_insert(table, _placeholders(table), on_conflict), list(rows)
+            _build_insert(table, placeholders, on_conflict), list(rows)
         ).rowcount
     _copy_to_temporary_table(connection, table, rows)
     # Foreign key checks are queries too: they must not be planned again for each row.
@@ -63,7 +63,7 @@ def upsert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, on
         insert_rows(connection, table, rows, on_conflict=on_conflict)
         return
     # One statement for all rows, as in `update_rows`.
-    expressions = ", ".join(f"json_extract(value, '$[{index}]')" for index in range(len(table.columns)))
+    expressions = ", ".join(_json_fields(len(table.columns)))
     source = f"SELECT {expressions} FROM json_each(?) WHERE true"  # noqa: S608 # constant names
     connection.exec_driver_sql(_build_insert(table, source, on_conflict), (_json(rows),))
 
@@ -86,9 +86,7 @@ def insert_columns(
         _copy(connection, table.name, typed_columns, ((*row, *constants.values()) for row in rows))
         return
     # One statement for all rows, as in `update_rows`.
-    expressions = [f"json_extract(value, '$[{index}]')" for index in range(len(columns))] + ["?"] * len(
-        constants
-    )
+    expressions = _json_fields(len(columns)) + ["?"] * len(constants)
     source = f"SELECT {', '.join(expressions)} FROM json_each(?)"  # noqa: S608 # constant names
     names = ", ".join(column.name for column in target_columns)
     connection.exec_driver_sql(
@@ -97,7 +95,7 @@ def insert_columns(
 
 
 def insert_row(connection: Connection, table: Table, *values: Any) -> int:
-    """Insert one row and return its generated id. `values` are those of all columns after the id column."""
+    """Insert one row with `values` for all columns after the id column. Return its generated id."""
     id_column, *columns = (column.name for column in table.columns)
     placeholders = ", ".join("?" * len(values))
     statement = f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({placeholders})"  # noqa: S608 # constant names
@@ -127,8 +125,7 @@ def reserve_ids(connection: Connection, table: Table, count: int) -> range | lis
 def execute_many(connection: Connection, statement: str, rows: Sequence[Row]) -> None:
     """Run a statement with `?` placeholders once for each row of values."""
     if rows:
-        text = statement if connection.dialect.name == "sqlite" else statement.replace("?", "%s")
-        connection.exec_driver_sql(text, list(rows))
+        connection.exec_driver_sql(_adapt_placeholders(connection, statement), list(rows))
 
 
 class BulkUpdate(NamedTuple):
@@ -154,9 +151,8 @@ def update_rows(connection: Connection, table: Table, change: BulkUpdate, rows: 
     if connection.dialect.name == "sqlite":
         # One statement for all rows: between two statements the driver would release the GIL to the event
         # loop and wait for it.
-        expressions = ", ".join(
-            f"json_extract(value, '$[{index}]') AS {column}" for index, column in enumerate(change.columns)
-        )
+        fields = zip(_json_fields(len(change.columns)), change.columns, strict=True)
+        expressions = ", ".join(f"{value} AS {column}" for value, column in fields)
         source = f" FROM (SELECT {expressions} FROM json_each(?)) AS new"  # noqa: S608 # constant names
         values: tuple[object, ...] = (_json(rows),)
     else:
@@ -185,15 +181,13 @@ def query_rows(connection: Connection, text: str, values: Row, *, lock: str = ""
 
     `lock` is a suffix such as FOR UPDATE, added on PostgreSQL only.
     """
-    if connection.dialect.name == "sqlite":
-        return connection.exec_driver_sql(text, tuple(values)).fetchall()
-    return connection.exec_driver_sql(text.replace("?", "%s") + lock, tuple(values)).fetchall()
+    statement = text if connection.dialect.name == "sqlite" else text + lock
+    return connection.exec_driver_sql(_adapt_placeholders(connection, statement), tuple(values)).fetchall()
 
 
 def execute_one(connection: Connection, text: str, values: Row) -> int:
     """Run a statement with `?` placeholders. Return the number of changed rows."""
-    statement = text if connection.dialect.name == "sqlite" else text.replace("?", "%s")
-    return connection.exec_driver_sql(statement, tuple(values)).rowcount
+    return connection.exec_driver_sql(_adapt_placeholders(connection, text), tuple(values)).rowcount
 
 
 def execute_in(
@@ -216,15 +210,18 @@ def execute_in(
 
 def _build_insert(table: Table, source: str, on_conflict: str) -> str:
     key = ", ".join(column.name for column in table.primary_key)
-    return f"INSERT INTO {table.name} ({_column_list(table)}) {source} ON CONFLICT ({key}) DO {on_conflict}"
+    columns = ", ".join(column.name for column in table.columns)
+    return f"INSERT INTO {table.name} ({columns}) {source} ON CONFLICT ({key}) DO {on_conflict}"
 
 
-def _column_list(table: Table) -> str:
-    return ", ".join(column.name for column in table.columns)
+def _adapt_placeholders(connection: Connection, statement: str) -> str:
+    """Replace the placeholders `?` of SQLite by those of PostgreSQL, if the database is PostgreSQL."""
+    return statement if connection.dialect.name == "sqlite" else statement.replace("?", "%s")
 
 
-def _placeholders(table: Table) -> str:
-    return f"VALUES ({', '.join('?' * len(table.columns))})"
+def _json_fields(count: int) -> list[str]:
+    """Return SQLite expressions for the first `count` values of a row that `json_each` yields."""
+    return [f"json_extract(value, '$[{index}]')" for index in range(count)]
 
 
 def _copy_to_temporary_table(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
@@ -243,14 +240,21 @@ def _copy_to_temporary_table(connection: Connection, table: Table, rows: Sequenc
 
 def _copy(connection: Connection, name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Row]) -> None:
     """Send rows to a PostgreSQL table in binary COPY format, for these (column, type) pairs."""
+    with open_copy(connection, name, ", ".join(column for column, _ in columns)) as copy:
+        copy.set_types([type_name for _, type_name in columns])
+        for row in rows:
+            copy.write_row(row)
+
+
+@contextmanager
+def open_copy(connection: Connection, table: str, columns: str) -> Iterator[Any]:
+    """Start a binary COPY into columns of a PostgreSQL table. Yield the `Copy` object of psycopg."""
     driver: Any = connection.connection.driver_connection
     dbapi: Any = connection.dialect.dbapi  # not imported: with SQLite psycopg is never loaded
-    statement = f"COPY {name} ({', '.join(column for column, _ in columns)}) FROM STDIN (FORMAT BINARY)"
+    statement = f"COPY {table} ({columns}) FROM STDIN (FORMAT BINARY)"
     try:
         with driver.cursor() as cursor, cursor.copy(statement) as copy:
-            copy.set_types([type_name for _, type_name in columns])
-            for row in rows:
-                copy.write_row(row)
+            yield copy
     except dbapi.Error as exc:
         # Raise what SQLAlchemy would raise: it does not see errors of a COPY.
         raise DBAPIError.instance(statement, None, exc, dbapi.Error, dialect=connection.dialect) from exc

@@ -55,7 +55,7 @@ _LOCK_POLL_SECONDS: Final = 0.05
 
 
 class WriteConflict(Exception):
-    """Raised in a transaction to run it again, because another process has changed the same data."""
+    """Raised in a transaction to run the transaction again: another process has changed the same data."""
 
 
 class Engines(NamedTuple):

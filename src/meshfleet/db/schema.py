@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import inspect
+from sqlalchemy import Connection, inspect
 
 from meshfleet.db.tables import metadata
 from meshfleet.errors import DatabaseUnavailable
@@ -15,7 +15,6 @@ from meshfleet.errors.startup import UnusableDatabase
 if TYPE_CHECKING:
     from threading import Event
 
-    from sqlalchemy import Connection
 
 _MIGRATION_LOCK: Final = 0x6D657368
 """Key of the advisory lock for migrations; any number, but the same in all versions of Meshfleet."""

@@ -7,7 +7,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import URL, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event
 
 from meshfleet.db.database import Engines
 from meshfleet.errors.startup import UnusableDatabase
@@ -15,7 +15,6 @@ from meshfleet.errors.startup import UnusableDatabase
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sqlalchemy import Connection
 
 _READERS: Final = 4
 

@@ -15,14 +15,12 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from websockets.frames import CloseCode, Frame, Opcode
-from websockets.protocol import State
-from websockets.typing import Subprotocol
+from websockets.protocol import Event, Protocol, State
+from websockets.typing import BytesLike, Subprotocol
 
 from meshfleet.errors.mqtt import ConnectionLost
 
 if TYPE_CHECKING:
-    from websockets.protocol import Event, Protocol
-    from websockets.typing import BytesLike
 
     class InnerProtocol(typing.Protocol):
         """Methods of an MQTT connection that its transport calls."""

@@ -53,8 +53,7 @@ from meshfleet.service.readiness import Readiness
 from meshfleet.service.requests import routes as request_routes
 from meshfleet.service.requests.dispatcher import RequestFacade
 from meshfleet.service.secret_store import load_or_create_secret
-from meshfleet.service.telemetry import gap_routes, link_routes
-from meshfleet.service.telemetry import sample_routes as telemetry_routes
+from meshfleet.service.telemetry import gap_routes, link_routes, reject_routes, sample_routes
 from meshfleet.service.telemetry.chunked_read import DEFAULT_CHUNK_SIZES, ChunkSizes
 from meshfleet.settings import Settings
 
@@ -72,8 +71,8 @@ _ROUTERS: Final = (
     gateway_routes.router,
     presence_routes.router,
     job_routes.device_updates_router,
-    telemetry_routes.device_router,
-    telemetry_routes.router,
+    sample_routes.router,
+    reject_routes.router,
     link_routes.router,
     gap_routes.router,
     catalogue_routes.router,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hypothesis import strategies as st
 
-from meshfleet.db.samples import NO_SEQ, SampleExtras, SampleKind, SampleQuery
+from meshfleet.db.samples import NO_SEQ, SampleExtras, SampleKind, SampleQuery, SampleRow
 from tests.db.samples.store_harness import ALL_TIME, DAY, DEVICE, NOON, OTHER
-
-if TYPE_CHECKING:
-    from meshfleet.db.samples import SampleRow
 
 MIDNIGHT = NOON - NOON % DAY
 

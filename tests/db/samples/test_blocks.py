@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.db.samples import DAY_MS, StoredSample
+from meshfleet.db.samples import DAY_MS, SampleQuery, SampleRow, StoredSample
 from meshfleet.db.samples.block import (
     MAX_BLOCK_SAMPLES,
     Block,
@@ -34,7 +34,6 @@ from tests.row_tables import each_row
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from meshfleet.db.samples import SampleQuery, SampleRow
 
 row_lists = st.lists(strategies.rows, max_size=12)
 
@@ -68,7 +67,7 @@ def test_a_block_may_have_any_length(count: int) -> None:
 def test_encoded_blocks_are_decoded_unchanged(rows: list[SampleRow]) -> None:
     samples = to_samples(rows)
     assert [
-        sample for _, _, data in encode_blocks(samples) for sample in decode_block(bytes(data))
+        sample for row in encode_blocks(1, samples) for sample in decode_block(bytes(row.samples))
     ] == samples
 
 
@@ -76,12 +75,13 @@ def test_encoded_blocks_are_decoded_unchanged(rows: list[SampleRow]) -> None:
     "count", [0, 1, MAX_BLOCK_SAMPLES - 1, MAX_BLOCK_SAMPLES, MAX_BLOCK_SAMPLES + 1, 3 * MAX_BLOCK_SAMPLES]
 )
 def test_encoded_blocks_have_the_maximum_length_and_their_time_range(count: int) -> None:
-    blocks = list(encode_blocks(to_samples(build_row(time) for time in range(count))))
+    blocks = list(encode_blocks(1, to_samples(build_row(time) for time in range(count))))
     assert len(blocks) == -(-count // MAX_BLOCK_SAMPLES)
-    for index, (first, last, data) in enumerate(blocks):
-        times = [sample.time for sample in decode_block(bytes(data))]
+    assert [(block.device, block.part) for block in blocks] == [(1, part) for part in range(len(blocks))]
+    for index, block in enumerate(blocks):
+        times = [sample.time for sample in decode_block(bytes(block.samples))]
         assert times == list(range(index * MAX_BLOCK_SAMPLES, min(count, (index + 1) * MAX_BLOCK_SAMPLES)))
-        assert (first, last) == (times[0], times[-1])
+        assert (block.first, block.last) == (times[0], times[-1])
 
 
 @given(row_lists, st.booleans())
@@ -130,10 +130,11 @@ def test_blocks_of_the_memtable_have_the_time_range_of_their_day() -> None:
         },
     )
     for day in memtable.days:
-        for device, part, first, last, data in memtable.day_blocks(day):
-            assert (device, part) == (DEVICE, 0)
-            assert all(first <= sample.time <= last for sample in decode_block(bytes(data)))
-            assert day is None or (first // DAY_MS, last // DAY_MS) == (day, day)
+        for block in memtable.day_blocks(day):
+            assert (block.device, block.part) == (DEVICE, 0)
+            times = [sample.time for sample in decode_block(bytes(block.samples))]
+            assert block.first <= min(times) <= max(times) <= block.last
+            assert day is None or (block.first // DAY_MS, block.last // DAY_MS) == (day, day)
 
 
 def test_a_large_block_of_the_memtable_is_sorted_and_split() -> None:
@@ -146,19 +147,17 @@ def test_a_large_block_of_the_memtable_is_sorted_and_split() -> None:
         },
     )
     memtable.add(2, {DEVICE: [build_row(time, 2.0) for time in range(2 * MAX_BLOCK_SAMPLES + 1)]})
-    blocks = {
-        (device, part): (first, last, data) for device, part, first, last, data in memtable.day_blocks(0)
-    }
-    assert list(blocks) == [(DEVICE, 0), (DEVICE, 1), (DEVICE, 2), (OTHER, 0)]
-    assert [blocks[DEVICE, part][:2] for part in range(3)] == [
+    blocks = list(memtable.day_blocks(0))
+    assert [block[:2] for block in blocks] == [(DEVICE, 0), (DEVICE, 1), (DEVICE, 2), (OTHER, 0)]
+    assert [(block.first, block.last) for block in blocks[:3]] == [
         (0, MAX_BLOCK_SAMPLES - 1),
         (MAX_BLOCK_SAMPLES, 2 * MAX_BLOCK_SAMPLES - 1),
         (2 * MAX_BLOCK_SAMPLES, 2 * MAX_BLOCK_SAMPLES),
     ]
-    samples = [sample for part in range(3) for sample in decode_block(blocks[DEVICE, part][2])]
+    samples = [sample for block in blocks[:3] for sample in decode_block(block.samples)]
     assert [sample.time for sample in samples] == list(range(2 * MAX_BLOCK_SAMPLES + 1))
     assert [sample.number for sample in samples[:2]] == [2.0, 1.0]
-    assert [sample.time for sample in decode_block(blocks[OTHER, 0][2])] == [2, 1]
+    assert [sample.time for sample in decode_block(blocks[3].samples)] == [2, 1]
 
 
 # --- Scans ---

@@ -12,7 +12,7 @@ import pytest
 
 from meshfleet.db import Database
 from meshfleet.db import sqlite as in_file
-from meshfleet.db.samples import segments
+from meshfleet.db.samples import SampleRows, StoredSample, segments
 from meshfleet.db.samples.sqlite_store import CompactionLimits
 from tests.db.samples.store_harness import (
     DAY,
@@ -28,7 +28,6 @@ from tests.db.samples.store_harness import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from meshfleet.db.samples import SampleRows, StoredSample
 
 pytestmark = pytest.mark.anyio
 

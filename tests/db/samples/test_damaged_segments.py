@@ -10,13 +10,12 @@ import pytest
 
 from meshfleet.db.samples.sqlite_store import CompactionLimits
 from meshfleet.errors import DatabaseUnavailable, SamplesDamaged
-from tests.db.samples.store_harness import DAY, DEVICE, NOON, OTHER, build_row
+from tests.db.samples.store_harness import DAY, DEVICE, NOON, OTHER, StoreHarness, build_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tests.db.samples.store_harness import StoreHarness
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from psycopg import ServerCursor
 
-from meshfleet.db.samples import SampleKind
+from meshfleet.db.samples import SampleKind, SampleRows, SampleStore, StoredSample
 from meshfleet.db.samples.postgresql_store import PostgresqlSampleStore
 from tests.db.samples.store_harness import DAY, DEVICE, NOON, OTHER, build_query, build_row, build_stray_row
 from tests.db.samples.strategies import MIDNIGHT
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.db.samples import SampleRows, SampleStore, StoredSample
     from tests.db.samples.store_harness import StoreHarness
 
 pytestmark = pytest.mark.anyio

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshfleet.db.samples import segments
+from meshfleet.db.samples import SampleRow, StoredSample, segments
 from meshfleet.db.samples.block import MAX_BLOCK_SAMPLES, decode_block, sort_unique_samples
 from meshfleet.db.samples.sorted_merge import BlockSource, merge_sources
 from meshfleet.db.samples.sqlite_store import CompactionLimits
@@ -18,7 +18,6 @@ from tests.db.samples import strategies
 from tests.db.samples.store_harness import DEVICE, NOON, SMALL_LIMITS, build_query, build_row, to_samples
 
 if TYPE_CHECKING:
-    from meshfleet.db.samples import SampleRow, StoredSample
     from tests.db.samples.store_harness import StoreHarness
 
 sample_lists = st.lists(st.lists(strategies.rows, max_size=8).map(to_samples), max_size=6)

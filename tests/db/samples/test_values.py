@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
 from meshfleet.db.samples import NO_SEQ, SampleExtras
-from tests.db.samples.store_harness import DEVICE, NOON, build_row, to_samples
-
-if TYPE_CHECKING:
-    from tests.db.samples.store_harness import StoreHarness
+from tests.db.samples.store_harness import DEVICE, NOON, StoreHarness, build_row, to_samples
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 

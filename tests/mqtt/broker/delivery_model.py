@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.mqtt.codec.packets import Puback, Publish, Suback, Subscribe, Unsuback, Unsubscribe
+from meshfleet.mqtt.codec.packets import Packet, Puback, Publish, Suback, Subscribe, Unsuback, Unsubscribe
 from tests.mqtt.broker.messages import TOPIC, load_stored, session_of
-from tests.mqtt.broker.running_broker import REPORTS, report
+from tests.mqtt.broker.running_broker import REPORTS, RunningBroker, report
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from meshfleet.mqtt.codec.packets import Packet
     from tests.mqtt.broker.raw_client import RawClient
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 ELSEWHERE = report(kind="heartbeat")
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshfleet.mqtt.broker import load_stored_state
-from meshfleet.mqtt.codec.packets import MAX_PACKET_ID, Puback, Publish, Suback, Subscribe
-from tests.mqtt.broker.running_broker import report
+from meshfleet.mqtt.broker import StoredState, load_stored_state
+from meshfleet.mqtt.codec.packets import MAX_PACKET_ID, Packet, Puback, Publish, Suback, Subscribe
+from tests.mqtt.broker.running_broker import RunningBroker, report
 
 if TYPE_CHECKING:
-    from meshfleet.mqtt.broker import StoredState
     from meshfleet.mqtt.broker.session import MqttSession
-    from meshfleet.mqtt.codec.packets import Packet
     from tests.mqtt.broker.raw_client import RawClient
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 TOPIC = report()
 """Topic of most messages."""

@@ -8,7 +8,7 @@ import socket
 import time
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from sqlalchemy import delete
+from sqlalchemy import Connection, delete
 
 from meshfleet.db.tables import broker_retained, broker_session
 from meshfleet.mqtt.broker import Account, AccountKind, Broker, NotAdmitted, load_stored_state, take_ownership
@@ -21,8 +21,6 @@ from tests.mqtt.broker.raw_client import RawClient
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-
-    from sqlalchemy import Connection
 
     from meshfleet.db import Database
     from meshfleet.mqtt.broker import ReportBatch

@@ -8,12 +8,11 @@ import pytest
 
 from meshfleet.mqtt.codec.packets import Puback, Publish, Pubrec
 from tests.mqtt.broker.messages import TOPIC, publish
-from tests.mqtt.broker.running_broker import report, with_fresh_broker
+from tests.mqtt.broker.running_broker import RunningBroker, report, with_fresh_broker
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from tests.mqtt.broker.raw_client import RawClient
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_loops]
 

@@ -9,11 +9,10 @@ import pytest
 
 from meshfleet.mqtt.codec.packets import Disconnect, Puback, Publish
 from tests.mqtt.broker.messages import numbered_payloads, publish
-from tests.mqtt.broker.running_broker import REPORTS, report
+from tests.mqtt.broker.running_broker import REPORTS, RunningBroker, report
 
 if TYPE_CHECKING:
     from tests.mqtt.broker.raw_client import RawClient
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 pytestmark = pytest.mark.anyio
 

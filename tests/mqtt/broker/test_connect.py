@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from string import ascii_letters, digits
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,12 +23,9 @@ from meshfleet.mqtt.codec.packets import (
     Subscribe,
     Will,
 )
-from tests.mqtt.broker.running_broker import REPORTS, D, G, connect, report, with_fresh_broker
+from tests.mqtt.broker.running_broker import REPORTS, D, G, RunningBroker, connect, report, with_fresh_broker
 from tests.mqtt.codec.streams import SHORT, add_fixed_header
 from tests.row_tables import each_row
-
-if TYPE_CHECKING:
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -29,12 +28,9 @@ from tests.mqtt.broker.messages import (
     receive_messages,
 )
 from tests.mqtt.broker.raw_client import RawClient
-from tests.mqtt.broker.running_broker import REPORTS, G, connect, report, with_fresh_broker
+from tests.mqtt.broker.running_broker import REPORTS, G, RunningBroker, connect, report, with_fresh_broker
 from tests.mqtt.codec.streams import SERVERS_ONLY, add_fixed_header, encode_field
 from tests.row_tables import each_row
-
-if TYPE_CHECKING:
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 pytestmark = pytest.mark.anyio
 

@@ -11,23 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.mqtt.broker_limits import BrokerLimits
+from meshfleet.mqtt.codec import packets
 from meshfleet.mqtt.codec.encoder import DISCONNECT, PINGREQ, encode_packet
-from meshfleet.mqtt.codec.packets import (
-    SUBACK_FAILURE,
-    Connack,
-    Connect,
-    Pingresp,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
-    Will,
-)
 from tests.mqtt.broker.running_broker import PASSWORD, REPORTS, D, G, RunningBroker, connect, report, request
 from tests.row_tables import each_row
 
@@ -43,17 +28,19 @@ MINE = f"mt/gateway/{G}/#"
 
 PACKETS = {
     "connect": encode_packet(
-        Connect(G, clean=False, keep_alive=60, will=Will(report(), b"{}", 1), user=G, password=PASSWORD)
+        packets.Connect(
+            G, clean=False, keep_alive=60, will=packets.Will(report(), b"{}", 1), user=G, password=PASSWORD
+        )
     ),
-    "publish": encode_packet(Publish(report(), b'{"time":1}', 1, packet_id=7)),
-    "publish at 0": encode_packet(Publish(report(), b"{}")),
-    "publish at 2": encode_packet(Publish(report(), b"{}", 2, retain=True, packet_id=8)),
-    "puback": encode_packet(Puback(7)),
-    "pubrec": encode_packet(Pubrec(7)),
-    "pubrel": encode_packet(Pubrel(8)),
-    "pubcomp": encode_packet(Pubcomp(7)),
-    "subscribe": encode_packet(Subscribe(1, ((MINE, 1), (f"meshtech/diagnostics/{G}/+", 0)))),
-    "unsubscribe": encode_packet(Unsubscribe(2, (MINE,))),
+    "publish": encode_packet(packets.Publish(report(), b'{"time":1}', 1, packet_id=7)),
+    "publish at 0": encode_packet(packets.Publish(report(), b"{}")),
+    "publish at 2": encode_packet(packets.Publish(report(), b"{}", 2, retain=True, packet_id=8)),
+    "puback": encode_packet(packets.Puback(7)),
+    "pubrec": encode_packet(packets.Pubrec(7)),
+    "pubrel": encode_packet(packets.Pubrel(8)),
+    "pubcomp": encode_packet(packets.Pubcomp(7)),
+    "subscribe": encode_packet(packets.Subscribe(1, ((MINE, 1), (f"meshtech/diagnostics/{G}/+", 0)))),
+    "unsubscribe": encode_packet(packets.Unsubscribe(2, (MINE,))),
     "ping": PINGREQ,
     "disconnect": DISCONNECT,
 }
@@ -93,7 +80,7 @@ async def connect_viewer(server: RunningBroker) -> RawClient:
 async def check_served(server: RunningBroker, client: RawClient) -> None:
     """Check that a client still receives the messages of its subscription."""
     await server.broker.publish(report(kind="heartbeat"), b"{}", qos=0)
-    received = [packet for packet in await client.receive_until_pong() if isinstance(packet, Publish)]
+    received = [packet for packet in await client.receive_until_pong() if isinstance(packet, packets.Publish)]
     assert report(kind="heartbeat") in [packet.topic for packet in received]
 
 
@@ -158,8 +145,8 @@ async def test_a_packet_stream_in_single_bytes_is_handled(server: RunningBroker)
     for byte in PACKETS["connect"] + ALL:
         client.send(bytes((byte,)))
         await asyncio.sleep(0)
-    assert await client.expect(Connack) == Connack()
-    missing: set[object] = {Puback, Pubrec, Pubcomp, Suback, Unsuback}
+    assert await client.expect(packets.Connack) == packets.Connack()
+    missing: set[object] = {packets.Puback, packets.Pubrec, packets.Pubcomp, packets.Suback, packets.Unsuback}
     while missing:
         packet = await client.receive()
         assert packet is not None
@@ -171,11 +158,11 @@ async def test_thousands_of_tiny_packets_are_all_answered(server: RunningBroker)
     client.send(PINGREQ * 5000)
     await check_served(server, viewer)
     for _ in range(5000):
-        await client.expect(Pingresp)
-    client.send(encode_packet(Publish(report(), b"", 1, packet_id=1)) * 5000)
+        await client.expect(packets.Pingresp)
+    client.send(encode_packet(packets.Publish(report(), b"", 1, packet_id=1)) * 5000)
     await check_served(server, viewer)
     for _ in range(5000):
-        await client.expect(Puback)
+        await client.expect(packets.Puback)
     assert [message.topic for message in server.consumer.messages].count(report()) == 5000
 
 
@@ -185,11 +172,11 @@ async def test_a_flood_of_unexpected_acknowledgements_is_ignored(
 ) -> None:
     viewer, client = await connect_viewer(server), await server.subscriber(G, MINE)
     client.send(
-        b"".join(encode_packet(Puback(packet_id)) for packet_id in flood) * (20_000 // len(flood) + 1)
+        b"".join(encode_packet(packets.Puback(packet_id)) for packet_id in flood) * (20_000 // len(flood) + 1)
     )
     await check_served(server, viewer)
     await server.broker.publish(request(), b"{}")
-    received = [packet for packet in await client.receive_until_pong() if isinstance(packet, Publish)]
+    received = [packet for packet in await client.receive_until_pong() if isinstance(packet, packets.Publish)]
     assert [packet.payload for packet in received if packet.topic == request()] == [b"{}"]
 
 
@@ -198,7 +185,7 @@ async def test_a_client_that_floods_with_acknowledgements_is_throttled(sqlite_da
         client = await server.gateway()
         connection = next(iter(server.broker.connections))
         viewer = await connect_viewer(server)
-        client.send(encode_packet(Puback(7)) * 10_000)
+        client.send(encode_packet(packets.Puback(7)) * 10_000)
         await server.until(lambda: connection.is_over_budget)
         client.send(PINGREQ)
         response = asyncio.create_task(client.receive())
@@ -218,20 +205,20 @@ async def test_a_thousand_filters_in_one_packet_get_a_code_each(
         (f"{topic_filter[:-1]}{index}" if topic_filter == MINE else topic_filter, 0) for index in range(1000)
     )
     for packet_id in (1, 2):
-        client.send(Subscribe(packet_id, filters))
-        codes = (await client.expect(Suback)).codes
+        client.send(packets.Subscribe(packet_id, filters))
+        codes = (await client.expect(packets.Suback)).codes
         assert len(codes) == 1000
-        assert codes.count(SUBACK_FAILURE) == (
+        assert codes.count(packets.SUBACK_FAILURE) == (
             1000 - server.limits.subscriptions if topic_filter == MINE else 1000
         )
-    client.send(Unsubscribe(3, tuple(each for each, _ in filters)))
+    client.send(packets.Unsubscribe(3, tuple(each for each, _ in filters)))
     await client.receive_until_pong()
     await check_served(server, viewer)
 
 
-@each_row("packet", [Subscribe(1, (("x", 0),) * 1001), Unsubscribe(1, ("x",) * 1001)])
+@each_row("packet", [packets.Subscribe(1, (("x", 0),) * 1001), packets.Unsubscribe(1, ("x",) * 1001)])
 async def test_more_than_a_thousand_filters_in_one_packet_close_the_connection(
-    server: RunningBroker, packet: Subscribe | Unsubscribe
+    server: RunningBroker, packet: packets.Subscribe | packets.Unsubscribe
 ) -> None:
     viewer, client = await connect_viewer(server), await server.gateway()
     client.send(packet)
@@ -245,11 +232,11 @@ async def test_the_deepest_and_longest_names_do_no_harm(server: RunningBroker, l
     prefix = f"mt/gateway/{G}/device/"
     count = (0xFFFF - len(prefix) - 2) // (len(level.encode()) + 1)
     deep = prefix + "/".join([level] * count)
-    client.send(Subscribe(1, ((f"{deep}/#", 0),)))
-    assert (await client.expect(Suback)).codes == (SUBACK_FAILURE,)
+    client.send(packets.Subscribe(1, ((f"{deep}/#", 0),)))
+    assert (await client.expect(packets.Suback)).codes == (packets.SUBACK_FAILURE,)
     if level != "+":
         for qos, packet_id in ((0, 0), (1, 1), (2, 2)):
-            client.send(Publish(deep, b"{}", qos, retain=True, packet_id=packet_id))
+            client.send(packets.Publish(deep, b"{}", qos, retain=True, packet_id=packet_id))
         await client.receive_until_pong()
         assert len(server.broker.retained) == 0
     await check_served(server, viewer)
@@ -259,9 +246,9 @@ async def test_the_deepest_and_longest_names_do_no_harm(server: RunningBroker, l
 async def test_the_longest_topic_reaches_its_subscriber(server: RunningBroker, size: int) -> None:
     viewer, gateway = await server.subscriber("viewer", REPORTS), await server.gateway()
     topic = report(kind="").ljust(size, "x")
-    gateway.send(Publish(topic, b"{}", 1, packet_id=1))
-    assert await gateway.expect(Puback) == Puback(1)
-    assert (await viewer.expect(Publish)).topic == topic
+    gateway.send(packets.Publish(topic, b"{}", 1, packet_id=1))
+    assert await gateway.expect(packets.Puback) == packets.Puback(1)
+    assert (await viewer.expect(packets.Publish)).topic == topic
 
 
 async def test_client_ids_cannot_forge_log_lines(
@@ -281,8 +268,8 @@ async def test_repeated_connects_and_disconnects_leave_nothing(server: RunningBr
     viewer = await connect_viewer(server)
     for index in range(100):
         client = await server.raw_client()
-        client.send(connect(G, clean=bool(index % 3), will=Will(report(), b"{}", index % 2)))
-        client.send(Subscribe(1, ((MINE, 1),)), Publish(request(), b"{}"))
+        client.send(connect(G, clean=bool(index % 3), will=packets.Will(report(), b"{}", index % 2)))
+        client.send(packets.Subscribe(1, ((MINE, 1),)), packets.Publish(request(), b"{}"))
         if index % 5:
             await client.receive()
         client.abort()

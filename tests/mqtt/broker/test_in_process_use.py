@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
@@ -20,11 +19,8 @@ from tests.mqtt.broker.messages import (
     publish,
     subscribe,
 )
-from tests.mqtt.broker.running_broker import REPORTS, G, request, response, with_fresh_broker
+from tests.mqtt.broker.running_broker import REPORTS, G, RunningBroker, request, response, with_fresh_broker
 from tests.row_tables import each_row
-
-if TYPE_CHECKING:
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 pytestmark = pytest.mark.anyio
 

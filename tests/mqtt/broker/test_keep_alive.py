@@ -10,12 +10,11 @@ import pytest
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import Connack, Connect, Pingreq, Pingresp, Puback, Publish, Subscribe
 from tests.mqtt.broker.messages import publish
-from tests.mqtt.broker.running_broker import REPORTS, G, connect, report, with_fresh_broker
+from tests.mqtt.broker.running_broker import REPORTS, G, RunningBroker, connect, report, with_fresh_broker
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from meshfleet.mqtt.broker.connection import ServerConnection
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 pytestmark = pytest.mark.anyio
 

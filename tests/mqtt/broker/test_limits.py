@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,7 +30,6 @@ from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
-    from contextlib import AbstractAsyncContextManager
 
     from meshfleet.db import Database
     from tests.mqtt.broker.raw_client import RawClient

@@ -18,12 +18,11 @@ from tests.mqtt.broker.messages import (
     receive_messages,
     session_of,
 )
-from tests.mqtt.broker.running_broker import REPORTS, report, with_fresh_broker
+from tests.mqtt.broker.running_broker import REPORTS, RunningBroker, report, with_fresh_broker
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from tests.mqtt.broker.raw_client import RawClient
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 pytestmark = pytest.mark.anyio
 

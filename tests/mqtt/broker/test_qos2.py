@@ -8,12 +8,11 @@ import pytest
 
 from meshfleet.mqtt.codec.packets import MAX_PACKET_ID, Puback, Pubcomp, Publish, Pubrec, Pubrel
 from tests.mqtt.broker.messages import TOPIC, expect_messages, load_stored, publish, session_of
-from tests.mqtt.broker.running_broker import REPORTS, G, request, response, with_fresh_broker
+from tests.mqtt.broker.running_broker import REPORTS, G, RunningBroker, request, response, with_fresh_broker
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from tests.mqtt.broker.raw_client import RawClient
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,10 +10,7 @@ from meshfleet.errors import DatabaseUnavailable
 from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import SUBACK_FAILURE, Connack, ConnectReturnCode, Suback, Subscribe, Will
-from tests.mqtt.broker.running_broker import REPORTS, G, connect, request
-
-if TYPE_CHECKING:
-    from tests.mqtt.broker.running_broker import RunningBroker
+from tests.mqtt.broker.running_broker import REPORTS, G, RunningBroker, connect, request
 
 pytestmark = pytest.mark.anyio
 

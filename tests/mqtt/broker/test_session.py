@@ -11,11 +11,10 @@ from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.mqtt.codec.packets import Connack, Disconnect, Puback, Publish, Pubrec, Subscribe
 from meshfleet.rest.accounts import Role
 from tests.mqtt.broker.messages import expect_messages, load_stored, publish
-from tests.mqtt.broker.running_broker import REPORTS, D, G, connect, report, request
+from tests.mqtt.broker.running_broker import REPORTS, D, G, RunningBroker, connect, report, request
 
 if TYPE_CHECKING:
     from tests.mqtt.broker.raw_client import RawClient
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 pytestmark = pytest.mark.anyio
 

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete
+from sqlalchemy import Connection, delete
 from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db.tables import broker_retained, broker_session
 from meshfleet.errors.startup import UnusableDatabase
-from meshfleet.mqtt.broker import load_stored_state
+from meshfleet.mqtt.broker import StoredState, load_stored_state
 from meshfleet.mqtt.broker.store import (
     MessageRow,
     PendingChanges,
@@ -27,10 +27,7 @@ from tests.examples import examples
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from meshfleet.db import Database
-    from meshfleet.mqtt.broker import StoredState
 
 pytestmark = pytest.mark.both_databases
 

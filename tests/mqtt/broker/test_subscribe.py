@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from meshfleet.mqtt.broker_limits import BrokerLimits
@@ -28,11 +26,8 @@ from tests.mqtt.broker.messages import (
     session_of,
     subscribe,
 )
-from tests.mqtt.broker.running_broker import REPORTS, D, G, report, request, with_fresh_broker
+from tests.mqtt.broker.running_broker import REPORTS, D, G, RunningBroker, report, request, with_fresh_broker
 from tests.row_tables import each_row
-
-if TYPE_CHECKING:
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 pytestmark = pytest.mark.anyio
 

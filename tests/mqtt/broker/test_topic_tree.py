@@ -8,7 +8,6 @@ from __future__ import annotations
 import pickle
 import unicodedata
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -17,11 +16,8 @@ from hypothesis import strategies as st
 from meshfleet.mqtt.broker.topic_tree import SubscriptionTree, TopicTree
 from meshfleet.mqtt.codec.packets import SUBACK_FAILURE, Suback, Subscribe
 from tests.mqtt.broker.messages import expect_messages, payloads_of, publish
-from tests.mqtt.broker.running_broker import G, with_fresh_broker
+from tests.mqtt.broker.running_broker import G, RunningBroker, with_fresh_broker
 from tests.row_tables import each_row
-
-if TYPE_CHECKING:
-    from tests.mqtt.broker.running_broker import RunningBroker
 
 TOPICS = ("a", "a/", "a/b", "a/b/c", "a//c", "a/$b", "/", "/a", "A", "ab", "$SYS", "$SYS/a")
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from meshfleet.errors.mqtt import BrokerUnreachable
 from meshfleet.mqtt.change_signal import ChangeSignal
-from meshfleet.mqtt.client import BrokerAddress, ExponentialBackoff, MqttClient, MqttOptions
+from meshfleet.mqtt.client import BrokerAddress, ExponentialBackoff, MqttClient, MqttOptions, Publish
 from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS
 from meshfleet.mqtt.codec.parser import PacketParser
 from tests.eventually import RETRY_TIMEOUTS
@@ -23,7 +23,6 @@ from tests.eventually import RETRY_TIMEOUTS
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from meshfleet.mqtt.client import Publish
     from meshfleet.mqtt.codec.packets import Packet
     from tests.servers import ServerAddress
 

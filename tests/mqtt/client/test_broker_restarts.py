@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from signal import SIGKILL, SIGTERM
+from signal import SIGKILL, SIGTERM, Signals
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +25,6 @@ from tests.servers import Mosquitto
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-    from signal import Signals
 
 pytestmark = pytest.mark.anyio
 

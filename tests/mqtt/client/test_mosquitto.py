@@ -8,43 +8,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.mqtt.client import MqttClient, Publish, Will
+from meshfleet.mqtt.client import BrokerAddress, MessageBatch, MqttClient, Publish, Will
 from tests.mqtt.client.proxy import (
     FAST_RECONNECT,
     TIMEOUT,
     Proxy,
     receive_messages,
     receive_messages_until,
-    to_address,
     unique_name,
 )
 from tests.row_tables import each_row
-from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from meshfleet.mqtt.client import BrokerAddress, MessageBatch
     from tests.servers import ServerAddress
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def server_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddress]:
-    settings = ("max_inflight_messages 0", "max_queued_messages 0", "set_tcp_nodelay true")  # 0: unlimited
-    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), *settings) as broker:
-        yield broker.address
-
-
-@pytest.fixture
-def broker(server_address: ServerAddress) -> BrokerAddress:
-    return to_address(server_address)
-
-
-@pytest.fixture
-def topic() -> str:
-    return unique_name("topic")
 
 
 def numbered(topic: str, count: int, qos: int = 1) -> list[Publish]:

@@ -23,24 +23,16 @@ from tests.mqtt.client.proxy import (
     unique_name,
 )
 from tests.row_tables import each_row
-from tests.servers import Mosquitto, free_port
+from tests.servers import Mosquitto, ServerAddress, free_port
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
-    from tests.servers import ServerAddress
 
 pytestmark = pytest.mark.anyio
 
 AT_ONCE = MqttOptions(backoff=ExponentialBackoff(initial=0.001, maximum=0.002))
-
-
-@pytest.fixture(scope="module")
-def server_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddress]:
-    settings = ("max_inflight_messages 0", "max_queued_messages 0", "set_tcp_nodelay true")  # 0: unlimited
-    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), *settings) as broker:
-        yield broker.address
 
 
 @pytest.fixture

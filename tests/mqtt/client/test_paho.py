@@ -9,23 +9,19 @@ from threading import Event
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pytest
-from paho.mqtt.client import Client
+from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
-from meshfleet.mqtt.client import MqttClient, Publish, Will
-from tests.external_tools import MOSQUITTO_PUB, MOSQUITTO_SUB, require
-from tests.mqtt.client.proxy import FAST_RECONNECT, TIMEOUT, Proxy, receive_messages, to_address, unique_name
+from meshfleet.mqtt.client import BrokerAddress, MqttClient, Publish, Will
+from tests.external_tools import MOSQUITTO_PUB, MOSQUITTO_SUB, SystemProgram, require
+from tests.mqtt.client.proxy import FAST_RECONNECT, TIMEOUT, Proxy, receive_messages, unique_name
 from tests.row_tables import each_row
-from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from paho.mqtt.client import MQTTMessage
-
-    from meshfleet.mqtt.client import BrokerAddress
-    from tests.external_tools import SystemProgram
     from tests.servers import ServerAddress
+
 
 pytestmark = pytest.mark.anyio
 
@@ -99,27 +95,10 @@ class Paho:
         self._responded.clear()
 
 
-@pytest.fixture(scope="module")
-def server_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerAddress]:
-    settings = ("max_inflight_messages 0", "max_queued_messages 0", "set_tcp_nodelay true")  # 0: unlimited
-    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), *settings) as broker:
-        yield broker.address
-
-
-@pytest.fixture
-def broker(server_address: ServerAddress) -> BrokerAddress:
-    return to_address(server_address)
-
-
 @pytest.fixture
 def paho(server_address: ServerAddress) -> Iterator[Paho]:
     with Paho(server_address) as paho:
         yield paho
-
-
-@pytest.fixture
-def topic() -> str:
-    return unique_name("topic")
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])

@@ -109,11 +109,6 @@ def address(broker: Broker, request: pytest.FixtureRequest) -> BrokerAddress:
     return address
 
 
-@pytest.fixture
-def topic() -> str:
-    return unique_name("topic")
-
-
 def proxy_address(proxy: Proxy) -> BrokerAddress:
     return replace(proxy.address, path="/mqtt")
 

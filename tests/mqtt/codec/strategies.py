@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hypothesis import strategies as st
 
-from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS
+from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS, PacketDecoder
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import (
     MAX_PACKET_ID,
@@ -33,7 +33,6 @@ from meshfleet.mqtt.codec.packets import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from meshfleet.mqtt.codec.decoder import PacketDecoder
 
 LONGEST_TEXT = "x" * 65_535
 LONGEST_UNICODE = "é" * 32_767 + "x"

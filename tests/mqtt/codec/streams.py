@@ -7,14 +7,13 @@ import tracemalloc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS
+from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS, PacketDecoder
 from meshfleet.mqtt.codec.parser import PacketParser
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from meshfleet.errors.protocol import MalformedInput
-    from meshfleet.mqtt.codec.decoder import PacketDecoder
     from meshfleet.mqtt.codec.packets import Packet
 
 

@@ -7,25 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.errors.protocol import MalformedPacket
-from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS
+from meshfleet.mqtt.codec import packets
+from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS, PacketDecoder
 from meshfleet.mqtt.codec.encoder import encode_packet
-from meshfleet.mqtt.codec.packets import (
-    MAX_REMAINING_LENGTH,
-    Connack,
-    Disconnect,
-    Packet,
-    Pingreq,
-    Pingresp,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
-)
 from meshfleet.mqtt.codec.parser import PacketParser
 from tests.mqtt.codec.streams import (
     CLIENTS_ONLY,
@@ -40,7 +24,6 @@ from tests.row_tables import each_row
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from meshfleet.mqtt.codec.decoder import PacketDecoder
 
 PUBLISHES = "30 31 32 33 34 35 3a 3b 3c 3d"
 
@@ -109,18 +92,18 @@ def test_a_body_that_ends_too_early_is_refused(
 @each_row(
     ("raw", "packet"),
     [
-        ("e0 8000", Disconnect()),
-        ("e0 808000", Disconnect()),
-        ("e0 80808000", Disconnect()),
-        ("40 8200 0001", Puback(1)),
-        ("40 828000 0001", Puback(1)),
-        ("40 82808000 0001", Puback(1)),
-        ("30 83808000 000161", Publish("a", b"")),
-        ("62 8200 ffff", Pubrel(65_535)),
+        ("e0 8000", packets.Disconnect()),
+        ("e0 808000", packets.Disconnect()),
+        ("e0 80808000", packets.Disconnect()),
+        ("40 8200 0001", packets.Puback(1)),
+        ("40 828000 0001", packets.Puback(1)),
+        ("40 82808000 0001", packets.Puback(1)),
+        ("30 83808000 000161", packets.Publish("a", b"")),
+        ("62 8200 ffff", packets.Pubrel(65_535)),
     ],
 )
-def test_a_length_may_take_more_bytes_than_it_needs(raw: str, packet: Packet) -> None:
-    assert parse_hex(raw + "c000") == [packet, Pingreq()]
+def test_a_length_may_take_more_bytes_than_it_needs(raw: str, packet: packets.Packet) -> None:
+    assert parse_hex(raw + "c000") == [packet, packets.Pingreq()]
 
 
 @each_row("first", ["10", "30", "32", "40", "82", "c0"])
@@ -147,7 +130,7 @@ def test_the_parser_waits_for_the_rest_of_a_header_or_body(raw: str) -> None:
     ],
 )
 def test_a_length_is_encoded_in_as_few_bytes_as_possible(remaining: int, length: str) -> None:
-    message = Publish("a", bytes(remaining - 3))
+    message = packets.Publish("a", bytes(remaining - 3))
     raw = encode_packet(message)
     assert raw[:8].startswith(bytes.fromhex(f"30 {length} 000161"))
     assert PacketParser(FROM_SERVERS).feed(raw) == [message]
@@ -165,8 +148,8 @@ class _FakeLengthBytes(bytes):
 @each_row(("qos", "rest"), [(0, 3), (1, 5), (2, 5)])
 def test_a_packet_may_be_as_long_as_the_maximum_remaining_length_and_no_longer(qos: int, rest: int) -> None:
     payload = _FakeLengthBytes()
-    message = Publish("a", payload, qos, packet_id=7)
-    payload.length = MAX_REMAINING_LENGTH - rest
+    message = packets.Publish("a", payload, qos, packet_id=7)
+    payload.length = packets.MAX_REMAINING_LENGTH - rest
     assert encode_packet(message)[1:5] == b"\xff\xff\xff\x7f"
     payload.length += 1
     with pytest.raises(MalformedPacket, match="268435456 bytes are more than 268435455"):
@@ -176,34 +159,34 @@ def test_a_packet_may_be_as_long_as_the_maximum_remaining_length_and_no_longer(q
 @each_row(
     ("packet", "raw"),
     [
-        (Connack(session_present=True), "20020100"),
-        (Puback(0x1234), "40021234"),
-        (Pubrec(0x1234), "50021234"),
-        (Pubrel(0x1234), "62021234"),
-        (Pubcomp(0x1234), "70021234"),
-        (Subscribe(0x1234, (("a/#", 1), ("+", 2))), "820c 1234 0003612f23 01 00012b 02"),
-        (Suback(0x1234, (0, 1, 2, 0x80)), "9006 1234 00010280"),
-        (Unsubscribe(0x1234, ("a/#", "+")), "a20a 1234 0003612f23 00012b"),
-        (Unsuback(0x1234), "b0021234"),
-        (Pingreq(), "c000"),
-        (Pingresp(), "d000"),
-        (Disconnect(), "e000"),
+        (packets.Connack(session_present=True), "20020100"),
+        (packets.Puback(0x1234), "40021234"),
+        (packets.Pubrec(0x1234), "50021234"),
+        (packets.Pubrel(0x1234), "62021234"),
+        (packets.Pubcomp(0x1234), "70021234"),
+        (packets.Subscribe(0x1234, (("a/#", 1), ("+", 2))), "820c 1234 0003612f23 01 00012b 02"),
+        (packets.Suback(0x1234, (0, 1, 2, 0x80)), "9006 1234 00010280"),
+        (packets.Unsubscribe(0x1234, ("a/#", "+")), "a20a 1234 0003612f23 00012b"),
+        (packets.Unsuback(0x1234), "b0021234"),
+        (packets.Pingreq(), "c000"),
+        (packets.Pingresp(), "d000"),
+        (packets.Disconnect(), "e000"),
     ],
 )
-def test_packets_are_encoded_to_these_bytes(packet: Packet, raw: str) -> None:
+def test_packets_are_encoded_to_these_bytes(packet: packets.Packet, raw: str) -> None:
     assert encode_packet(packet) == bytes.fromhex(raw)
 
 
-IDS: list[tuple[str, str, Callable[[int], Packet], Mapping[int, PacketDecoder]]] = [
-    ("40", "", Puback, FROM_CLIENTS),
-    ("40", "", Puback, FROM_SERVERS),
-    ("50", "", Pubrec, FROM_CLIENTS),
-    ("62", "", Pubrel, FROM_CLIENTS),
-    ("70", "", Pubcomp, FROM_CLIENTS),
-    ("82", "000161 00", lambda packet_id: Subscribe(packet_id, (("a", 0),)), FROM_CLIENTS),
-    ("90", "00", lambda packet_id: Suback(packet_id, (0,)), FROM_SERVERS),
-    ("a2", "000161", lambda packet_id: Unsubscribe(packet_id, ("a",)), FROM_CLIENTS),
-    ("b0", "", Unsuback, FROM_SERVERS),
+IDS: list[tuple[str, str, Callable[[int], packets.Packet], Mapping[int, PacketDecoder]]] = [
+    ("40", "", packets.Puback, FROM_CLIENTS),
+    ("40", "", packets.Puback, FROM_SERVERS),
+    ("50", "", packets.Pubrec, FROM_CLIENTS),
+    ("62", "", packets.Pubrel, FROM_CLIENTS),
+    ("70", "", packets.Pubcomp, FROM_CLIENTS),
+    ("82", "000161 00", lambda packet_id: packets.Subscribe(packet_id, (("a", 0),)), FROM_CLIENTS),
+    ("90", "00", lambda packet_id: packets.Suback(packet_id, (0,)), FROM_SERVERS),
+    ("a2", "000161", lambda packet_id: packets.Unsubscribe(packet_id, ("a",)), FROM_CLIENTS),
+    ("b0", "", packets.Unsuback, FROM_SERVERS),
 ]
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from meshfleet.errors.protocol import MalformedPacket
-from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS
+from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS, PacketDecoder
 from meshfleet.mqtt.codec.encoder import encode_packet, encode_pubacks, encode_publish, set_dup_flag
 from meshfleet.mqtt.codec.packets import Pingreq, Puback, Publish
 from meshfleet.mqtt.codec.parser import PacketParser
@@ -21,7 +21,6 @@ from tests.row_tables import each_row
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from meshfleet.mqtt.codec.decoder import PacketDecoder
 
 A1 = Publish("a", b"x", qos=1, packet_id=1)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.errors.protocol import UnsupportedProtocol
-from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS
+from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS, PacketDecoder
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import (
     Connack,
@@ -37,7 +37,6 @@ from tests.row_tables import each_row
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from meshfleet.mqtt.codec.decoder import PacketDecoder
 
 EVENT = "mt/gateway/0123456789ab/device/fedcba987654/event/8800"
 EVENT_HEX = (

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshfleet.errors.protocol import MalformedPacket
-from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS
+from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_SERVERS, PacketDecoder
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import Connect, Packet
 from meshfleet.mqtt.codec.parser import PacketParser
@@ -21,7 +21,6 @@ from tests.row_tables import each_row
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from meshfleet.mqtt.codec.decoder import PacketDecoder
 
 FIRST_BYTES = sorted({*FROM_CLIENTS, *FROM_SERVERS, *range(0x30, 0x40)})
 

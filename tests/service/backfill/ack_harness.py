@@ -8,17 +8,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from meshfleet.service.backfill import store
 from meshfleet.service.backfill.acknowledger import SampleAcknowledger
 from meshfleet.service.backfill.gap_check import check_due_gaps
-from meshfleet.service.backfill.series import complete_up_to
+from meshfleet.service.backfill.series import SeriesKey, SeriesState, complete_up_to
 from tests.eventually import eventually_async
-from tests.service.ingest.ingest_harness import MINUTE, NOON, SECOND
+from tests.service.ingest.ingest_harness import MINUTE, NOON, SECOND, IngestHarness
 from tests.service.ingest.messages import A, B, D, format_time, mac_to_number, temperature
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from meshfleet.mqtt.codec.packets import Publish
-    from meshfleet.service.backfill.series import SeriesKey, SeriesState
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 TEMPERATURE: SeriesKey = (mac_to_number(D), 1, 0x8800)
 """Series that most tests use."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,7 +14,7 @@ from meshfleet.protocol.requests import AckRequest, decode_request
 from meshfleet.protocol.times import parse_time, to_millis
 from meshfleet.service.backfill.acknowledger import SampleAcknowledger
 from meshfleet.service.ingest.parsed_batch import ParsedBatch
-from tests.service.backfill.ack_harness import RecordingTransport, build_ack
+from tests.service.backfill.ack_harness import AckHarness, RecordingTransport, build_ack
 from tests.service.ingest.ingest_harness import DAY, MINUTE, NOON, SECOND
 from tests.service.ingest.messages import (
     A,
@@ -30,9 +29,6 @@ from tests.service.ingest.messages import (
     prop,
     temperature,
 )
-
-if TYPE_CHECKING:
-    from tests.service.backfill.ack_harness import AckHarness
 
 pytestmark = pytest.mark.anyio
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,12 +10,9 @@ from hypothesis import strategies as st
 
 from meshfleet.service.backfill.acknowledger import SampleAcknowledger
 from meshfleet.service.ingest.parsed_batch import ParsedBatch
-from tests.service.backfill.ack_harness import TEMPERATURE, RecordingTransport
+from tests.service.backfill.ack_harness import TEMPERATURE, AckHarness, RecordingTransport
 from tests.service.ingest.ingest_harness import MINUTE, NOON, SECOND
 from tests.service.ingest.messages import A, B, D, E, mac_to_number, temperature
-
-if TYPE_CHECKING:
-    from tests.service.backfill.ack_harness import AckHarness
 
 pytestmark = pytest.mark.anyio
 

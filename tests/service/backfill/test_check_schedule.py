@@ -8,13 +8,12 @@ import pytest
 
 from meshfleet.service.backfill.gap_check import check_due_gaps
 from meshfleet.service.backfill.gap_index import CheckSchedule
-from tests.service.backfill.ack_harness import TEMPERATURE, sample_time
+from tests.service.backfill.ack_harness import TEMPERATURE, AckHarness, sample_time
 from tests.service.ingest.ingest_harness import MINUTE
 from tests.service.ingest.messages import B, build_report
 
 if TYPE_CHECKING:
     from meshfleet.service.backfill.series import SeriesKey
-    from tests.service.backfill.ack_harness import AckHarness
 
 
 def build_key(device: int) -> SeriesKey:
@@ -26,7 +25,8 @@ def pop_devices(schedule: CheckSchedule, now: int) -> list[int]:
     schedule.advance(now)
     devices = []
     while (due := schedule.pop_due()) is not None:
-        devices.append(due[0][0])
+        device, *_ = due.key
+        devices.append(device)
     return devices
 
 

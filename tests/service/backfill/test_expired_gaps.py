@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
 from meshfleet.db.samples import SampleKind
 from meshfleet.service.backfill.gap_check import drop_expired_gaps
 from meshfleet.service.metric_table import add_backfill_metrics
-from tests.service.backfill.ack_harness import TEMPERATURE, assert_flushed, sample_time
+from tests.service.backfill.ack_harness import TEMPERATURE, AckHarness, assert_flushed, sample_time
 from tests.service.ingest.ingest_harness import DAY, MINUTE, NOON
 from tests.service.ingest.messages import E, mac_to_number, temperature
 from tests.service.metric_values import read_added_metrics
-
-if TYPE_CHECKING:
-    from tests.service.backfill.ack_harness import AckHarness
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("ack-15")]
 

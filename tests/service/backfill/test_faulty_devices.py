@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.service.backfill.ack_harness import TEMPERATURE, sample_time
+from tests.service.backfill.ack_harness import TEMPERATURE, AckHarness, sample_time
 from tests.service.ingest.ingest_harness import MINUTE, NOON
 from tests.service.ingest.messages import build_report, temperature
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.service.backfill.ack_harness import AckHarness
 
 pytestmark = [pytest.mark.anyio, pytest.mark.rule("ack-16")]
 

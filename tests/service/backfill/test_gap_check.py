@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.db.samples import SampleKind
+from meshfleet.db.samples import SampleKind, SampleQuery
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.service.backfill import store
 from meshfleet.service.backfill.gap_check import check_due_gaps
-from meshfleet.service.backfill.series import Gap
+from meshfleet.service.backfill.series import Gap, TimeRange
 from tests.service.backfill.ack_harness import TEMPERATURE, assert_flushed, sample_index, sample_time, to_rows
 from tests.service.ingest.ingest_harness import DAY, MINUTE, NOON, SECOND
 from tests.service.ingest.messages import B, D, E, build_report, mac_to_number
 
 if TYPE_CHECKING:
-    from meshfleet.db.samples import SampleQuery
     from meshfleet.db.samples.sample import SampleConsumer
     from tests.service.backfill.ack_harness import AckHarness
 
@@ -223,7 +222,7 @@ async def test_the_check_of_a_gap_that_was_merged_meanwhile_is_ignored(
     before = sqlite_harness.gaps
     assert sample_index(first.until) < before[0][1]
     sqlite_harness.acknowledger.update_gap(
-        TEMPERATURE, first, [(first.since, first.until)], sqlite_harness.ingest_harness.now
+        TEMPERATURE, first, [TimeRange(first.since, first.until)], sqlite_harness.ingest_harness.now
     )
     assert (sqlite_harness.gaps, sqlite_harness.complete_up_to) == (before, 0)
 
@@ -393,7 +392,7 @@ async def test_a_gap_without_a_series_is_ignored(harness: AckHarness) -> None:
     """Insert a row that the service never writes: an incomplete table must not prevent a start."""
 
     def insert_gap(connection: object) -> None:
-        store.upsert_series(connection, [], {TEMPERATURE: [(1, 2, 3, None)]})  # type: ignore[arg-type]
+        store.upsert_series(connection, [], {TEMPERATURE: [store.GapRow(1, 2, 3, None)]})  # type: ignore[arg-type]
 
     harness.ingest_harness.database.write_now(insert_gap)
     assert harness.load_series() == {}

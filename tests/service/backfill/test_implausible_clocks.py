@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -12,13 +11,10 @@ from hypothesis import strategies as st
 from meshfleet.service.backfill.acknowledger import ImplausibleClocks
 from meshfleet.service.backfill.series import Gap, SeriesState, complete_up_to
 from tests.row_tables import each_row
-from tests.service.backfill.ack_harness import TEMPERATURE, sample_time
+from tests.service.backfill.ack_harness import TEMPERATURE, AckHarness, sample_time
 from tests.service.backfill.test_series import FIRST, HOUR, MINUTE, SECOND
 from tests.service.ingest.ingest_harness import DAY, NOON
 from tests.service.ingest.messages import A, mac_to_number, temperature
-
-if TYPE_CHECKING:
-    from tests.service.backfill.ack_harness import AckHarness
 
 MAX_SERIES = 20_000
 """Maximum number of tracked series with implausible clocks."""

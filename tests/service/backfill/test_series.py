@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from copy import deepcopy
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from meshfleet.service.backfill.series import Gap, SeriesState, complete_up_to, find_gaps
+from meshfleet.db.samples import StoredSample
+from meshfleet.service.backfill.series import Gap, SeriesState, TimeRange, complete_up_to, find_gaps
 from tests.row_tables import each_row
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 FIRST = 1_700_000_000_000
@@ -61,10 +58,8 @@ class SeriesModel:
         for _ in range(300):
             before = list_gaps(self.series)
             for gap in list(self.series.gaps or ()):
-                remaining = list(
-                    find_gaps(sample for sample in stored if gap.since <= sample[0] <= gap.until)
-                )
-                self.series.replace_gap(gap, remaining, now)
+                within = [sample for sample in stored if gap.since <= sample[0] <= gap.until]
+                self.series.replace_gap(gap, find_gaps_of(*within), now)
             if list_gaps(self.series) == before:
                 return
         raise AssertionError("the checks do not end")
@@ -201,7 +196,7 @@ def test_256_consecutive_missing_samples_are_not_detected() -> None:
 def recheck_gaps(series: SeriesState, now: int) -> None:
     """Check all gaps at a time at which nothing of them has arrived."""
     for gap in list(series.gaps or ()):
-        series.replace_gap(gap, [(gap.since, gap.until)], now)
+        series.replace_gap(gap, [TimeRange(gap.since, gap.until)], now)
 
 
 @pytest.mark.rule("ack-16", "ack-26")
@@ -374,9 +369,9 @@ def test_gaps_merged_after_a_check_are_not_checked_again_at_once() -> None:
     series.append(FIRST + 200 * MINUTE, 200, FIRST)
     assert series.gaps is not None
     (gap,) = series.gaps
-    series.replace_gap(
-        gap, [(FIRST + index * MINUTE, FIRST + (index + 2) * MINUTE) for index in range(0, 200, 2)], now
-    )
+    minutes = range(0, 200, 2)
+    ranges = [TimeRange(FIRST + start * MINUTE, FIRST + (start + 2) * MINUTE) for start in minutes]
+    series.replace_gap(gap, ranges, now)
     assert len(series.gaps or ()) == MAX_GAPS
     assert not any(gap.is_due(now + SECOND) for gap in series.gaps or ())
 
@@ -390,5 +385,6 @@ def test_find_gaps_returns_the_ranges_between_nonconsecutive_samples() -> None:
     assert find_gaps_of((1, 7), (2, 7)) == [(1, 2)]
 
 
-def find_gaps_of(*samples: tuple[int, int]) -> Iterable[tuple[int, int]]:
-    return list(find_gaps(samples))
+def find_gaps_of(*samples: tuple[int, int]) -> list[TimeRange]:
+    """Find the gaps between samples, each given by its time and seq."""
+    return list(find_gaps(StoredSample(time, 1, 0x8800, seq, 0, None, None, None) for time, seq in samples))

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from meshfleet.errors import TooManyAttempts
 from meshfleet.protocol.ids import Mac, ModelNumber, Version
-from meshfleet.rest.devices import Summary
+from meshfleet.rest.devices import Share, Summary
 from meshfleet.service.devices import summary
 from meshfleet.service.devices.model import DeviceFilter, DeviceObservation, format_base_version
 from meshfleet.service.devices.summary import SummaryCache
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from meshfleet.db import Database
-    from meshfleet.rest.devices import Share
     from tests.service.devices.fleets import FleetMember
 
 

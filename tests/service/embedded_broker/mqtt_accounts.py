@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 from argon2 import PasswordHasher
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from meshfleet.protocol.ids import Mac
-from meshfleet.rest.accounts import Role
+from meshfleet.rest.accounts import AuditRow, Role
 from meshfleet.service.accounts import api_key_store, user_store
 from meshfleet.service.accounts.bearer import BearerAuthenticator, TokenSigner
 from meshfleet.service.accounts.login import Logins
@@ -27,10 +27,7 @@ from tests.mqtt.broker.running_broker import Clock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from sqlalchemy import Connection
-
     from meshfleet.db import Database
-    from meshfleet.rest.accounts import AuditRow
 
 PASSWORD = "correct-horse-battery"  # noqa: S105 # a password of the tests
 WEAK_HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)

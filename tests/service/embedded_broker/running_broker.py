@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING, Self
 
-from meshfleet.mqtt.broker import take_ownership
+from meshfleet.mqtt.broker import ReportBatch, take_ownership
 from meshfleet.mqtt.codec.packets import Connack, Connect, ConnectReturnCode, Suback, Subscribe
 from meshfleet.service.embedded_broker.endpoint import EmbeddedBroker
 from meshfleet.service.embedded_broker.listeners import MqttListener
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meshfleet.db import Database
-    from meshfleet.mqtt.broker import ReportBatch
     from tests.service.embedded_broker.mqtt_accounts import Credentials, MqttAccounts
 
 

@@ -14,12 +14,11 @@ from meshfleet.rest.accounts import Login, Role
 from meshfleet.service.accounts import api_key_store
 from meshfleet.service.embedded_broker.authentication import AccountAuthenticator
 from meshfleet.service.embedded_broker.denied_access import DeniedAccessLog
-from tests.service.embedded_broker.mqtt_accounts import PASSWORD, Credentials, database_outage
+from tests.service.embedded_broker.mqtt_accounts import PASSWORD, Credentials, MqttAccounts, database_outage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.service.embedded_broker.mqtt_accounts import MqttAccounts
 
 pytestmark = pytest.mark.anyio
 

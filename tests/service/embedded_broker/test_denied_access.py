@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from meshfleet.mqtt.broker import Account, AccountKind
 from meshfleet.mqtt.codec.packets import Connack, Publish, Suback, Subscribe, Will
 from meshfleet.rest.accounts import Role
 from meshfleet.service.embedded_broker.denied_access import DeniedAccessLog, insert_denied_access
-from tests.service.embedded_broker.mqtt_accounts import database_outage
+from tests.service.embedded_broker.mqtt_accounts import MqttAccounts, database_outage
 from tests.service.embedded_broker.running_broker import RunningBroker, until
-
-if TYPE_CHECKING:
-    from tests.service.embedded_broker.mqtt_accounts import MqttAccounts
 
 pytestmark = pytest.mark.anyio
 

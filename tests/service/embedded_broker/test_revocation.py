@@ -12,13 +12,12 @@ from meshfleet.mqtt.codec.packets import Connack, ConnectReturnCode, Disconnect,
 from meshfleet.rest.accounts import Role
 from meshfleet.service.audit import log as audit
 from meshfleet.service.gateways import store as gateways
-from tests.service.embedded_broker.mqtt_accounts import database_outage
+from tests.service.embedded_broker.mqtt_accounts import Credentials, MqttAccounts, database_outage
 from tests.service.embedded_broker.running_broker import RunningBroker, build_connect, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from tests.service.embedded_broker.mqtt_accounts import Credentials, MqttAccounts
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from sqlalchemy import select
+from sqlalchemy import Select, select
 
 from meshfleet.db.samples import SampleKind, SampleQuery, StoredSample, open_sample_store
 from meshfleet.db.tables import device, device_state, foreign_name, reading_journal, reject
@@ -19,8 +19,6 @@ from tests.service.ingest.messages import D, mac_to_number
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
-
-    from sqlalchemy import Select
 
     from meshfleet.db import Database
     from meshfleet.mqtt.codec.packets import Publish

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from meshfleet.db.samples import SampleKind
 from meshfleet.db.tables import label
@@ -15,17 +15,14 @@ from meshfleet.errors import DatabaseUnavailable
 from meshfleet.mqtt.broker import ReportBatch
 from meshfleet.mqtt.broker.store import PendingChanges
 from meshfleet.service.metric_table import add_ingest_metrics
-from tests.service.ingest.ingest_harness import MINUTE, NOON, build_batch
+from tests.service.ingest.ingest_harness import MINUTE, NOON, IngestHarness, build_batch
 from tests.service.ingest.messages import D, E, heartbeat, link, temperature
 from tests.service.metric_values import read_added_metrics
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import Connection
-
     from meshfleet.mqtt.codec.packets import Publish
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = pytest.mark.anyio
 

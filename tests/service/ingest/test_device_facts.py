@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.service.ingest.ingest_harness import MINUTE, NOON
+from tests.service.ingest.ingest_harness import MINUTE, NOON, IngestHarness
 from tests.service.ingest.messages import build_report, prop
-
-if TYPE_CHECKING:
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = pytest.mark.anyio
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from meshfleet.protocol.ids import Mac
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import DeviceObservation
-from tests.service.ingest.ingest_harness import MINUTE, NOON, SECOND
+from tests.service.ingest.ingest_harness import MINUTE, NOON, SECOND, IngestHarness
 from tests.service.ingest.messages import A, B, D, dfu, heartbeat, mac_to_number, prop, temperature
-
-if TYPE_CHECKING:
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = pytest.mark.anyio
 

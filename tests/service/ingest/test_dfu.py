@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from meshfleet.db.samples import SampleKind
-from tests.service.ingest.ingest_harness import MINUTE, NOON
+from tests.service.ingest.ingest_harness import MINUTE, NOON, IngestHarness
 from tests.service.ingest.messages import A, B, D, P, Q, dfu, heartbeat, link, mac_to_number, temperature
-
-if TYPE_CHECKING:
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = pytest.mark.anyio
 

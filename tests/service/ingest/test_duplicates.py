@@ -8,13 +8,12 @@ import pytest
 
 from meshfleet.db.samples import NO_SEQ, SampleKind
 from meshfleet.mqtt.codec.packets import Publish
-from tests.service.ingest.ingest_harness import NOON
+from tests.service.ingest.ingest_harness import NOON, IngestHarness
 from tests.service.ingest.messages import B, E, build_report, mac_to_number, temperature
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = pytest.mark.anyio
 

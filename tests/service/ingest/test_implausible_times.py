@@ -9,7 +9,7 @@ import pytest
 from meshfleet.db.samples import NO_SEQ, ClockFlag, SampleExtras, SampleKind, StoredSample
 from meshfleet.mqtt.codec.packets import Publish
 from meshfleet.service.presence.gateway_clocks import GatewayClocks
-from tests.service.ingest.ingest_harness import DAY, MINUTE, NOON, SECOND
+from tests.service.ingest.ingest_harness import DAY, MINUTE, NOON, SECOND, IngestHarness
 from tests.service.ingest.messages import (
     A,
     B,
@@ -28,7 +28,6 @@ from tests.service.ingest.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,11 +18,8 @@ from meshfleet.protocol.ids import IdentifierName
 from meshfleet.protocol.topics import AnyIdentifier, ReportTopic
 from tests.examples import examples
 from tests.protocol import strategies
-from tests.service.ingest.ingest_harness import DAY, MINUTE, NOON
+from tests.service.ingest.ingest_harness import DAY, MINUTE, NOON, IngestHarness
 from tests.service.ingest.messages import format_time
-
-if TYPE_CHECKING:
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = pytest.mark.anyio
 

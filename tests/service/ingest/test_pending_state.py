@@ -13,7 +13,7 @@ from meshfleet.protocol.ids import Mac
 from meshfleet.service.devices import listing, registry
 from meshfleet.service.devices.model import DeviceFilter, SortOrder
 from tests.examples import examples
-from tests.service.ingest.ingest_harness import MINUTE, NOON, SECOND
+from tests.service.ingest.ingest_harness import MINUTE, NOON, SECOND, IngestHarness
 from tests.service.ingest.messages import (
     A,
     B,
@@ -32,7 +32,6 @@ from tests.service.ingest.messages import (
 
 if TYPE_CHECKING:
     from meshfleet.mqtt.codec.packets import Publish
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 

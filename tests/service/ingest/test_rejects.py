@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.mqtt.codec.packets import OversizedPublish, Publish
 from meshfleet.service.ingest.rejects import MAX_REJECTS
-from tests.service.ingest.ingest_harness import MINUTE, NOON, SECOND
+from tests.service.ingest.ingest_harness import MINUTE, NOON, SECOND, IngestHarness
 from tests.service.ingest.messages import (
     A,
     B,
@@ -20,9 +18,6 @@ from tests.service.ingest.messages import (
     mac_to_number,
     temperature,
 )
-
-if TYPE_CHECKING:
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = pytest.mark.anyio
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
 
-from meshfleet.db.samples import NO_SEQ, SampleExtras, SampleKind
+from meshfleet.db.samples import NO_SEQ, SampleExtras, SampleKind, StoredSample
 from meshfleet.protocol.identifiers.numbers import identifier_to_int
 from meshfleet.protocol.ids import Identifier, IdentifierName
-from tests.service.ingest.ingest_harness import NOON
+from tests.service.ingest.ingest_harness import NOON, IngestHarness
 from tests.service.ingest.messages import A, build_raw_report, build_report, mac_to_number, prop
-
-if TYPE_CHECKING:
-    from meshfleet.db.samples import StoredSample
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = pytest.mark.anyio
 

@@ -13,13 +13,12 @@ from meshfleet.errors import DatabaseUnavailable
 from meshfleet.service.ingest.pipeline import DEFAULT_TIMINGS, IngestTimings
 from meshfleet.service.readiness import Readiness
 from tests.service.embedded_broker.running_broker import until
-from tests.service.ingest.ingest_harness import NOON, build_batch
+from tests.service.ingest.ingest_harness import NOON, IngestHarness, build_batch
 from tests.service.ingest.messages import heartbeat, temperature
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = pytest.mark.anyio
 

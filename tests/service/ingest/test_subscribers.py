@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.service.ingest.ingest_harness import NOON, SECOND
+from tests.service.ingest.ingest_harness import NOON, SECOND, IngestHarness
 from tests.service.ingest.messages import D, heartbeat, mac_to_number, temperature
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
     from meshfleet.service.ingest.pending_state import PendingStates
-    from tests.service.ingest.ingest_harness import IngestHarness
 
 pytestmark = pytest.mark.anyio
 

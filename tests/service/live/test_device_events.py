@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import text
 
 from meshfleet.protocol.ids import Mac, mac_to_int
-from meshfleet.rest.accounts import Role
-from meshfleet.service.actor import COMMAND_LINE, Actor
+from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.gateways import store
 from meshfleet.service.gateways.traffic import GatewayTraffic
 from meshfleet.service.live.device_events import DeviceEvents, GatewayChange
 from meshfleet.service.live.filters import EventFilter
 from meshfleet.service.live.hub import EventHub
-from meshfleet.service.live.subscriber import LiveSubscriber
 from tests.row_tables import each_row
 from tests.service.ingest.messages import A, B, D, E, heartbeat
+from tests.service.live.hub_subscriber import read_events, subscribe
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
+    from meshfleet.service.live.subscriber import LiveSubscriber
     from tests.service.live.live_service import LiveService
 
 pytestmark = pytest.mark.anyio
@@ -30,21 +29,6 @@ pytestmark = pytest.mark.anyio
 
 def _number(mac: str) -> int:
     return mac_to_int(Mac(mac))
-
-
-def _subscribe(hub: EventHub, event_filter: EventFilter) -> LiveSubscriber:
-    actor = Actor(name="a", role=Role.VIEWER, kind="user")
-    subscriber = LiveSubscriber(lambda event: event.body + b"\n", actor, "token")
-    hub.add(subscriber)
-    hub.subscribe(subscriber, event_filter)
-    return subscriber
-
-
-async def _read_events(subscriber: LiveSubscriber) -> list[Any]:
-    async with asyncio.timeout(30):
-        chunk = await subscriber.next_chunk()
-    assert chunk is not None
-    return [json.loads(line) for line in chunk.splitlines()]
 
 
 @pytest.mark.rule("rest-146")
@@ -109,10 +93,10 @@ async def test_a_gateway_that_disconnects_and_is_renamed_is_published_with_its_d
     _claim(sqlite_database, A)
     hub = EventHub(lambda: 0)
     devices = DeviceEvents(hub, sqlite_database, GatewayTraffic(lambda: 0), lambda: 0)
-    subscriber = _subscribe(hub, EventFilter(types=frozenset({"gateway"})))
+    subscriber = subscribe(hub, EventFilter(types=frozenset({"gateway"})))
     devices.gateway_changed(_number(A), devices=range(50))
     devices.mark_gateways_changed({_number(A): GatewayChange("renamed")})
-    (event,) = await _run_and_read_events(devices, subscriber)
+    (event,) = await _run_andread_events(devices, subscriber)
     assert (event["data"]["cause"], event["data"]["devices"]) == ("disconnected", 50)
     sqlite_database.close()
 
@@ -121,14 +105,14 @@ async def test_gateway_changes_are_kept_while_the_database_fails(sqlite_database
     _claim(sqlite_database, A)
     hub = EventHub(lambda: 0)
     devices = DeviceEvents(hub, sqlite_database, GatewayTraffic(lambda: 0), lambda: 0)
-    subscriber = _subscribe(hub, EventFilter(types=frozenset({"gateway"})))
+    subscriber = subscribe(hub, EventFilter(types=frozenset({"gateway"})))
     sqlite_database.write_now(lambda connection: connection.execute(_rename_table("gateway", "gateway_away")))
     run_task = asyncio.create_task(devices.run())
-    device_subscriber = _subscribe(hub, EventFilter(types=frozenset({"device"})))
+    device_subscriber = subscribe(hub, EventFilter(types=frozenset({"device"})))
     devices.gateway_changed(_number(A), devices=range(50))
-    assert (await _read_events(device_subscriber))[0]["type"] == "resync", "the database has not failed yet"
+    assert (await read_events(device_subscriber))[0]["type"] == "resync", "the database has not failed yet"
     sqlite_database.write_now(lambda connection: connection.execute(_rename_table("gateway_away", "gateway")))
-    (event,) = await _read_events(subscriber)
+    (event,) = await read_events(subscriber)
     run_task.cancel()
     assert (event["type"], event["data"]["devices"]) == ("gateway", 50)
     sqlite_database.close()
@@ -151,11 +135,11 @@ async def test_a_failing_source_causes_a_resync_and_does_not_affect_others(
 
     hub.add_source(fail_once)
     hub.add_source(publish)
-    subscriber = _subscribe(hub, EventFilter(types=frozenset({"report"})))
+    subscriber = subscribe(hub, EventFilter(types=frozenset({"report"})))
     hub.publish("report", {"n": 1})
     values: list[Any] = []
     for _ in range(100):
-        values += [event["data"].get("n", event["type"]) for event in await _read_events(subscriber)]
+        values += [event["data"].get("n", event["type"]) for event in await read_events(subscriber)]
         if values[:3] == [1, "resync", 2]:
             break
     assert values[:3] == [1, "resync", 2]
@@ -165,17 +149,17 @@ async def test_a_failing_source_causes_a_resync_and_does_not_affect_others(
 @pytest.mark.rule("rest-156")
 async def test_a_filter_on_resyncs_matches_every_loss_and_nothing_else() -> None:
     hub = EventHub(lambda: 0)
-    subscriber = _subscribe(hub, EventFilter(types=frozenset({"resync"})))
-    _subscribe(hub, EventFilter())
+    subscriber = subscribe(hub, EventFilter(types=frozenset({"resync"})))
+    subscribe(hub, EventFilter())
     hub.publish("report", {})
     hub.publish_loss("device", "one")
     hub.publish_loss("report", "two")
-    assert [event["data"]["reason"] for event in await _read_events(subscriber)] == ["one", "two"]
+    assert [event["data"]["reason"] for event in await read_events(subscriber)] == ["one", "two"]
 
 
-async def _run_and_read_events(devices: DeviceEvents, subscriber: LiveSubscriber) -> list[Any]:
+async def _run_andread_events(devices: DeviceEvents, subscriber: LiveSubscriber) -> list[Any]:
     run_task = asyncio.create_task(devices.run())
-    events = await _read_events(subscriber)
+    events = await read_events(subscriber)
     run_task.cancel()
     return events
 

@@ -13,13 +13,12 @@ import pytest
 
 from meshfleet.service.live.live_events import LIVE_TIMINGS, MAX_SUBSCRIBERS_PER_ACCOUNT
 from tests.service.ingest.messages import temperature
-from tests.service.live.live_service import QUICK, run_live_service
+from tests.service.live.live_service import QUICK, LiveService, run_live_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from meshfleet.db import Database
-    from tests.service.live.live_service import LiveService
 
 LARGE = "x" * 60_000
 MASK = b"\0\0\0\0"

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from meshfleet.errors import TooManySubscriptions
-from meshfleet.rest.accounts import Role
-from meshfleet.service.actor import Actor
 from meshfleet.service.live.event import PublishedEvent
-from meshfleet.service.live.filters import EventFilter, FilterIndex, Interest
+from meshfleet.service.live.filters import EventFilter, Interest
 from meshfleet.service.live.hub import MAX_QUEUED_BYTES, MAX_QUEUED_BYTES_PER_ACCOUNT, EventHub
 from meshfleet.service.live.replay import CoverageTracker
-from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES, LiveSubscriber
+from meshfleet.service.live.subscriber import (
+    MAX_BACKLOG_BYTES,
+    FilterIndex,
+    LiveSubscriber,
+    SubscriberAccount,
+)
 from meshfleet.service.live.websocket import TokenBucket
 from tests.row_tables import each_row
+from tests.service.live.hub_subscriber import new_subscriber, read_events, subscribe
 
 if TYPE_CHECKING:
     from tests.service.live.live_service import LiveService
@@ -29,29 +32,11 @@ REPORTS = EventFilter(types=REPORT)
 MIB = 1 << 20
 
 
-def _subscribe(
-    hub: EventHub, *filters: EventFilter, account: str = "a", after: str | None = None
-) -> LiveSubscriber:
-    actor = Actor(name=account, role=Role.VIEWER, kind="user")
-    subscriber = LiveSubscriber(lambda event: event.body + b"\n", actor, "token")
-    hub.add(subscriber)
-    for event_filter in filters:
-        hub.subscribe(subscriber, event_filter, after)
-    return subscriber
-
-
-async def _read_events(subscriber: LiveSubscriber) -> list[Any]:
-    async with asyncio.timeout(30):
-        chunk = await subscriber.next_chunk()
-    assert chunk is not None
-    return [json.loads(line) for line in chunk.splitlines()]
-
-
 async def _read_values(subscriber: LiveSubscriber, last: int) -> list[Any]:
     """Read the values of events until the last one."""
     values: list[Any] = []
     for _ in range(1000):
-        values += [event["data"].get("n", event["type"]) for event in await _read_events(subscriber)]
+        values += [event["data"].get("n", event["type"]) for event in await read_events(subscriber)]
         if values[-1] == last:
             return values
     raise AssertionError(f"it ends with {values[-1]}")
@@ -77,10 +62,10 @@ async def test_only_filters_on_the_device_or_gateway_of_an_event_are_checked() -
     hub = EventHub(lambda: 0)
     checked: list[int] = []
     for each in range(100):
-        _subscribe(hub, _CountingFilter(devices=frozenset({each}), checked=checked))
+        subscribe(hub, _CountingFilter(devices=frozenset({each}), checked=checked))
     for each in range(100, 200):
-        _subscribe(hub, _CountingFilter(gateways=frozenset({each}), checked=checked))
-    all_reports = _subscribe(hub, REPORTS)
+        subscribe(hub, _CountingFilter(gateways=frozenset({each}), checked=checked))
+    all_reports = subscribe(hub, REPORTS)
     for number in range(50):
         hub.publish("report", {"n": number}, device=7, gateway=107)
     assert await _read_values(all_reports, 49) == list(range(50))
@@ -118,7 +103,7 @@ def test_the_index_finds_exactly_the_matching_filters_until_they_are_removed(
     filters: list[dict[str, Any]] = [{}]
     for name, values in choices.items():
         filters = [{**fields, name: value} for fields in filters for value in values]
-    index, subscriber = FilterIndex(), _new_subscriber()
+    index, subscriber = FilterIndex(), new_subscriber()
     for fields in filters:
         index.add(subscriber, EventFilter(**fields))
     published = PublishedEvent(**{"type": event["about"], **event}, number=1, id="x", body=b"", at=0)
@@ -136,18 +121,12 @@ def test_the_objects_named_by_an_account_are_limited() -> None:
     index = FilterIndex()
     starts = range(0, 50_000, 1000)
     for start in starts:
-        index.add(_new_subscriber(), EventFilter(devices=frozenset(range(start, start + 1000))))
+        index.add(new_subscriber(), EventFilter(devices=frozenset(range(start, start + 1000))))
     one_more = EventFilter(gateways=frozenset({1}))
     with pytest.raises(TooManySubscriptions):
-        index.add(_new_subscriber(), one_more)
-    index.add(_new_subscriber("b"), one_more)
-    index.add(_new_subscriber(), REPORTS)
-
-
-def _new_subscriber(account: str = "a") -> LiveSubscriber:
-    return LiveSubscriber(
-        lambda event: event.body, Actor(name=account, role=Role.VIEWER, kind="user"), "token"
-    )
+        index.add(new_subscriber(), one_more)
+    index.add(new_subscriber("b"), one_more)
+    index.add(new_subscriber(), REPORTS)
 
 
 # Queues
@@ -156,8 +135,8 @@ def _new_subscriber(account: str = "a") -> LiveSubscriber:
 @pytest.mark.rule("rest-156")
 async def test_the_queues_of_one_account_are_limited_and_others_are_unaffected() -> None:
     hub = EventHub(lambda: 0)
-    slow = [_subscribe(hub, REPORTS) for _ in range(20)]
-    other = _subscribe(hub, REPORTS, account="b")
+    slow = [subscribe(hub, REPORTS) for _ in range(20)]
+    other = subscribe(hub, REPORTS, account="b")
     for number in range(3):
         hub.publish("report", {"n": number, "filling": "x" * MIB})
         await _wait_for_delivery(hub)
@@ -169,8 +148,8 @@ async def test_the_queues_of_one_account_are_limited_and_others_are_unaffected()
 @pytest.mark.rule("rest-156")
 async def test_all_queues_together_are_limited_and_short_ones_are_kept() -> None:
     hub = EventHub(lambda: 0)
-    slow = [_subscribe(hub, REPORTS, account=f"{each}") for each in range(40)]
-    other = _subscribe(hub, EventFilter(types=frozenset({"device"})), account="modest")
+    slow = [subscribe(hub, REPORTS, account=f"{each}") for each in range(40)]
+    other = subscribe(hub, EventFilter(types=frozenset({"device"})), account="modest")
     hub.publish("device", {"n": 1})
     for number in range(3):
         hub.publish("report", {"n": number, "filling": "x" * MIB})
@@ -181,15 +160,15 @@ async def test_all_queues_together_are_limited_and_short_ones_are_kept() -> None
 
 async def test_bytes_being_written_count_as_queued() -> None:
     hub = EventHub(lambda: 0)
-    subscriber = _subscribe(hub, REPORTS)
+    subscriber = subscribe(hub, REPORTS)
     hub.publish("report", {"n": 0, "filling": "x" * MIB})
-    await _read_events(subscriber)
+    await read_events(subscriber)
     assert subscriber.queued_bytes > MIB
 
 
 async def _wait_for_delivery(hub: EventHub) -> None:
     """Wait until all published events are delivered."""
-    job_subscriber = _subscribe(hub, EventFilter(types=frozenset({"job"})), account="witness")
+    job_subscriber = subscribe(hub, EventFilter(types=frozenset({"job"})), account="witness")
     hub.publish("job", {"n": 0})
     await _read_values(job_subscriber, 0)
     hub.remove(job_subscriber)
@@ -204,7 +183,7 @@ async def test_a_long_replay_does_not_block_the_event_loop() -> None:
     for number in range(20_000):
         hub.publish("report", {"n": number}, device=number % 100)
     loop_turns = 0
-    resumed = _subscribe(hub, EventFilter(types=REPORT, devices=frozenset({7})), after=first_id)
+    resumed = subscribe(hub, EventFilter(types=REPORT, devices=frozenset({7})), after=first_id)
     read_task = asyncio.create_task(_read_values(resumed, 19_907))
     while not read_task.done():
         loop_turns += 1
@@ -218,7 +197,7 @@ async def test_live_events_follow_the_replayed_ones() -> None:
     first_id = await _publish_first(hub)
     for number in range(5000):
         hub.publish("report", {"n": number})
-    resumed = _subscribe(hub, REPORTS, after=first_id)
+    resumed = subscribe(hub, REPORTS, after=first_id)
     hub.publish("report", {"n": 5000})
     await _wait_for_delivery(hub)
     assert await _read_values(resumed, 5000) == list(range(5001))
@@ -227,7 +206,7 @@ async def test_live_events_follow_the_replayed_ones() -> None:
 async def test_an_existing_subscription_is_not_replayed() -> None:
     hub = EventHub(lambda: 0)
     first_id = await _publish_first(hub)
-    subscriber = _subscribe(hub, REPORTS)
+    subscriber = subscribe(hub, REPORTS)
     hub.publish("report", {"n": 1})
     hub.subscribe(subscriber, REPORTS, first_id)
     hub.publish("report", {"n": 2})
@@ -241,7 +220,7 @@ async def test_overlapping_subscriptions_are_resumed_without_duplicates() -> Non
     for number in range(10):
         hub.publish("report", {"n": number}, device=number % 2, gateway=5)
     narrow = [EventFilter(types=REPORT, devices=frozenset({each})) for each in (0, 1)]
-    resumed = _subscribe(
+    resumed = subscribe(
         hub, narrow[0], EventFilter(types=REPORT, gateways=frozenset({5})), narrow[1], after=first_id
     )
     hub.publish("report", {"n": 10}, device=0, gateway=5)
@@ -255,7 +234,7 @@ async def test_ending_a_subscription_during_its_replay_does_not_affect_others() 
     for number in range(10):
         hub.publish("report", {"n": number}, device=1)
     narrow = EventFilter(types=REPORT, devices=frozenset({1}))
-    resumed = _subscribe(hub, narrow, REPORTS, after=first_id)
+    resumed = subscribe(hub, narrow, REPORTS, after=first_id)
     hub.unsubscribe(resumed, narrow)
     hub.publish("report", {"n": 10})
     assert await _read_values(resumed, 10) == list(range(11))
@@ -267,7 +246,7 @@ async def test_a_replay_that_exceeds_the_queue_causes_a_resync_followed_by_live_
     first_id = await _publish_first(hub)
     for number in range(MAX_BACKLOG_BYTES // MIB + 2):
         hub.publish("report", {"n": number, "filling": "x" * MIB})
-    resumed = _subscribe(hub, REPORTS, after=first_id)
+    resumed = subscribe(hub, REPORTS, after=first_id)
     hub.publish("report", {"n": 99})
     assert await _read_values(resumed, 99) == ["resync", 99]
 
@@ -278,8 +257,8 @@ async def test_an_account_with_many_replays_does_not_delay_others() -> None:
     for number in range(20_000):
         hub.publish("report", {"n": number}, device=number)
     filters = [EventFilter(types=REPORT, devices=frozenset({10**6 + each})) for each in range(50)]
-    demanding = _subscribe(hub, *filters, after=first_id)
-    other = _subscribe(
+    demanding = subscribe(hub, *filters, after=first_id)
+    other = subscribe(
         hub, EventFilter(types=REPORT, devices=frozenset({19_999})), account="b", after=first_id
     )
     assert await _read_values(other, 19_999) == [19_999]
@@ -288,9 +267,9 @@ async def test_an_account_with_many_replays_does_not_delay_others() -> None:
 
 async def _publish_first(hub: EventHub) -> str:
     """Publish an event and return its id; later reports are kept for a replay."""
-    subscriber = _subscribe(hub, REPORTS, account="first")
+    subscriber = subscribe(hub, REPORTS, account="first")
     hub.publish("report", {"n": -1})
-    (event,) = await _read_events(subscriber)
+    (event,) = await read_events(subscriber)
     hub.remove(subscriber)
     event_id: str = event["id"]
     return event_id
@@ -299,11 +278,11 @@ async def _publish_first(hub: EventHub) -> str:
 def test_released_filters_are_not_displaced_by_another_account() -> None:
     coverage = CoverageTracker([Interest("report")])
     coverage.add(REPORTS, 0)
-    coverage.release(REPORTS, ("user", "a"), now=0.0)
+    coverage.release(REPORTS, SubscriberAccount("user", "a"), now=0.0)
     for each in range(300):
         event_filter = EventFilter(devices=frozenset({each}), types=frozenset({"device"}))
         coverage.add(event_filter, 0)
-        coverage.release(event_filter, ("user", "greedy"), now=1.0 + each)
+        coverage.release(event_filter, SubscriberAccount("user", "greedy"), now=1.0 + each)
     coverage.drop_expired(100.0)
     assert coverage.covers(REPORTS, 0)
 

@@ -18,13 +18,12 @@ from meshfleet.service.live.subscriber import LiveSubscriber
 from tests.mqtt.broker.running_broker import Clock
 from tests.service.http.running_service import PASSWORD
 from tests.service.ingest.messages import temperature
-from tests.service.live.live_service import run_live_service
+from tests.service.live.live_service import LiveService, run_live_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meshfleet.db import Database
-    from tests.service.live.live_service import LiveService
 
 HALF_AN_HOUR = 1800.0
 

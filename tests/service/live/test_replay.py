@@ -9,11 +9,10 @@ import pytest
 from meshfleet.protocol.ids import Mac, mac_to_int
 from tests.row_tables import each_row
 from tests.service.ingest.messages import D, E, temperature
-from tests.service.live.live_service import run_live_service
+from tests.service.live.live_service import LiveService, run_live_service
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
-    from tests.service.live.live_service import LiveService
 
 
 def _resume_and_read_values(service: LiveService, after: str, count: int, **filters: Any) -> list[Any]:

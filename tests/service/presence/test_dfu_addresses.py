@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from meshfleet.protocol.ids import Mac
@@ -11,10 +9,7 @@ from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import DeviceObservation
 from tests.service.ingest.ingest_harness import DAY, NOON, SECOND
 from tests.service.ingest.messages import A, D, E, dfu, heartbeat, mac_to_number, temperature
-from tests.service.presence.stored_presence_harness import connect_with_devices
-
-if TYPE_CHECKING:
-    from tests.service.presence.stored_presence_harness import StoredPresenceHarness
+from tests.service.presence.stored_presence_harness import StoredPresenceHarness, connect_with_devices
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from meshfleet.service.presence.store import PresenceSnapshot
+from meshfleet.service.presence.store import ConnectedDevice, PresenceSnapshot
 from tests.examples import examples
 from tests.service.ingest.messages import dfu, heartbeat, mac_to_number, temperature
 from tests.service.presence.presence_harness import HOUR, MINUTE, SECOND, PresenceHarness
@@ -38,10 +38,10 @@ class PresenceModel(RuleBasedStateMachine):
     )
     def start(self, external_broker: bool, snapshot_rows: list[tuple[str, str | None]]) -> None:  # noqa: FBT001 # drawn by Hypothesis
         rows = {
-            device: (mac_to_number(device), gateway and mac_to_number(gateway), None)
+            device: ConnectedDevice(mac_to_number(device), mac_to_number(gateway) if gateway else None, None)
             for device, gateway in snapshot_rows
         }
-        snapshot = PresenceSnapshot({mac_to_number(each) for each in GATEWAYS[:1]}, list(rows.values()))  # type: ignore[arg-type] # None is passed on
+        snapshot = PresenceSnapshot({mac_to_number(each) for each in GATEWAYS[:1]}, list(rows.values()))
         self.harness = PresenceHarness(external_broker=external_broker, snapshot=snapshot)
         self.external_broker = external_broker
         self.connected_devices = dict.fromkeys((mac_to_number(each) for each in rows), True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -11,10 +10,7 @@ from meshfleet.service.metric_table import add_presence_metrics
 from tests.service.ingest.ingest_harness import SECOND
 from tests.service.ingest.messages import A, B, D, E, heartbeat, mac_to_number
 from tests.service.metric_values import read_added_metrics
-from tests.service.presence.stored_presence_harness import connect_with_devices
-
-if TYPE_CHECKING:
-    from tests.service.presence.stored_presence_harness import StoredPresenceHarness
+from tests.service.presence.stored_presence_harness import StoredPresenceHarness, connect_with_devices
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshfleet.service.presence.store import PresenceSnapshot
+from meshfleet.service.presence.store import ConnectedDevice, PresenceSnapshot
 from tests.service.ingest.messages import A, B, D, E, heartbeat, mac_to_number, temperature
 from tests.service.presence.presence_harness import (
     HOUR,
@@ -23,11 +23,11 @@ GRACE = 60
 def restart(*devices: tuple[str, str | None, int | None], external_broker: bool = False) -> PresenceHarness:
     """Restart with both gateways and these devices as connected, each with its gateway and interval."""
     rows = [
-        (mac_to_number(device), gateway and mac_to_number(gateway), interval)
+        ConnectedDevice(mac_to_number(device), mac_to_number(gateway) if gateway else None, interval)
         for device, gateway, interval in devices
     ]
-    rows += [(mac_to_number(each), None, MINUTE) for each in (A, B)]
-    snapshot = PresenceSnapshot({mac_to_number(A), mac_to_number(B)}, rows)  # type: ignore[arg-type] # None is passed on
+    rows += [ConnectedDevice(mac_to_number(each), None, MINUTE) for each in (A, B)]
+    snapshot = PresenceSnapshot({mac_to_number(A), mac_to_number(B)}, rows)
     return PresenceHarness(external_broker=external_broker, snapshot=snapshot)
 
 
@@ -136,7 +136,7 @@ def test_on_an_external_broker_a_gateway_is_not_kept_by_its_radio_at_another_one
     """Restart with a gateway that belonged to the other one, as devices do."""
     snapshot = PresenceSnapshot(
         {mac_to_number(A), mac_to_number(B)},
-        [(mac_to_number(A), mac_to_number(B), MINUTE), (mac_to_number(B), mac_to_number(B), MINUTE)],
+        [ConnectedDevice(mac_to_number(each), mac_to_number(B), MINUTE) for each in (A, B)],
     )
     harness = PresenceHarness(external_broker=True, snapshot=snapshot)
     harness.advance(600, HeartbeatSource(A, gateway=B), HeartbeatSource(B, gateway=B))

@@ -17,11 +17,10 @@ from meshfleet.service.presence import store
 from meshfleet.service.presence.changes import PresenceCause, PresenceChange
 from tests.service.ingest.ingest_harness import DAY, MINUTE, NOON, SECOND
 from tests.service.ingest.messages import A, B, D, E, heartbeat, mac_to_number, temperature
-from tests.service.presence.stored_presence_harness import connect_with_devices
+from tests.service.presence.stored_presence_harness import StoredPresenceHarness, connect_with_devices
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
-    from tests.service.presence.stored_presence_harness import StoredPresenceHarness
 
 pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
 

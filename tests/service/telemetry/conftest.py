@@ -9,12 +9,11 @@ import pytest
 from meshfleet.service.telemetry.chunked_read import ChunkSizes
 from tests.databases import fresh_database
 from tests.service.http.conftest import service, sqlite_of_module
-from tests.service.http.running_service import run_service
+from tests.service.http.running_service import RunningService, run_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.service.http.running_service import RunningService
 
 __all__ = ["service", "sqlite_of_module"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from meshfleet.db.samples.sample import ClockFlag, SampleExtras, SampleKind
+from meshfleet.db.samples.sample import ClockFlag, SampleConsumer, SampleExtras, SampleKind, SampleQuery
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.protocol.times import format_millis
 from tests.eventually import eventually
@@ -29,7 +29,6 @@ from tests.service.telemetry.sample_data import (
 )
 
 if TYPE_CHECKING:
-    from meshfleet.db.samples.sample import SampleConsumer, SampleQuery
     from tests.service.http.running_service import RunningService
 
 _PATIENCE = 60.0

@@ -35,7 +35,8 @@ def store_gaps(
     number = int(device.removeprefix("bmac-"), 16)
     rows = [(number, kind, identifier, newest, 7, unfilled) for kind, identifier in gaps]
     gaps_by_key = {
-        (number, kind, identifier): rows_of_series for (kind, identifier), rows_of_series in gaps.items()
+        (number, kind, identifier): [series_store.GapRow(*row) for row in rows_of_series]
+        for (kind, identifier), rows_of_series in gaps.items()
     }
     service.database.write_now(series_store.upsert_series, rows, gaps_by_key)
 

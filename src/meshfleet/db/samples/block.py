@@ -6,17 +6,16 @@ is written to its header when the block is read or stored.
 
 from __future__ import annotations
 
-from itertools import islice
-from typing import TYPE_CHECKING, Final
+from itertools import count, islice
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from meshfleet.db.samples.sample import StoredSample
+from meshfleet.db.samples.sample import SampleRow, StoredSample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from meshfleet.db.samples.sample import SampleRow
 
 _ARRAY_HEADER: Final = b"\xdd\0\0\0\0"
 """Header of an empty MessagePack array with a four-byte length."""
@@ -30,16 +29,22 @@ _encode = _encoder.encode
 _decode = msgspec.msgpack.Decoder(list[StoredSample]).decode
 
 
-BlockRow = tuple[int, int, int, int, bytearray]
-"""Row of a segment: device, index of the block among those of the device, time range, encoded samples.
+class BlockRow(NamedTuple):
+    """Row of a segment: one block with the encoded samples of a device."""
 
-The time range is the lowest and highest time that a sample of the block may have. The samples are a bytearray
-because for bytes SQLite's driver first searches for a registered adapter.
-"""
+    device: int
+    part: int
+    """Index of the block among the blocks of the device."""
+    first: int
+    """Lower bound of the sample times, in milliseconds since 1970."""
+    last: int
+    """Upper bound of the sample times, in milliseconds since 1970."""
+    samples: bytearray
+    """Encoded samples; not bytes, because for bytes SQLite's driver first searches for an adapter."""
 
 
 class Block:
-    """Block in memory. Samples can be appended to it."""
+    """Block in memory, to which samples are appended."""
 
     __slots__ = ("_data", "count")
 
@@ -71,11 +76,14 @@ def decode_block(block: bytes | bytearray) -> list[StoredSample]:
     return _decode(block)
 
 
-def encode_blocks(samples: Iterable[StoredSample]) -> Iterator[tuple[int, int, bytearray]]:
-    """Encode sorted samples as blocks. Yield each block after the times of its first and last sample."""
+def encode_blocks(device: int, samples: Iterable[StoredSample]) -> Iterator[BlockRow]:
+    """Encode the sorted samples of a device as blocks."""
     source = iter(samples)
-    while block := list(islice(source, MAX_BLOCK_SAMPLES)):
-        yield block[0].time, block[-1].time, bytearray(_encode(block))
+    for part in count():
+        block = list(islice(source, MAX_BLOCK_SAMPLES))
+        if not block:
+            return
+        yield BlockRow(device, part, block[0].time, block[-1].time, bytearray(_encode(block)))
 
 
 def sort_unique_samples(samples: Iterable[StoredSample], *, newest_first: bool = False) -> list[StoredSample]:

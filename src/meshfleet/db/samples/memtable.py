@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Final
 from meshfleet.db.samples.block import (
     MAX_BLOCK_SAMPLES,
     Block,
+    BlockRow,
     decode_block,
     encode_blocks,
     sort_unique_samples,
 )
-from meshfleet.db.samples.sample import DAY_MS
+from meshfleet.db.samples.sample import DAY_MS, ROW_EXTRAS, ROW_TIME, SampleRow, SampleRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from meshfleet.db.samples.block import BlockRow
-    from meshfleet.db.samples.sample import SampleRow, SampleRows
 
 Day = int | None
 """Day of a sample, counted from 1970-01-01; None if the sample's time is implausible."""
@@ -75,12 +74,9 @@ class Memtable:
         for device in sorted(blocks):
             block = blocks[device]
             if block.count <= MAX_BLOCK_SAMPLES:
-                yield device, 0, first, last, block.data
-                continue
-            for part, (block_first, block_last, data) in enumerate(
-                encode_blocks(sort_unique_samples(decode_block(block.data)))
-            ):
-                yield device, part, block_first, block_last, data
+                yield BlockRow(device, 0, first, last, block.data)
+            else:
+                yield from encode_blocks(device, sort_unique_samples(decode_block(block.data)))
 
     def count_samples(self, day: Day) -> int:
         """Count the samples of a day, including duplicates."""
@@ -102,5 +98,5 @@ def _split_by_day(rows: Sequence[SampleRow]) -> Iterator[tuple[Day, Sequence[Sam
 
 
 def _day_of(row: SampleRow) -> Day:
-    extras = row[7]
-    return row[0] // DAY_MS if extras is None or extras.clock is None else None
+    extras = row[ROW_EXTRAS]
+    return row[ROW_TIME] // DAY_MS if extras is None or extras.clock is None else None

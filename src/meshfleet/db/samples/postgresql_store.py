@@ -13,9 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sqlalchemy.exc import DBAPIError
 
-from meshfleet.db.database import WriteConflict
+from meshfleet.db import bulk
+from meshfleet.db.database import Database, WriteConflict
 from meshfleet.db.samples.sample import (
     DAY_MS,
+    ROW_EXTRAS,
+    ROW_KIND,
+    ROW_TIME,
     Result,
     SampleExtras,
     SampleKind,
@@ -30,16 +34,15 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.db.database import Database
     from meshfleet.db.samples.sample import Retention, SampleConsumer, SampleQuery, SampleRow, SampleRows
 
 
 # Rows in PostgreSQL's binary COPY format, encoded here: the driver takes several times as long.
 
-COPY_COLUMNS: Final = (
+_COPY_COLUMNS: Final = (
     "device, time, gateway, identifier, number, kind, seq, raw, text, ext, error, error_ext, shift"
 )
-COPY_STRAY_COLUMNS: Final = f"{COPY_COLUMNS}, clock, received_at"
+_COPY_STRAY_COLUMNS: Final = f"{_COPY_COLUMNS}, clock, received_at"
 
 _COPY_HEADER: Final = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 _COPY_TRAILER: Final = b"\xff\xff"
@@ -52,22 +55,22 @@ _pack_int2 = struct.Struct(">ih").pack
 _pack_length = struct.Struct(">i").pack
 
 _COLUMN_COUNT, _STRAY_COLUMN_COUNT = 13, 15
-"""Number of columns in `COPY_COLUMNS` and in `COPY_STRAY_COLUMNS`."""
+"""Number of columns in `_COPY_COLUMNS` and in `_COPY_STRAY_COLUMNS`."""
 
 
-def encode_row(device: int, row: SampleRow) -> bytes:
+def _encode_row(device: int, row: SampleRow) -> bytes:
     """Encode a row of the table `sample`."""
     return _encode_fields(_COLUMN_COUNT, device, row)
 
 
-def encode_stray_row(device: int, row: SampleRow, clock: int, received_at: int) -> bytes:
+def _encode_stray_row(device: int, row: SampleRow, clock: int, received_at: int) -> bytes:
     """Encode a row of the table `sample_stray`. `clock` is the ClockFlag."""
     return (
         _encode_fields(_STRAY_COLUMN_COUNT, device, row) + _pack_int2(2, clock) + _pack_int8(8, received_at)
     )
 
 
-def copy_rows(connection: Connection, table: str, columns: str, rows: Sequence[bytes]) -> None:
+def _copy_rows(connection: Connection, table: str, columns: str, rows: Sequence[bytes]) -> None:
     """Insert encoded rows, skipping rows whose key exists."""
     if not rows:
         return
@@ -76,15 +79,8 @@ def copy_rows(connection: Connection, table: str, columns: str, rows: Sequence[b
     connection.exec_driver_sql(
         f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table} ON COMMIT DELETE ROWS AS {template}"
     )
-    driver: Any = connection.connection.driver_connection
-    dbapi: Any = connection.dialect.dbapi  # not imported: with SQLite psycopg is never loaded
-    statement = f"COPY new_{table} ({columns}) FROM STDIN (FORMAT BINARY)"
-    try:
-        with driver.cursor() as cursor, cursor.copy(statement) as copy:
-            copy.write(b"".join((_COPY_HEADER, *rows, _COPY_TRAILER)))
-    except dbapi.Error as exc:
-        # Raise what SQLAlchemy would raise: it does not see errors of a COPY.
-        raise DBAPIError.instance(statement, None, exc, dbapi.Error, dialect=connection.dialect) from exc
+    with bulk.open_copy(connection, f"new_{table}", columns) as copy:
+        copy.write(b"".join((_COPY_HEADER, *rows, _COPY_TRAILER)))
     connection.exec_driver_sql(
         f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new_{table} ON CONFLICT DO NOTHING"  # noqa: S608 # constant names
     )
@@ -105,12 +101,9 @@ def _encode_fields(columns: int, device: int, row: SampleRow) -> bytes:
 
 
 def _encode_extras(extras: SampleExtras) -> bytes:
-    error, error_ext, shift = (
-        _encode_integer(extras.error),
-        _encode_integer(extras.error_ext),
-        _encode_integer(extras.shift),
-    )
-    return b"".join((_encode_text(extras.text), _encode_text(extras.ext), error, error_ext, shift))
+    texts = _encode_text(extras.text) + _encode_text(extras.ext)
+    numbers = map(_encode_integer, (extras.error, extras.error_ext, extras.shift))
+    return b"".join((texts, *numbers))
 
 
 def _encode_text(text: str | None) -> bytes:
@@ -159,8 +152,6 @@ _TABLE_BY_KIND: Final[dict[int, str]] = {
 
 
 class _Partition(NamedTuple):
-    """Partition of one table for one day."""
-
     table: str
     day: int
 
@@ -185,7 +176,7 @@ class PostgresqlSampleStore:
         self._written_partitions: set[_Partition] = set()
         """Partitions that contain samples of the batch that is being committed."""
         self._removed_kinds: dict[_Partition, frozenset[int]] = {}
-        """Sample kinds deleted from each partition because they expired before the others in it."""
+        """Sample kinds that were deleted from a partition because they expire before its other kinds."""
         self._next_retention_check = now
 
     # Writing
@@ -197,23 +188,23 @@ class PostgresqlSampleStore:
         kinds_and_days: set[tuple[int, int]] = set()
         for device, samples in rows.items():
             for row in samples:
-                if (extras := row[7]) is None or extras.clock is None:
-                    plausible_rows.append(encode_row(device, row))
-                    kinds_and_days.add((row[1], row[0] // DAY_MS))
+                if (extras := row[ROW_EXTRAS]) is None or extras.clock is None:
+                    plausible_rows.append(_encode_row(device, row))
+                    kinds_and_days.add((row[ROW_KIND], row[ROW_TIME] // DAY_MS))
                 else:
-                    stray_rows.append(encode_stray_row(device, row, extras.clock, now))
+                    stray_rows.append(_encode_stray_row(device, row, extras.clock, now))
         self._written_partitions = {_Partition(_TABLE_BY_KIND[kind], day) for kind, day in kinds_and_days}
         for partition in sorted(self._written_partitions - self._known_partitions):
             _create_partition(transaction, partition)
         try:
-            copy_rows(transaction, "sample", COPY_COLUMNS, plausible_rows)
+            _copy_rows(transaction, "sample", _COPY_COLUMNS, plausible_rows)
         except DBAPIError as exc:
             # Another process has dropped a partition. Write again: the retry creates it.
             if getattr(exc.orig, "sqlstate", None) == _CHECK_VIOLATION:
                 self._known_partitions.clear()
                 raise WriteConflict from exc
             raise
-        copy_rows(transaction, "sample_stray", COPY_STRAY_COLUMNS, stray_rows)
+        _copy_rows(transaction, "sample_stray", _COPY_STRAY_COLUMNS, stray_rows)
         return 0
 
     def publish_committed(self, number: int, rows: SampleRows) -> None:  # noqa: ARG002 # readers see committed rows anyway
@@ -324,7 +315,6 @@ def _delete_strays(connection: Connection, kind: int, before: int) -> None:
 
 
 def _list_partitions(connection: Connection) -> list[_Partition]:
-    """List the existing partitions of all tables."""
     rows = connection.exec_driver_sql(
         "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
         " WHERE inhparent IN ('sample_reported'::regclass, 'sample_rolled'::regclass)"

@@ -71,7 +71,7 @@ class SampleExtras(Struct, array_like=True, frozen=True, gc=False):
     """Fields that only few samples have."""
 
     text: str | None = None
-    """Value as JSON, unless it is just a number."""
+    """Value as JSON; None if the number of the sample is the whole value."""
     ext: str | None = None
     """Extension fields as JSON."""
     error: int | None = None
@@ -115,6 +115,12 @@ SampleIdentity: TypeAlias = tuple[int, int, int, int]
 SampleRow: TypeAlias = tuple[int, int, int, int, int, float | int | None, bytes | None, SampleExtras | None]
 """Fields of a `StoredSample` as a tuple: creating an object for each sample would slow down ingest."""
 
+ROW_TIME: Final = 0
+ROW_KIND: Final = 1
+ROW_GATEWAY: Final = 4
+ROW_EXTRAS: Final = 7
+"""Indexes of the fields `time`, `kind`, `gateway` and `more` in a `SampleRow`."""
+
 SampleRows: TypeAlias = Mapping[int, Sequence[SampleRow]]
 """New samples by device id."""
 
@@ -138,9 +144,10 @@ class SampleQuery(Struct, frozen=True, kw_only=True):
         """Start (inclusive) and end (exclusive) of the times that can still match, considering `after`."""
         if self.after is None:
             return self.since, self.until
+        after_time, *_ = self.after
         if self.newest_first:
-            return self.since, min(self.until, self.after[0] + 1)
-        return max(self.since, self.after[0]), self.until
+            return self.since, min(self.until, after_time + 1)
+        return max(self.since, after_time), self.until
 
     def matches(self, sample: StoredSample) -> bool:
         """Return whether a sample matches the filter."""

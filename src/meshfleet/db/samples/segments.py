@@ -13,15 +13,13 @@ from contextlib import closing, contextmanager
 from functools import partial
 from heapq import merge
 from itertools import chain, groupby, islice
-from operator import itemgetter
-from pathlib import Path
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from meshfleet.db.samples.block import (
     MAX_BLOCK_SAMPLES,
-    BlockRow,
     decode_block,
     encode_blocks,
     sort_unique_samples,
@@ -31,7 +29,9 @@ from meshfleet.errors import DatabaseUnavailable, SamplesDamaged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
+    from meshfleet.db.samples.block import BlockRow
     from meshfleet.db.samples.memtable import Day
     from meshfleet.db.samples.sample import StoredSample
 
@@ -51,9 +51,19 @@ _ROWS_PER_STATEMENT: Final = 100
 _UNSAFE_PRAGMAS: Final = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -16384")
 """Fast settings for writing a segment. A crash is harmless: an unfinished file is never used."""
 
+_device = attrgetter("device")
 
-_StoredBlock = tuple[int, int, int, int, bytes | None, Path]
-"""Fields of a `BlockRow` and the path of its segment. The samples are None if not loaded yet."""
+
+class _StoredBlock(NamedTuple):
+    """Fields of a `BlockRow`, and the path of its segment."""
+
+    device: int
+    part: int
+    first: int
+    last: int
+    samples: bytes | None
+    """Encoded samples; None if not loaded yet."""
+    path: Path
 
 
 class Segment(NamedTuple):
@@ -145,18 +155,15 @@ class SegmentMerger:
         self.kinds = 0
 
     def __iter__(self) -> Iterator[BlockRow]:
-        blocks = merge(*map(_read_blocks, self._paths), key=itemgetter(0))
-        for device, device_blocks in groupby(blocks, key=itemgetter(0)):
-            for part, (first, last, data) in enumerate(
-                encode_blocks(self._merge_device(list(device_blocks)))
-            ):
-                yield device, part, first, last, data
+        blocks = merge(*map(_read_blocks, self._paths), key=_device)
+        for device, device_blocks in groupby(blocks, key=_device):
+            yield from encode_blocks(device, self._merge_device(list(device_blocks)))
 
     def _merge_device(self, blocks: Sequence[_StoredBlock]) -> Iterable[StoredSample]:
         if len(blocks) <= len(self._paths):  # few blocks: sorting all at once is faster
             return self._keep_samples(sort_unique_samples(chain.from_iterable(map(_decode_stored, blocks))))
         merged = merge_sources(
-            BlockSource(block[2], block[3], partial(_decode_stored, block)) for block in blocks
+            BlockSource(block.first, block.last, partial(_decode_stored, block)) for block in blocks
         )
         chunks = iter(lambda: list(islice(merged, MAX_BLOCK_SAMPLES)), [])
         return chain.from_iterable(map(self._keep_samples, chunks))
@@ -177,13 +184,14 @@ def _read_blocks(path: Path) -> Iterator[_StoredBlock]:
     """
     with _open_segment(path) as file:
         query = "SELECT device, part, first, last, CASE part WHEN 0 THEN samples END FROM chunk"
-        for row in file.execute(f"{query} ORDER BY device, part"):
-            yield (*row, path)
+        for device, part, first, last, samples in file.execute(f"{query} ORDER BY device, part"):
+            yield _StoredBlock(device, part, first, last, samples, path)
 
 
-def _decode_stored(stored: _StoredBlock) -> list[StoredSample]:
-    device, part, _, _, data, path = stored
-    return _load_block(path, device, part) if data is None else _decode_block(path, data)
+def _decode_stored(block: _StoredBlock) -> list[StoredSample]:
+    if block.samples is None:
+        return _load_block(block.path, block.device, block.part)
+    return _decode_block(block.path, block.samples)
 
 
 def _load_block(path: Path, device: int, part: int) -> list[StoredSample]:
@@ -317,7 +325,6 @@ def _unused_path(path: Path) -> Path:
 
 
 def _list_segment_files(folder: Path) -> list[Path]:
-    """List the files that are named like segments."""
     return list(folder.glob("[0-9]" * 8 + "*.samples"))
 
 

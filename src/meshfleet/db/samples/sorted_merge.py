@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from heapq import heappop, heappush, heapreplace, merge
 from itertools import groupby
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshfleet.db.samples.block import sort_unique_samples
-from meshfleet.db.samples.sample import DAY_MS
+from meshfleet.db.samples.sample import DAY_MS, SampleIdentity, SampleQuery, StoredSample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from meshfleet.db.samples.sample import SampleIdentity, SampleQuery, StoredSample
 
 
 def scan_days(
@@ -40,8 +37,8 @@ def scan_days(
         for day in queried_days:
             yield from load(day)
 
-    merged = merge(load_days(), strays, key=attrgetter("identity"), reverse=is_descending)
-    for _, duplicates in groupby(merged, key=attrgetter("identity")):
+    merged = merge(load_days(), strays, key=_ascending_key, reverse=is_descending)
+    for _, duplicates in groupby(merged, key=_ascending_key):
         yield next(duplicates)
 
 

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from meshfleet.db.samples import segments
-from meshfleet.db.samples.block import decode_block
-from meshfleet.db.samples.memtable import Memtable
+from meshfleet.db.samples.block import BlockRow, decode_block
+from meshfleet.db.samples.memtable import Day, Memtable
 from meshfleet.db.samples.sample import (
     ALL_KINDS_MASK,
     DAY_MS,
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db.database import Database
-    from meshfleet.db.samples.block import BlockRow
-    from meshfleet.db.samples.memtable import Day
     from meshfleet.db.samples.sample import Retention, SampleConsumer, SampleQuery, SampleRows, StoredSample
 
 _log = logging.getLogger(__name__)
@@ -216,11 +214,8 @@ class SqliteSampleStore:
         """Flush the memtable to segments if it is full or a day old."""
         async with self._flush_lock:
             if self._frozen_memtable is None and self._is_flush_due(now):
-                self._frozen_memtable, self._memtable, self._memtable_started_at = (
-                    self._memtable,
-                    Memtable(),
-                    now,
-                )
+                self._frozen_memtable, self._memtable = self._memtable, Memtable()
+                self._memtable_started_at = now
             if self._frozen_memtable is not None:
                 await self._flush_memtable(self._frozen_memtable, now)
                 self._frozen_memtable = None

@@ -1,14 +1,14 @@
-"""The embedded broker: what the service calls to run it, publish, subscribe and find gateways."""
+"""Interface of the embedded broker to the service: run, publish, subscribe, find connected gateways."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.mqtt.broker.auth import Account, AccountKind
+from meshfleet.mqtt.broker.auth import Account, AccountKind, Authenticator
 from meshfleet.mqtt.broker.connection import ServerConnection
 from meshfleet.mqtt.broker.connections import ConnectionRegistry
-from meshfleet.mqtt.broker.group_commit import GroupCommit
+from meshfleet.mqtt.broker.group_commit import GroupCommit, ReportConsumer
 from meshfleet.mqtt.broker.handshake import ConnectHandler
 from meshfleet.mqtt.broker.packet_handler import PacketHandler
 from meshfleet.mqtt.broker.quotas import QueueQuotas
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from meshfleet.errors.readiness import ReadinessProblem
-    from meshfleet.mqtt.broker.auth import Authenticator
-    from meshfleet.mqtt.broker.group_commit import ReportConsumer
     from meshfleet.mqtt.broker.store import StoredState
     from meshfleet.mqtt.broker_limits import BrokerLimits
 
@@ -111,7 +109,7 @@ class Broker:
             max_batch_bytes=max_batch_bytes,
         )
         self.read_buffer = memoryview(bytearray(_READ_BUFFER_BYTES))
-        """Buffer that all connections share for reading, one after the other."""
+        """Buffer into which all connections read, one connection after the other."""
 
     # Used by the service
 
@@ -158,7 +156,7 @@ class Broker:
         )
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Publish a message as the service. At QoS 1, return when it is committed for persistent sessions."""
+        """Publish a message as the service. At QoS 1, return after the commit for persistent sessions."""
         self._router.route(Publish(topic, payload, qos, retain), _SERVICE_ACCOUNT)
         if qos:
             done = asyncio.get_running_loop().create_future()
@@ -166,7 +164,7 @@ class Broker:
             await done
 
     def send(self, messages: Iterable[Publish]) -> None:
-        """Send messages as the service to connected subscribers. Disconnected ones do not get them later."""
+        """Send messages as the service to connected subscribers; others do not get these messages later."""
         for message in messages:
             self._router.route_to_connected(message)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedInput, UnsupportedProtocol
-from meshfleet.mqtt.broker.auth import NO_PERMISSIONS
+from meshfleet.mqtt.broker.auth import NO_PERMISSIONS, Account
 from meshfleet.mqtt.codec.decoder import FROM_CLIENTS
 from meshfleet.mqtt.codec.encoder import PINGRESP, encode_packet, encode_pubacks
 from meshfleet.mqtt.codec.packets import (
@@ -32,7 +32,6 @@ from meshfleet.mqtt.codec.packets import (
 from meshfleet.mqtt.codec.parser import PacketParser
 
 if TYPE_CHECKING:
-    from meshfleet.mqtt.broker.auth import Account
     from meshfleet.mqtt.broker.handshake import ConnectHandler
     from meshfleet.mqtt.broker.packet_handler import PacketHandler
     from meshfleet.mqtt.broker.session import MqttSession

@@ -63,11 +63,9 @@ class FailedLoginLimiter:
 
     def _remaining(self, network: str, now: float) -> float:
         budget = self._failures.get(network)
-        return (
-            self._capacity
-            if budget is None
-            else min(self._capacity, budget.remaining + (now - budget.updated_at) * self._rate)
-        )
+        if budget is None:
+            return self._capacity
+        return min(self._capacity, budget.remaining + (now - budget.updated_at) * self._rate)
 
 
 class ConnectionRegistry:

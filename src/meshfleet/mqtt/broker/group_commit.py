@@ -1,4 +1,4 @@
-"""Group commit: one database transaction for the data of many clients, which are acknowledged after it.
+"""Group commit: commits the data of many clients in one transaction, then acknowledges all of it.
 
 A batch collects reports for the consumer, messages queued for persistent sessions, subscriptions and retained
 messages. It is committed in one transaction; then the clients that wait for it get their acknowledgements.
@@ -24,20 +24,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection as Transaction
 
     from meshfleet.errors.readiness import ReadinessProblem
+    from meshfleet.mqtt.broker.connection import ServerConnection
     from meshfleet.mqtt.broker.outgoing_message import OutgoingMessage
     from meshfleet.mqtt.broker.session import MqttSession
     from meshfleet.mqtt.broker.wall_clock import WallClockConverter
     from meshfleet.mqtt.codec.packets import Publish
-
-    class Publisher(Protocol):
-        """Connection of a client that waits for PUBACKs."""
-
-        def send_pubacks(self, packet_ids: list[int]) -> None:
-            """Send a PUBACK for each packet identifier."""
-
-        def release_reading(self) -> None:
-            """Read from the client again."""
-
 
 _log = logging.getLogger(__name__)
 
@@ -92,7 +83,7 @@ class ReportBatch:
 
 
 class ReportConsumer(Protocol):
-    """Consumes reports: commits them to the database. Implemented by the service."""
+    """Commits reports to the database; implemented by the service."""
 
     async def commit(self, batch: ReportBatch) -> None:
         """Commit a batch, with `batch.write_changes` in the same transaction.
@@ -103,7 +94,7 @@ class ReportConsumer(Protocol):
 
 
 class CommitBatch:
-    """Changes to commit together, and the clients and callbacks that wait for them."""
+    """Changes to commit together, and the clients and callbacks that wait for the commit."""
 
     __slots__ = (
         "after_commit",
@@ -117,7 +108,7 @@ class CommitBatch:
 
     def __init__(self) -> None:
         self.reports: list[Publish] = []
-        self.pending_acks: dict[Publisher, list[int]] = {}
+        self.pending_acks: dict[ServerConnection, list[int]] = {}
         """Packet identifiers to acknowledge after the commit, by connection."""
         self.after_commit: list[Callable[[], None]] = []
         self.changes = PendingChanges()
@@ -126,7 +117,7 @@ class CommitBatch:
         self.is_urgent = False
         """Whether a client or callback waits for the commit."""
         self.urgent_since = 0.0
-        """Monotonic time in seconds when the batch became urgent; 0 while it is not."""
+        """Monotonic time in seconds when the batch became urgent; 0 while the batch is not urgent."""
 
     def complete(self) -> None:
         """Send the acknowledgements and run the callbacks, after the commit."""
@@ -146,7 +137,7 @@ class GroupCommit:
         self._owner_token = owner_token
         self._wall_clock = wall_clock
         self._batch_changed = ChangeSignal()
-        self._held_publishers: list[Publisher] = []
+        self._held_publishers: list[ServerConnection] = []
         self._is_stopping = False
 
     # Called by the other parts of the broker
@@ -173,7 +164,7 @@ class GroupCommit:
         """Number of publishers that are not read until the next batch starts."""
         return len(self._held_publishers)
 
-    def release_with_next_batch(self, publisher: Publisher) -> None:
+    def release_with_next_batch(self, publisher: ServerConnection) -> None:
         """Call `release_reading` of a publisher when the next batch starts."""
         self._held_publishers.append(publisher)
 
@@ -199,7 +190,7 @@ class GroupCommit:
             self.batch.changes.sessions[session.persistent_id] = row
 
     def delete_session(self, session: MqttSession) -> None:
-        """Delete a persisted session with everything that belongs to it."""
+        """Delete a persisted session with its subscriptions and messages."""
         if session.persistent_id is not None:
             self.batch.changes.delete_session(session.persistent_id)
 

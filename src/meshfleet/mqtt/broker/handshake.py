@@ -9,14 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors import DatabaseUnavailable, quote_input
-from meshfleet.mqtt.broker.auth import AccountKind, NotAdmitted, TopicPermissions
+from meshfleet.mqtt.broker.auth import Account, AccountKind, Authenticator, NotAdmitted, TopicPermissions
 from meshfleet.mqtt.broker.log_limiter import LogLimiter
-from meshfleet.mqtt.codec.packets import ConnectReturnCode, Publish
+from meshfleet.mqtt.codec.packets import Connect, ConnectReturnCode, Publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from meshfleet.mqtt.broker.auth import Account, Authenticator
     from meshfleet.mqtt.broker.connection import ServerConnection
     from meshfleet.mqtt.broker.connections import ConnectionRegistry
     from meshfleet.mqtt.broker.group_commit import GroupCommit
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker.router import MessageRouter
     from meshfleet.mqtt.broker.session import MqttSession
     from meshfleet.mqtt.broker.session_registry import SessionRegistry
-    from meshfleet.mqtt.codec.packets import Connect
 
 _log = logging.getLogger(__name__)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from meshfleet.mqtt.codec.encoder import encode_publish, encode_publish_header
 from meshfleet.mqtt.codec.packets import Publish
 
 if TYPE_CHECKING:
-    from typing import Protocol
 
     class Subscriber(Protocol):
         """Receiver of messages: the session of a client, or a callback of the service."""

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors import quote_input
-from meshfleet.mqtt.broker.group_commit import BUSY_BATCH_MESSAGES
+from meshfleet.mqtt.broker.group_commit import BUSY_BATCH_MESSAGES, GroupCommit
 from meshfleet.mqtt.broker.log_limiter import LogLimiter
 from meshfleet.mqtt.codec.encoder import encode_packet
 from meshfleet.mqtt.codec.packets import SUBACK_FAILURE, Pubcomp, Pubrec, Suback, Unsuback
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from meshfleet.mqtt.broker.auth import Authenticator
     from meshfleet.mqtt.broker.connection import ServerConnection
-    from meshfleet.mqtt.broker.group_commit import GroupCommit
     from meshfleet.mqtt.broker.quotas import QueueQuotas
     from meshfleet.mqtt.broker.router import MessageRouter
     from meshfleet.mqtt.broker.session import MqttSession
@@ -151,12 +150,7 @@ class PacketHandler:
         """Grant or refuse each filter, then send SUBACK."""
         codes, forbidden = [], []
         for topic_filter, qos in packet.filters:
-            # A filter may match all retained messages: refuse filters of a client far over its packet budget.
-            code = (
-                SUBACK_FAILURE
-                if connection.is_over_budget
-                else self._grant(connection, session, topic_filter, qos)
-            )
+            code = self._grant(connection, session, topic_filter, qos)
             codes.append(code)
             if code == SUBACK_FAILURE and not connection.permissions.may_read(topic_filter):
                 forbidden.append(topic_filter)
@@ -179,6 +173,9 @@ class PacketHandler:
         )
 
     def _grant(self, connection: ServerConnection, session: MqttSession, topic_filter: str, qos: int) -> int:
+        # A filter may match all retained messages: refuse filters of a client far over its packet budget.
+        if connection.is_over_budget:
+            return SUBACK_FAILURE
         subscriptions = session.subscriptions
         if topic_filter not in subscriptions and len(subscriptions) >= self._limits.subscriptions:
             return SUBACK_FAILURE

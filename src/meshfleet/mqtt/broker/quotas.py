@@ -1,4 +1,4 @@
-"""Counts the bytes queued for clients, and holds the limits on them."""
+"""Counts the bytes queued for clients, and holds the limits on these bytes."""
 
 from __future__ import annotations
 

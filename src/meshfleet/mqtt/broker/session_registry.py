@@ -12,18 +12,17 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.errors import quote_input
-from meshfleet.mqtt.broker.auth import NotAdmitted
+from meshfleet.mqtt.broker.auth import NotAdmitted, TopicPermissions
 from meshfleet.mqtt.broker.session import MqttSession
 from meshfleet.mqtt.codec.packets import ConnectReturnCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from meshfleet.mqtt.broker.auth import TopicPermissions
+    from meshfleet.mqtt.broker.connection import ServerConnection
     from meshfleet.mqtt.broker.group_commit import GroupCommit
     from meshfleet.mqtt.broker.quotas import QueueQuotas
     from meshfleet.mqtt.broker.router import MessageRouter
-    from meshfleet.mqtt.broker.session import SessionConnection
     from meshfleet.mqtt.broker.store import StoredState
     from meshfleet.mqtt.broker.wall_clock import WallClockConverter
     from meshfleet.mqtt.broker_limits import BrokerLimits
@@ -117,13 +116,15 @@ class SessionRegistry:
         if previous is not None:
             self._apply_permissions(previous, permissions)
             return OpenedSession(previous, session_present=True, must_wait_for_commit=False)
-        self._check_session_limit(account)
+        if self._persistent_counts[account] >= self._limits.sessions_per_account:
+            reason = "the account has too many persistent sessions"
+            raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, reason)
         self._last_persistent_id += 1
         session = self._create(account, client_id, self._last_persistent_id)
         session.read_rules = permissions.read_rules
         return OpenedSession(session, session_present=False, must_wait_for_commit=True)
 
-    def find_connection(self, account: str, client_id: str) -> SessionConnection | None:
+    def find_connection(self, account: str, client_id: str) -> ServerConnection | None:
         """Return the connection of a client, or None if it is not connected."""
         session = self._all.get((account, client_id))
         return None if session is None else session.connection
@@ -183,7 +184,7 @@ class SessionRegistry:
             account,
             client_id,
             quotas=self._quotas,
-            message_store=self._group_commit,
+            group_commit=self._group_commit,
             persistent_id=persistent_id,
         )
         self._all[account, client_id] = session
@@ -202,10 +203,3 @@ class SessionRegistry:
             self._group_commit.save_subscription(session, topic_filter, None)
         may_read = cache(permissions.may_read)  # many messages may be queued, mostly on few topics
         session.drop_matching(lambda message: not may_read(message.topic))
-
-    def _check_session_limit(self, account: str) -> None:
-        if self._persistent_counts[account] >= self._limits.sessions_per_account:
-            raise NotAdmitted(
-                ConnectReturnCode.SERVER_UNAVAILABLE,
-                "the account has too many persistent sessions",
-            )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import Connection, delete, insert, select
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import (
@@ -19,10 +19,6 @@ from meshfleet.db.tables import (
 from meshfleet.errors.startup import UnusableDatabase
 from meshfleet.mqtt.broker.outgoing_message import OutgoingMessage
 from meshfleet.mqtt.codec.packets import Publish
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
 
 # Rows to write. If a row changes several times before a commit, only its last state is written.
 
@@ -43,7 +39,7 @@ class MessageRow(NamedTuple):
     payload: bytes
     retain: bool
     until: int | None
-    """Wall clock milliseconds when the message expires; None if it does not."""
+    """Wall clock milliseconds when the message expires; None if the message does not expire."""
 
 
 class RetainedRow(NamedTuple):
@@ -79,17 +75,40 @@ class PendingChanges:
                 del rows[key]  # type: ignore[arg-type] # the dicts have different keys
 
 
+class StoredSubscription(NamedTuple):
+    """Persisted subscription of a session."""
+
+    persistent_id: int
+    topic_filter: str
+    qos: int
+
+
+class StoredMessage(NamedTuple):
+    """Persisted message that waits in a session for the acknowledgement of the client."""
+
+    persistent_id: int
+    position: int
+    message: OutgoingMessage
+
+
+class UnreleasedId(NamedTuple):
+    """Persisted packet identifier of a QoS 2 message that a session has received without PUBREL."""
+
+    persistent_id: int
+    packet_id: int
+
+
 class StoredState(NamedTuple):
     """State that the broker has persisted, as loaded at the start."""
 
     sessions: dict[int, SessionRow]
-    subscriptions: list[tuple[int, str, int]]
-    """Persistent id of the session, topic filter, granted QoS."""
-    messages: list[tuple[int, int, OutgoingMessage]]
-    """Persistent id of the session, position in its queue, message; ordered by id and position."""
-    unreleased_ids: list[tuple[int, int]]
-    """Persistent id of the session, and packet identifier of a received QoS 2 message without PUBREL."""
+    """Sessions by persistent id."""
+    subscriptions: list[StoredSubscription]
+    messages: list[StoredMessage]
+    """Messages of all sessions, sorted by persistent id and position."""
+    unreleased_ids: list[UnreleasedId]
     retained: dict[str, RetainedRow]
+    """Retained messages by topic."""
 
 
 def take_ownership(connection: Connection) -> bytes:
@@ -117,9 +136,12 @@ def load_stored_state(connection: Connection) -> StoredState:
     in_order = select(broker_message).order_by(broker_message.c.session, broker_message.c.position)
     return StoredState(
         sessions={row.number: SessionRow(*row[1:]) for row in connection.execute(select(broker_session))},
-        subscriptions=[(*row,) for row in connection.execute(select(broker_subscription))],
-        messages=[(row[0], row[1], _build_message(*row[2:])) for row in connection.execute(in_order)],
-        unreleased_ids=[(*row,) for row in connection.execute(select(broker_received))],
+        subscriptions=[StoredSubscription(*row) for row in connection.execute(select(broker_subscription))],
+        messages=[
+            StoredMessage(row.session, row.position, _build_message(*row[2:]))
+            for row in connection.execute(in_order)
+        ],
+        unreleased_ids=[UnreleasedId(*row) for row in connection.execute(select(broker_received))],
         retained={row.topic: RetainedRow(*row[1:]) for row in connection.execute(select(broker_retained))},
     )
 

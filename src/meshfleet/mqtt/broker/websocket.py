@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from websockets.exceptions import NegotiationError
 from websockets.http11 import Request, Response
-from websockets.protocol import State
+from websockets.protocol import Event, State
 from websockets.server import ServerProtocol
 
 from meshfleet.mqtt.websocket_transport import SUBPROTOCOL, WEBSOCKETS_LOG, WebSocketTransport
@@ -20,7 +20,6 @@ from meshfleet.mqtt.websocket_transport import SUBPROTOCOL, WEBSOCKETS_LOG, WebS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from websockets.protocol import Event
     from websockets.typing import Subprotocol
 
     from meshfleet.mqtt.websocket_transport import InnerProtocol

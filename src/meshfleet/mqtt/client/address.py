@@ -1,16 +1,13 @@
-"""Address of a broker, with the credentials for it."""
+"""Address of a broker, with the credentials of the client."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
+from typing import Final
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from msgspec import Struct
 
 from meshfleet.errors.protocol import MalformedAddress
-
-if TYPE_CHECKING:
-    from urllib.parse import SplitResult
 
 _PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 _DEFAULT_PATH: Final = "/mqtt"

@@ -21,11 +21,11 @@ from meshfleet.errors.mqtt import (
 from meshfleet.errors.protocol import MalformedPacket
 from meshfleet.mqtt.change_signal import ChangeSignal
 from meshfleet.mqtt.client.connector import connect_to_broker
-from meshfleet.mqtt.client.inbox import Inbox
+from meshfleet.mqtt.client.inbox import Inbox, MessageBatch
 from meshfleet.mqtt.client.inflight import Delivery, InFlightWindow
 from meshfleet.mqtt.client.options import MqttOptions
 from meshfleet.mqtt.client.reconnect import Reconnector
-from meshfleet.mqtt.codec.packets import Connect, Publish
+from meshfleet.mqtt.codec.packets import Connect, Publish, Will
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from meshfleet.mqtt.client.address import BrokerAddress
     from meshfleet.mqtt.client.connection import ClientConnection
-    from meshfleet.mqtt.client.inbox import MessageBatch
-    from meshfleet.mqtt.codec.packets import Will
 
 _log = logging.getLogger(__name__)
 
@@ -369,11 +367,9 @@ class MqttClient:
 
     async def _establish(self) -> ClientConnection:
         """Connect, subscribe again if the broker has lost the session, and resend messages in flight."""
-        connection, connack = await connect_to_broker(
-            self._address, self._connect_packet, self, self._options
-        )
+        connection = await connect_to_broker(self._address, self._connect_packet, self, self._options)
         try:
-            self._is_session_lost |= not connack.session_present
+            self._is_session_lost |= not connection.connack.result().session_present
             if self._is_session_lost and self._subscriptions:
                 await self._resubscribe(connection)
             self._is_session_lost = False

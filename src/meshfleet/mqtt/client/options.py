@@ -54,7 +54,7 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
     backoff: ExponentialBackoff = ExponentialBackoff()
     """Delays between attempts to reconnect."""
     window: int = 1000
-    """Maximum unacknowledged messages (in-flight window); publishers wait beyond it."""
+    """Maximum unacknowledged messages (in-flight window); further publishers wait."""
     backlog: int = 8 * 1024 * 1024
     """Maximum bytes of received messages that were not fetched; beyond it nothing is read. Bytes are counted
     as received: small messages take several times as much memory."""

@@ -81,7 +81,7 @@ class Reconnector:
             self._start_reconnect(error)
 
     async def wait_connected(self) -> ClientConnection:
-        """Wait for a connection and return it. Raise ConnectionClosed if there will be none."""
+        """Wait for a connection and return it. Raise ConnectionClosed if the client will never have one."""
         self.check_open()
         while self.connection is None:
             await self.changed.wait()
@@ -89,7 +89,7 @@ class Reconnector:
         return self.connection
 
     def check_open(self) -> None:
-        """Raise ConnectionClosed if there is no connection and will be none."""
+        """Raise ConnectionClosed if there is no connection and the client will never connect again."""
         if self.is_closing:
             raise ConnectionClosed("the MQTT client is closed")
         if isinstance(self.connection_error, ConnectionClosed):

@@ -6,26 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedPacket, UnsupportedProtocol
-from meshfleet.mqtt.codec.packets import (
-    SUBACK_FAILURE,
-    Connack,
-    Connect,
-    ConnectReturnCode,
-    Disconnect,
-    Packet,
-    Pingreq,
-    Pingresp,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
-    Will,
-)
+from meshfleet.mqtt.codec import packets
 from meshfleet.mqtt.codec.topic_names import check_filter, decode_text, decode_topic
 
 if TYPE_CHECKING:
@@ -38,8 +19,6 @@ _HIGHEST_QOS: Final = 2
 
 
 class _BodyReader:
-    """Reads the fields of a packet body one after the other."""
-
     def __init__(self, raw: bytes, packet: str) -> None:
         self._raw = raw
         self._at = 0
@@ -90,7 +69,7 @@ class _BodyReader:
             raise MalformedPacket(self._packet, f"has {len(self._raw) - self._at} bytes too many")
 
 
-def _connect(body: _BodyReader) -> Connect:
+def _connect(body: _BodyReader) -> packets.Connect:
     _check_protocol(body)
     flags = body.byte("flags")
     _check_flags(flags)
@@ -99,7 +78,7 @@ def _connect(body: _BodyReader) -> Connect:
     will = _will(flags, body) if flags & 0x04 else None
     user = body.text("user name") if flags & 0x80 else None
     password = body.binary("password") if flags & 0x40 else None
-    return Connect(client_id, bool(flags & 0x02), keep_alive, will, user, password)
+    return packets.Connect(client_id, bool(flags & 0x02), keep_alive, will, user, password)
 
 
 def _check_protocol(body: _BodyReader) -> None:
@@ -125,24 +104,24 @@ def _check_flags(flags: int) -> None:
         raise MalformedPacket("CONNECT password", "needs a user name")  # [MQTT-3.1.2-22]
 
 
-def _will(flags: int, body: _BodyReader) -> Will:
+def _will(flags: int, body: _BodyReader) -> packets.Will:
     topic = body.topic("will topic")
-    return Will(topic, body.binary("will payload"), flags >> 3 & 3, bool(flags & 0x20))
+    return packets.Will(topic, body.binary("will payload"), flags >> 3 & 3, bool(flags & 0x20))
 
 
-def _connack(body: _BodyReader) -> Connack:
+def _connack(body: _BodyReader) -> packets.Connack:
     flags, code = body.byte("flags"), body.byte("return code")
     if flags > 1:
         raise MalformedPacket("CONNACK flags", "have a reserved bit set")
-    if code > max(ConnectReturnCode):
+    if code > max(packets.ConnectReturnCode):
         raise MalformedPacket("CONNACK return code", f"{code} is reserved")
     if flags and code:
         # [MQTT-3.2.2-4]
         raise MalformedPacket("CONNACK session present", "must be 0 if the connection is refused")
-    return Connack(bool(flags), ConnectReturnCode(code))
+    return packets.Connack(bool(flags), packets.ConnectReturnCode(code))
 
 
-def _subscribe(body: _BodyReader) -> Subscribe:
+def _subscribe(body: _BodyReader) -> packets.Subscribe:
     packet_id, filters = body.id(), []
     while body:
         topic_filter, qos = body.filter(), body.byte("qos")
@@ -152,19 +131,19 @@ def _subscribe(body: _BodyReader) -> Subscribe:
         _check_filter_count(filters, "SUBSCRIBE filters")
     if not filters:
         raise MalformedPacket("SUBSCRIBE filters", "are missing")  # [MQTT-3.8.3-3]
-    return Subscribe(packet_id, tuple(filters))
+    return packets.Subscribe(packet_id, tuple(filters))
 
 
-def _suback(body: _BodyReader) -> Suback:
+def _suback(body: _BodyReader) -> packets.Suback:
     packet_id, codes = body.id(), []
     while body:
         code = body.byte("code")
-        if code > _HIGHEST_QOS and code != SUBACK_FAILURE:
+        if code > _HIGHEST_QOS and code != packets.SUBACK_FAILURE:
             raise MalformedPacket("SUBACK code", f"{code} is neither a QoS nor 128")  # [MQTT-3.9.3-2]
         codes.append(code)
     if not codes:
         raise MalformedPacket("SUBACK codes", "are missing")
-    return Suback(packet_id, tuple(codes))
+    return packets.Suback(packet_id, tuple(codes))
 
 
 def _check_filter_count(filters: list[Any], field: str) -> None:
@@ -172,22 +151,22 @@ def _check_filter_count(filters: list[Any], field: str) -> None:
         raise MalformedPacket(field, f"are more than {_MAX_FILTERS}")
 
 
-def _unsubscribe(body: _BodyReader) -> Unsubscribe:
+def _unsubscribe(body: _BodyReader) -> packets.Unsubscribe:
     packet_id, filters = body.id(), []
     while body:
         filters.append(body.filter())
         _check_filter_count(filters, "UNSUBSCRIBE filters")
     if not filters:
         raise MalformedPacket("UNSUBSCRIBE filters", "are missing")  # [MQTT-3.10.3-2]
-    return Unsubscribe(packet_id, tuple(filters))
+    return packets.Unsubscribe(packet_id, tuple(filters))
 
 
-def decode_publish(raw: bytes, qos: int, retain: bool, dup: bool) -> Publish:  # noqa: FBT001 # flags of the fixed header
+def decode_publish(raw: bytes, qos: int, retain: bool, dup: bool) -> packets.Publish:  # noqa: FBT001 # flags of the fixed header
     """Decode the body of a PUBLISH. `qos`, `retain` and `dup` come from the first byte of the packet."""
     body = _BodyReader(raw, "PUBLISH")
     topic = body.topic("topic")
     packet_id = body.id() if qos else 0
-    return Publish(topic, body.rest(), qos, retain, dup, packet_id)
+    return packets.Publish(topic, body.rest(), qos, retain, dup, packet_id)
 
 
 class PacketDecoder:
@@ -195,11 +174,11 @@ class PacketDecoder:
 
     __slots__ = ("_read", "name")
 
-    def __init__(self, name: str, read: Callable[[_BodyReader], Packet]) -> None:
+    def __init__(self, name: str, read: Callable[[_BodyReader], packets.Packet]) -> None:
         self.name = name
         self._read = read
 
-    def decode(self, raw: bytes) -> Packet:
+    def decode(self, raw: bytes) -> packets.Packet:
         """Decode a whole body. Raise `MalformedPacket` if bytes are left over."""
         body = _BodyReader(raw, self.name)
         packet = self._read(body)
@@ -208,10 +187,10 @@ class PacketDecoder:
 
 
 _EITHER_DIRECTION: Final = {
-    0x40: PacketDecoder("PUBACK", lambda body: Puback(body.id())),
-    0x50: PacketDecoder("PUBREC", lambda body: Pubrec(body.id())),
-    0x62: PacketDecoder("PUBREL", lambda body: Pubrel(body.id())),
-    0x70: PacketDecoder("PUBCOMP", lambda body: Pubcomp(body.id())),
+    0x40: PacketDecoder("PUBACK", lambda body: packets.Puback(body.id())),
+    0x50: PacketDecoder("PUBREC", lambda body: packets.Pubrec(body.id())),
+    0x62: PacketDecoder("PUBREL", lambda body: packets.Pubrel(body.id())),
+    0x70: PacketDecoder("PUBCOMP", lambda body: packets.Pubcomp(body.id())),
 }
 
 FROM_CLIENTS: Final[Mapping[int, PacketDecoder]] = {
@@ -219,8 +198,8 @@ FROM_CLIENTS: Final[Mapping[int, PacketDecoder]] = {
     0x10: PacketDecoder("CONNECT", _connect),
     0x82: PacketDecoder("SUBSCRIBE", _subscribe),
     0xA2: PacketDecoder("UNSUBSCRIBE", _unsubscribe),
-    0xC0: PacketDecoder("PINGREQ", lambda _: Pingreq()),
-    0xE0: PacketDecoder("DISCONNECT", lambda _: Disconnect()),
+    0xC0: PacketDecoder("PINGREQ", lambda _: packets.Pingreq()),
+    0xE0: PacketDecoder("DISCONNECT", lambda _: packets.Disconnect()),
 }
 """Decoders of the packets that a server may receive, by the first byte of the fixed header."""
 
@@ -228,7 +207,7 @@ FROM_SERVERS: Final[Mapping[int, PacketDecoder]] = {
     **_EITHER_DIRECTION,
     0x20: PacketDecoder("CONNACK", _connack),
     0x90: PacketDecoder("SUBACK", _suback),
-    0xB0: PacketDecoder("UNSUBACK", lambda body: Unsuback(body.id())),
-    0xD0: PacketDecoder("PINGRESP", lambda _: Pingresp()),
+    0xB0: PacketDecoder("UNSUBACK", lambda body: packets.Unsuback(body.id())),
+    0xD0: PacketDecoder("PINGRESP", lambda _: packets.Pingresp()),
 }
 """Decoders of the packets that a client may receive, by the first byte of the fixed header."""

@@ -10,28 +10,8 @@ from struct import pack
 from typing import TYPE_CHECKING, Any, Final
 
 from meshfleet.errors.protocol import MalformedPacket
-from meshfleet.mqtt.codec.packets import (
-    MAX_PACKET_ID,
-    MAX_REMAINING_LENGTH,
-    SUBACK_FAILURE,
-    Connack,
-    Connect,
-    ConnectReturnCode,
-    Disconnect,
-    Packet,
-    Pingreq,
-    Pingresp,
-    Puback,
-    Pubcomp,
-    Publish,
-    Pubrec,
-    Pubrel,
-    Suback,
-    Subscribe,
-    Unsuback,
-    Unsubscribe,
-    Will,
-)
+from meshfleet.mqtt.codec import packets
+from meshfleet.mqtt.codec.packets import MAX_PACKET_ID, MAX_REMAINING_LENGTH, SUBACK_FAILURE
 from meshfleet.mqtt.codec.topic_names import (
     ENCODED_TOPICS,
     check_filter,
@@ -58,7 +38,7 @@ _CACHED_HEADERS: Final = 4_096
 _DUP: Final = 0x08
 
 
-def encode_packet(packet: Packet) -> bytes:
+def encode_packet(packet: packets.Packet) -> bytes:
     """Encode a packet of any type."""
     encoder = _ENCODERS.get(type(packet))
     if encoder is None:
@@ -66,7 +46,7 @@ def encode_packet(packet: Packet) -> bytes:
     return encoder(packet)
 
 
-def encode_publish(message: Publish, packet_id: int, *, dup: bool = False) -> bytes:
+def encode_publish(message: packets.Publish, packet_id: int, *, dup: bool = False) -> bytes:
     """Encode a PUBLISH with this packet identifier and dup flag instead of those of `message`."""
     topic = ENCODED_TOPICS.get(message.topic) or encode_topic(message.topic)
     payload, qos = message.payload, message.qos
@@ -136,7 +116,7 @@ def _check_qos(qos: int, field: str) -> None:
         raise MalformedPacket(field, f"{qos} is not a QoS")
 
 
-def _connect(packet: Connect) -> bytes:
+def _connect(packet: packets.Connect) -> bytes:
     if not 0 <= packet.keep_alive <= _MAX_KEEP_ALIVE_SECONDS:
         raise MalformedPacket(
             "CONNECT keep alive", f"{packet.keep_alive} is not 0 to {_MAX_KEEP_ALIVE_SECONDS} seconds"
@@ -160,19 +140,19 @@ def _connect(packet: Connect) -> bytes:
     return _add_header(0x10, PROTOCOL_HEADER + bytes((flags,)) + packet.keep_alive.to_bytes(2) + tail)
 
 
-def _will_flags(will: Will) -> int:
+def _will_flags(will: packets.Will) -> int:
     _check_qos(will.qos, "CONNECT will qos")
     return 0x04 | will.qos << 3 | will.retain << 5
 
 
-def _connack(packet: Connack) -> bytes:
-    if packet.session_present and packet.code != ConnectReturnCode.ACCEPTED:
+def _connack(packet: packets.Connack) -> bytes:
+    if packet.session_present and packet.code != packets.ConnectReturnCode.ACCEPTED:
         # [MQTT-3.2.2-4]
         raise MalformedPacket("CONNACK session present", "must be 0 if the connection is refused")
     return bytes((0x20, 2, packet.session_present, packet.code))
 
 
-def _subscribe(packet: Subscribe) -> bytes:
+def _subscribe(packet: packets.Subscribe) -> bytes:
     if not packet.filters:
         raise MalformedPacket("SUBSCRIBE filters", "are missing")  # [MQTT-3.8.3-3]
     parts = [_encode_packet_id(packet.packet_id, "SUBSCRIBE")]
@@ -182,7 +162,7 @@ def _subscribe(packet: Subscribe) -> bytes:
     return _add_header(0x82, b"".join(parts))
 
 
-def _suback(packet: Suback) -> bytes:
+def _suback(packet: packets.Suback) -> bytes:
     if not packet.codes:
         raise MalformedPacket("SUBACK codes", "are missing")
     if any(code not in _QOS and code != SUBACK_FAILURE for code in packet.codes):
@@ -190,7 +170,7 @@ def _suback(packet: Suback) -> bytes:
     return _add_header(0x90, _encode_packet_id(packet.packet_id, "SUBACK") + bytes(packet.codes))
 
 
-def _unsubscribe(packet: Unsubscribe) -> bytes:
+def _unsubscribe(packet: packets.Unsubscribe) -> bytes:
     if not packet.filters:
         raise MalformedPacket("UNSUBSCRIBE filters", "are missing")  # [MQTT-3.10.3-2]
     filters = [_encode_filter(topic_filter, "UNSUBSCRIBE filter") for topic_filter in packet.filters]
@@ -207,19 +187,19 @@ def _id_only_encoder(first: int, name: str) -> Callable[[Any], bytes]:
     return lambda packet: bytes((first, 2)) + _encode_packet_id(packet.packet_id, name)
 
 
-_ENCODERS: Final[dict[type[Packet], Callable[[Any], bytes]]] = {
-    Connect: _connect,
-    Connack: _connack,
-    Publish: lambda packet: encode_publish(packet, packet.packet_id, dup=packet.dup),
-    Puback: _id_only_encoder(0x40, "PUBACK"),
-    Pubrec: _id_only_encoder(0x50, "PUBREC"),
-    Pubrel: _id_only_encoder(0x62, "PUBREL"),
-    Pubcomp: _id_only_encoder(0x70, "PUBCOMP"),
-    Subscribe: _subscribe,
-    Suback: _suback,
-    Unsubscribe: _unsubscribe,
-    Unsuback: _id_only_encoder(0xB0, "UNSUBACK"),
-    Pingreq: lambda _: PINGREQ,
-    Pingresp: lambda _: PINGRESP,
-    Disconnect: lambda _: DISCONNECT,
+_ENCODERS: Final[dict[type[packets.Packet], Callable[[Any], bytes]]] = {
+    packets.Connect: _connect,
+    packets.Connack: _connack,
+    packets.Publish: lambda packet: encode_publish(packet, packet.packet_id, dup=packet.dup),
+    packets.Puback: _id_only_encoder(0x40, "PUBACK"),
+    packets.Pubrec: _id_only_encoder(0x50, "PUBREC"),
+    packets.Pubrel: _id_only_encoder(0x62, "PUBREL"),
+    packets.Pubcomp: _id_only_encoder(0x70, "PUBCOMP"),
+    packets.Subscribe: _subscribe,
+    packets.Suback: _suback,
+    packets.Unsubscribe: _unsubscribe,
+    packets.Unsuback: _id_only_encoder(0xB0, "UNSUBACK"),
+    packets.Pingreq: lambda _: PINGREQ,
+    packets.Pingresp: lambda _: PINGRESP,
+    packets.Disconnect: lambda _: DISCONNECT,
 }

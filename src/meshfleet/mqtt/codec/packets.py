@@ -1,4 +1,4 @@
-"""The packets of MQTT 3.1.1. The encoder and the decoder check their values, not these structs."""
+"""The packets of MQTT 3.1.1. Encoder and decoder check the values of packets, the classes do not."""
 
 from __future__ import annotations
 

@@ -7,19 +7,14 @@ a rare, incomplete or malformed packet it stops, and the strict decoder continue
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from struct import Struct, unpack
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from meshfleet.errors.protocol import MalformedInput, MalformedPacket, PacketTooLarge
-from meshfleet.mqtt.codec.decoder import decode_publish
+from meshfleet.mqtt.codec.decoder import PacketDecoder, decode_publish
 from meshfleet.mqtt.codec.packets import MAX_REMAINING_LENGTH, OversizedPublish, Packet, Puback, Publish
 from meshfleet.mqtt.codec.topic_names import DECODED_TOPICS, decode_topic
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from meshfleet.mqtt.codec.decoder import PacketDecoder
 
 _PUBLISH_HEAD: Final = Struct(">BBBH")
 """First five bytes of a PUBLISH whose remaining length takes two bytes: first byte, remaining length (2),
@@ -202,12 +197,8 @@ class PacketParser:
 
         Return the index of the first packet that needs the strict decoder.
         """
-        data_end, limit, flags_of, unpack_head = (
-            len(data),
-            self.limit,
-            self._publish_flags.get,
-            _PUBLISH_HEAD.unpack_from,
-        )
+        data_end, limit = len(data), self.limit
+        flags_of, unpack_head = self._publish_flags.get, _PUBLISH_HEAD.unpack_from
         append, cached_topic, publish = packets.append, DECODED_TOPICS.get, Publish
         while data_end - position >= _PUBLISH_HEAD.size:
             first, low, high, size = unpack_head(data, position)

@@ -18,14 +18,14 @@ from meshfleet.protocol.times import from_millis
 from meshfleet.service.backfill import store
 from meshfleet.service.backfill.gap_index import CheckSchedule, GapIndex
 from meshfleet.service.backfill.series import BACKFILL_INTERVAL_MS, SEQ_CYCLE, SeriesState, is_seq_ahead
+from meshfleet.service.backfill.store import GapRow, SeriesRow
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
-    from meshfleet.service.backfill.series import Gap, SeriesKey
-    from meshfleet.service.backfill.store import GapRow, SeriesRow
+    from meshfleet.service.backfill.series import Gap, SeriesKey, TimeRange
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
     from meshfleet.service.ingest.pending_state import PendingStates
     from meshfleet.service.transport import Transport
@@ -194,7 +194,8 @@ class SampleAcknowledger:
             )
             if not self._is_sending:
                 self._send_next()
-            self._limit_backlog()
+            while len(self._backlog) > _MAX_BACKLOG:
+                self._acknowledge(*self._backlog.popleft())
 
     @property
     def has_backlog(self) -> bool:
@@ -208,11 +209,6 @@ class SampleAcknowledger:
         self._is_sending = bool(self._backlog)
         if self._is_sending:
             asyncio.get_running_loop().call_soon(self._send_next)
-
-    def _limit_backlog(self) -> None:
-        """Acknowledge slices at once while too many are waiting."""
-        while len(self._backlog) > _MAX_BACKLOG:
-            self._acknowledge(*self._backlog.popleft())
 
     def _acknowledge(self, batch: ParsedBatch, start: int) -> None:
         now, earliest, latest = batch.now, batch.earliest, batch.latest
@@ -241,11 +237,11 @@ class SampleAcknowledger:
                 for key in changed
                 for series in (self.series[key],)
             ],
-            {key: [_to_gap_row(gap) for gap in self.series[key].gaps or ()] for key in gap_keys},
+            {key: [GapRow.from_gap(gap) for gap in self.series[key].gaps or ()] for key in gap_keys},
             removed,
         )
 
-    def update_gap(self, key: SeriesKey, gap: Gap, remaining: Iterable[tuple[int, int]], at: int) -> None:
+    def update_gap(self, key: SeriesKey, gap: Gap, remaining: Iterable[TimeRange], at: int) -> None:
         """Replace a gap that was checked at the time `at` by the ranges that are still missing."""
         series = self.series[key]
         if not any(current is gap for current in series.gaps or ()):
@@ -333,7 +329,3 @@ class SampleAcknowledger:
             self._time_texts.clear()
         text = self._time_texts[seconds] = from_millis(seconds * 1000).isoformat()[:19]
         return text
-
-
-def _to_gap_row(gap: Gap) -> GapRow:
-    return gap.since, gap.until, gap.found_at, gap.lost_at

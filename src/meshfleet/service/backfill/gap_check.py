@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from meshfleet.db.samples import SampleQuery
+from meshfleet.db.samples import SampleQuery, SampleStore, StoredSample
 from meshfleet.errors import DatabaseUnavailable
-from meshfleet.service.backfill.series import find_gaps
+from meshfleet.service.backfill.series import Gap, SeriesKey, TimeRange, find_gaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from meshfleet.db.samples import SampleStore, StoredSample
     from meshfleet.db.samples.sample import Retention
     from meshfleet.service.backfill.acknowledger import SampleAcknowledger
-    from meshfleet.service.backfill.series import Gap, SeriesKey
     from meshfleet.service.clock import Now
 
 _log = logging.getLogger(__name__)
@@ -58,20 +56,20 @@ async def check_due_gaps(acknowledger: SampleAcknowledger, samples: SampleStore,
     acknowledger.check_schedule.advance(now())
     checked_count = 0
     while checked_count < _MAX_GAPS_PER_CHECK and (due := acknowledger.check_schedule.pop_due()) is not None:
-        key, gateway = due
-        series = acknowledger.series[key]
+        series = acknowledger.series[due.key]
         try:
             if (gap := series.next_due_gap(now())) is not None:
                 checked_count += 1
-                await _check_gap(acknowledger, samples, (key, gap), now())
+                await _check_gap(acknowledger, samples, due.key, gap, now())
         finally:
-            acknowledger.check_schedule.schedule(key, gateway, series.due_at)
+            acknowledger.check_schedule.schedule(due.key, due.gateway, series.due_at)
 
 
 async def drop_expired_gaps(acknowledger: SampleAcknowledger, retention: Retention, now: int) -> None:
     """Drop gaps whose samples would have been deleted by now, and remove series that have ended."""
     for count, key in enumerate(list(acknowledger.series), 1):
-        retention_ms = retention[key[1]]
+        _, kind, _ = key
+        retention_ms = retention[kind]
         if retention_ms is not None:
             _drop_expired(acknowledger, key, now - retention_ms, now)
         if count % _SERIES_PER_SLICE == 0:
@@ -89,9 +87,8 @@ def _drop_expired(acknowledger: SampleAcknowledger, key: SeriesKey, oldest: int,
 
 
 async def _check_gap(
-    acknowledger: SampleAcknowledger, samples: SampleStore, target: tuple[SeriesKey, Gap], now: int
+    acknowledger: SampleAcknowledger, samples: SampleStore, key: SeriesKey, gap: Gap, now: int
 ) -> None:
-    key, gap = target
     arrivals = gap.unchecked_arrivals  # the read may miss samples that arrive from now on
     remaining = await samples.read(_build_query(key, gap), partial(_find_remaining, gap))
     gap.unchecked_arrivals -= arrivals
@@ -109,20 +106,18 @@ def _build_query(key: SeriesKey, gap: Gap) -> SampleQuery:
     )
 
 
-def _find_remaining(gap: Gap, samples: Iterator[StoredSample]) -> list[tuple[int, int]]:
+def _find_remaining(gap: Gap, samples: Iterator[StoredSample]) -> list[TimeRange]:
     """Return the ranges of time within a gap in which samples are still missing.
 
     A gap lies between two samples. If one of these was deleted, the range up to its time is missing, too.
     """
-    plausible = [
-        (sample.time, sample.seq) for sample in samples if sample.more is None or sample.more.clock is None
-    ]
+    plausible = [sample for sample in samples if sample.more is None or sample.more.clock is None]
     if not plausible:
-        return [(gap.since, gap.until)]
-    first, last = plausible[0][0], plausible[-1][0]
+        return [TimeRange(gap.since, gap.until)]
+    first, last = plausible[0].time, plausible[-1].time
     remaining = list(find_gaps(plausible))
     if first > gap.since:
-        remaining.insert(0, (gap.since, first))
+        remaining.insert(0, TimeRange(gap.since, first))
     if last < gap.until:
-        remaining.append((last, gap.until))
+        remaining.append(TimeRange(last, gap.until))
     return remaining

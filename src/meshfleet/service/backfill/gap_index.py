@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,6 +14,14 @@ if TYPE_CHECKING:
 
 _MAX_ADVANCED: Final = 2_000
 """Maximum number of series that one call of `advance` queues; the next call queues the others."""
+
+
+class DueSeries(NamedTuple):
+    """Series with a gap whose check is due."""
+
+    key: SeriesKey
+    gateway: int
+    """Gateway in whose turn the series is checked."""
 
 
 class CheckSchedule:
@@ -64,8 +72,8 @@ class CheckSchedule:
             if self._due_at.get(key) == at:
                 self._queue(key, gateway)
 
-    def pop_due(self) -> tuple[SeriesKey, int] | None:
-        """Remove and return the next due series and its gateway. Return None if none is due."""
+    def pop_due(self) -> DueSeries | None:
+        """Remove and return the series whose check is due next. Return None if none is due."""
         while self._due_by_gateway:
             gateway = next(iter(self._due_by_gateway))
             keys = self._due_by_gateway.pop(gateway)
@@ -73,7 +81,7 @@ class CheckSchedule:
             if keys:
                 self._due_by_gateway[gateway] = keys  # its next turn is after all other gateways
             if self._due_at.pop(key, None) is not None:
-                return key, gateway
+                return DueSeries(key, gateway)
         return None
 
     def _queue(self, key: SeriesKey, gateway: int) -> None:
@@ -98,7 +106,7 @@ class GapIndex:
         return len(self._counts)
 
     def update(self, key: SeriesKey, series: SeriesState | None) -> None:
-        """Update the counts after the gaps of a series changed, or after it was removed (None)."""
+        """Update the counts after the gaps of a series changed. `series` is None for a removed series."""
         self._add(self._counts.pop(key, (0, 0, False)), -1)
         if series is not None and (series.gaps or not series.is_gap_checked):
             gaps = series.gaps or ()

@@ -1,4 +1,4 @@
-"""Series: the samples of one kind and identifier of one device, and the gaps in it.
+"""Series: the samples of one kind and identifier of one device, and the gaps between them.
 
 The device numbers the samples of a series with `seq`, which starts again at 0 after 255 (report-38). If `seq`
 of two samples is not consecutive, samples are missing between them: a gap. On request, the device sends the
@@ -9,12 +9,16 @@ stored samples, sorted by time.
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Final, TypeAlias
+from itertools import pairwise
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from meshfleet.db.samples import StoredSample
 
 SeriesKey: TypeAlias = tuple[int, int, int]
 """Device, kind and identifier of a series."""
@@ -51,6 +55,13 @@ _IDLE_CHECK_MS: Final = 60_000
 """Milliseconds between two checks of a gap while no missing sample arrives."""
 
 
+class TimeRange(NamedTuple):
+    """Times of two stored samples, in milliseconds, between which samples are missing."""
+
+    since: int
+    until: int
+
+
 class Gap(Struct, gc=False):
     """Time range between two stored samples in which samples are missing. Times are in milliseconds."""
 
@@ -58,7 +69,7 @@ class Gap(Struct, gc=False):
     until: int
     found_at: int
     last_arrival_at: int = 0
-    """Time when a sample of this gap last arrived; 0: none has."""
+    """Time when a sample of this gap last arrived; 0: no sample has arrived."""
     checked_at: int = 0
     """Time when this gap was last checked by reading the stored samples; 0: never."""
     lost_at: int | None = None
@@ -108,7 +119,7 @@ class SeriesState(Struct, gc=False):
     trusted_time: int = 0
     """Time of the newest sample that was not ahead of the service's clock; at first, of the first sample."""
     future_time: int = 0
-    """Time of a sample that is ahead of the service's clock; it can become `trusted_time` when it is past."""
+    """Time of a sample ahead of the service's clock; becomes `trusted_time` when that time is past."""
     consecutive: int = 0
     """Number of successive samples with consecutive `seq`, counted while gaps are not checked."""
 
@@ -226,9 +237,9 @@ class SeriesState(Struct, gc=False):
     def next_due_gap(self, now: int) -> Gap | None:
         """Return the gap that is due and was checked longest ago; None if none is due."""
         due_gaps = (gap for gap in self.gaps or () if gap.is_due(now))
-        return min(due_gaps, key=_checked_at, default=None)
+        return min(due_gaps, key=attrgetter("checked_at"), default=None)
 
-    def replace_gap(self, gap: Gap, remaining: Iterable[tuple[int, int]], now: int) -> None:
+    def replace_gap(self, gap: Gap, remaining: Iterable[TimeRange], now: int) -> None:
         """Replace a checked gap by the ranges in which samples are still missing.
 
         If there are none, the gap is filled. If it is not filled in time, it counts as lost.
@@ -282,37 +293,28 @@ def is_seq_ahead(seq: int, other: int) -> bool:
     return 0 < (seq - other) % SEQ_CYCLE < SEQ_CYCLE // 2
 
 
-def find_gaps(samples: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the gaps (since, until) between samples (time, seq) that are sorted by time."""
-    previous: tuple[int, int] | None = None
-    for time, seq in samples:
-        if previous is not None and (seq - previous[1]) % SEQ_CYCLE != 1:
-            yield previous[0], time
-        previous = time, seq
-
-
-def _since(gap: Gap) -> int:
-    return gap.since
-
-
-def _checked_at(gap: Gap) -> int:
-    return gap.checked_at
+def find_gaps(samples: Iterable[StoredSample]) -> Iterator[TimeRange]:
+    """Yield the times between which samples are missing. The given samples must be sorted by time."""
+    for sample, next_sample in pairwise(samples):
+        if (next_sample.seq - sample.seq) % SEQ_CYCLE != 1:
+            yield TimeRange(sample.time, next_sample.time)
 
 
 def _limit_gaps(gaps: list[Gap]) -> list[Gap]:
     """Sort gaps by time, and merge the oldest if there are too many."""
-    ordered = sorted(gaps, key=_since)
+    ordered = sorted(gaps, key=attrgetter("since"))
     surplus = len(ordered) - _MAX_GAPS
     return ordered if surplus <= 0 else [reduce(_join_gaps, ordered[: surplus + 1]), *ordered[surplus + 1 :]]
 
 
 def _join_gaps(first: Gap, second: Gap) -> Gap:
     lost_at = None if first.lost_at is None or second.lost_at is None else second.lost_at
-    last_arrival_at, checked_at = (
-        max(first.last_arrival_at, second.last_arrival_at),
-        min(first.checked_at, second.checked_at),
-    )
-    unchecked_arrivals = first.unchecked_arrivals + second.unchecked_arrivals
     return Gap(
-        first.since, second.until, first.found_at, last_arrival_at, checked_at, lost_at, unchecked_arrivals
+        first.since,
+        second.until,
+        first.found_at,
+        last_arrival_at=max(first.last_arrival_at, second.last_arrival_at),
+        checked_at=min(first.checked_at, second.checked_at),
+        lost_at=lost_at,
+        unchecked_arrivals=first.unchecked_arrivals + second.unchecked_arrivals,
     )

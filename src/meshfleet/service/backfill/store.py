@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Connection, select
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import hole, series
-from meshfleet.service.backfill.series import Gap, SeriesState
+from meshfleet.service.backfill.series import Gap, SeriesKey, SeriesState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from sqlalchemy import ColumnElement, Connection
-
-    from meshfleet.service.backfill.series import SeriesKey
 
 SeriesRow: TypeAlias = tuple[int, int, int, int, int, int]
-GapRow: TypeAlias = tuple[int, int, int, int | None]
-"""Gap without its series: since, until, found_at, lost_at."""
+"""Values of the columns of `series`: device, kind, identifier, time, seq, unfilled.
+
+A tuple, because a flush may write a row for each of very many series.
+"""
+
+
+class GapRow(NamedTuple):
+    """Row of a gap without the columns of its series. Times are in milliseconds."""
+
+    since: int
+    until: int
+    found_at: int
+    lost_at: int | None
+
+    @classmethod
+    def from_gap(cls, gap: Gap) -> GapRow:
+        """Copy the stored fields of a gap."""
+        return cls(gap.since, gap.until, gap.found_at, gap.lost_at)
+
 
 _UPDATE_SERIES: Final = "UPDATE SET time = excluded.time, seq = excluded.seq, unfilled = excluded.unfilled"
 _DELETE_GAPS: Final = "DELETE FROM hole WHERE device = ? AND kind = ? AND identifier = ?"

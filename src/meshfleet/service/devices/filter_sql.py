@@ -8,22 +8,19 @@ import unicodedata
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
-from sqlalchemy import ColumnElement, UnaryExpression, exists, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, UnaryExpression, exists, func, literal_column, select
 from sqlalchemy.sql.operators import custom_op
 
 from meshfleet.db.tables import device, device_label, label
 from meshfleet.protocol.ids import mac_to_int
-from meshfleet.service.devices.model import DeviceSort, format_base_version, normalize_name
+from meshfleet.service.devices.model import DeviceFilter, DeviceSort, format_base_version, normalize_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from sqlalchemy import Connection
-
-    from meshfleet.service.devices.model import DeviceFilter
 
 NAME_CONDITION: Final = "name"
-"""Stands for the condition on device names in sets of indexed columns; it is no column of its own."""
+"""Stands for the condition on device names (column `name_key`) in sets of indexed columns."""
 
 _UNARY_PLUS: Final = custom_op[Any]("+")
 
@@ -42,9 +39,9 @@ _ESCAPED: Final = r"\\\g<0>"
 
 
 class NamePattern(Struct, frozen=True):
-    """Text to search in names: a name must contain it.
+    """Text to search in device names: a matching name contains this text.
 
-    With fewer than three characters, a name must start with it (rest-36).
+    If the text has fewer than three characters, a matching name starts with it (rest-36).
     """
 
     key: str
@@ -59,11 +56,9 @@ class NamePattern(Struct, frozen=True):
         """
         if not self.is_prefix:
             return self._contained
-        key = (
-            device.c.name_key
-            if indexed is None or NAME_CONDITION in indexed
-            else without_index(device.c.name_key)
-        )
+        key: ColumnElement[str] = device.c.name_key
+        if indexed is not None and NAME_CONDITION not in indexed:
+            key = without_index(key)
         initials = _starts_with(key, self.key[:_INITIALS])
         return initials if len(self.key) <= _INITIALS else initials & _starts_with(key, self.key)
 
@@ -168,11 +163,9 @@ def _build_name_pattern(text: str, *, on_sqlite: bool) -> NamePattern | None:
     Whether it is a prefix depends on the typed text: two typed characters may become three when normalized.
     """
     length = len(unicodedata.normalize("NFC", text))
-    return (
-        NamePattern(normalize_name(text), is_prefix=length < _TRIGRAM, on_sqlite=on_sqlite)
-        if length
-        else None
-    )
+    if not length:
+        return None
+    return NamePattern(normalize_name(text), is_prefix=length < _TRIGRAM, on_sqlite=on_sqlite)
 
 
 def _starts_with(column: ColumnElement[str], start: str) -> ColumnElement[bool]:

@@ -80,7 +80,7 @@ class IndexScan(NamedTuple):
     ids: Select[Any]
     """Query that selects the devices; the device id is its first column."""
     columns: frozenset[str] = frozenset()
-    """Columns of the scanned index, if it is one of the table `device`; empty for other scans."""
+    """Columns of the scanned index of the table `device`; empty for scans of other tables."""
     label: int | None = None
     """Id of the label whose devices are scanned; None for other scans."""
     is_name_search: bool = False
@@ -122,7 +122,14 @@ def plan_page_query(connection: Connection, selection: ResolvedFilter, sort: Dev
     return QueryPlan(_scan_in_id_order(scan, selection), (scan.id_column,), *_id_bounds(others))
 
 
-def find_id_range(connection: Connection, selection: ResolvedFilter) -> tuple[int, int] | None:
+class IdRange(NamedTuple):
+    """Lowest and highest device id that can meet all conditions of a filter."""
+
+    first: int
+    last: int
+
+
+def find_id_range(connection: Connection, selection: ResolvedFilter) -> IdRange | None:
     """Return the lowest and highest device id that can meet all conditions; None if no device can.
 
     PostgreSQL needs this: it knows how many devices meet a condition, but not that their ids are often close.
@@ -131,7 +138,7 @@ def find_id_range(connection: Connection, selection: ResolvedFilter) -> tuple[in
     found = connection.execute(select(*_first_ids(scans), *_last_ids(scans))).one()
     if None in found:
         return None
-    return max(found[: len(scans)]), min(found[len(scans) :])
+    return IdRange(max(found[: len(scans)]), min(found[len(scans) :]))
 
 
 def _id_bounds(scans: Sequence[IndexScan]) -> tuple[ColumnElement[int] | None, ColumnElement[int] | None]:

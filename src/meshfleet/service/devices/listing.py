@@ -6,7 +6,7 @@ it is written as SQL: building it with SQLAlchemy would take longer than running
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -14,7 +14,7 @@ from msgspec import UNSET
 from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition
 from meshfleet.errors import NotFound
-from meshfleet.protocol.ids import format_model_number, mac_from_int, mac_to_int, to_device_id
+from meshfleet.protocol.ids import Mac, format_model_number, mac_from_int, mac_to_int, to_device_id
 from meshfleet.protocol.products import find_product_name
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.devices import Connectivity, Device, DeviceDetail, Live
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.protocol.ids import Mac
     from meshfleet.service.devices.model import DeviceFilter, DevicePosition, SortOrder
 
     Row = Sequence[Any]
@@ -56,6 +55,14 @@ _ROWS: Final = {
 _CLAIMED_AT: Final = "SELECT claimed_at FROM gateway WHERE device IN numbers"
 
 
+class DeviceSlice(NamedTuple):
+    """Part of the device list that one query loads."""
+
+    devices: list[Device]
+    end: DevicePosition | None
+    """Position of the last device; None if no more devices follow."""
+
+
 def list_devices(  # noqa: PLR0913 # keyword-only page bounds
     connection: Connection,
     device_filter: DeviceFilter,
@@ -64,14 +71,18 @@ def list_devices(  # noqa: PLR0913 # keyword-only page bounds
     after: DevicePosition | None,
     limit: int,
     live: bool = False,
-) -> tuple[list[Device], DevicePosition | None]:
-    """Return up to `limit` devices after a position, and the last one's position; None if no more follow.
+) -> DeviceSlice:
+    """Load up to `limit` devices after a position.
 
     With `live`, each device includes its live fields, which change with every report (rest-38).
     """
-    found, end = _find_page(connection, device_filter, order, after=after, limit=limit)
-    rows = _load_rows(connection, found)
-    return [Device(**_to_fields(row), live=_to_live(row) if live else UNSET) for row in rows], end
+    selection = resolve_filter(connection, device_filter)
+    if selection is None:
+        return DeviceSlice([], None)
+    keys = page_query.find_page_keys(connection, selection, order, after=after, limit=limit + 1)
+    rows = _load_rows(connection, [int(key[-1]) for key in keys[:limit]])
+    devices = [Device(**_to_fields(row), live=_to_live(row) if live else UNSET) for row in rows]
+    return DeviceSlice(devices, keys[limit - 1] if len(keys) > limit else None)
 
 
 def load_device(connection: Connection, mac: Mac) -> Device:
@@ -103,23 +114,6 @@ def _load_row(connection: Connection, mac: Mac) -> Row:
     if not rows:
         raise device_not_found(mac)
     return rows[0]
-
-
-def _find_page(
-    connection: Connection,
-    device_filter: DeviceFilter,
-    order: SortOrder,
-    *,
-    after: DevicePosition | None,
-    limit: int,
-) -> tuple[list[int], DevicePosition | None]:
-    """Return the device ids of a page, and the position of the last one; None if no more follow."""
-    selection = resolve_filter(connection, device_filter)
-    if selection is None:
-        return [], None
-    keys = page_query.find_page_keys(connection, selection, order, after=after, limit=limit + 1)
-    end = keys[limit - 1] if len(keys) > limit else None
-    return [int(key[-1]) for key in keys[:limit]], end
 
 
 def _load_rows(connection: Connection, device_ids: Sequence[int]) -> list[Row]:

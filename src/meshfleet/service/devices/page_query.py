@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import literal, select, tuple_
+from sqlalchemy import ColumnElement, Connection, literal, select, tuple_
 
 from meshfleet.service.devices import index_plan
-from meshfleet.service.devices.model import DeviceSort
+from meshfleet.service.devices.model import DevicePosition, DeviceSort, SortOrder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from sqlalchemy import ColumnElement, Connection
-
     from meshfleet.service.devices.filter_sql import ResolvedFilter
-    from meshfleet.service.devices.model import DevicePosition, SortOrder
 
     Columns = Sequence[ColumnElement[Any]]
 
@@ -56,7 +53,7 @@ def _plan_query(
     if sort is not DeviceSort.ID or len(selection.columns) + len(selection.labels) < _MIN_CONDITIONS:
         return plan
     id_range = index_plan.find_id_range(connection, selection)
-    return None if id_range is None else plan._replace(first_id=id_range[0], last_id=id_range[1])
+    return None if id_range is None else plan._replace(first_id=id_range.first, last_id=id_range.last)
 
 
 def _page_bounds(

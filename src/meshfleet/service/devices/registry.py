@@ -13,29 +13,25 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import UNSET, Struct
 from msgspec.structs import astuple
-from sqlalchemy import delete, select
+from sqlalchemy import Connection, delete, select
 
 from meshfleet.db import bulk
 from meshfleet.db.database import WriteConflict
 from meshfleet.db.tables import device, device_label, device_state, gateway, label
 from meshfleet.errors import StillClaimed
-from meshfleet.protocol.ids import format_model_number, mac_to_int, to_device_id
+from meshfleet.protocol.ids import Mac, format_model_number, mac_to_int, to_device_id
 from meshfleet.protocol.products import find_product_name
 from meshfleet.service.audit import log as audit
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.listing import device_not_found
-from meshfleet.service.devices.model import format_base_version, normalize_name
+from meshfleet.service.devices.model import DeviceObservation, format_base_version, normalize_name
 from meshfleet.service.devices.states import DeviceState, merge_states
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from sqlalchemy import Connection
-
-    from meshfleet.protocol.ids import Mac
     from meshfleet.rest.devices import Device
     from meshfleet.service.actor import Actor
-    from meshfleet.service.devices.model import DeviceObservation
 
 
 # Search in names: SQLite has a separate trigram index, which is updated here.
@@ -72,27 +68,23 @@ _Changes: TypeAlias = defaultdict[tuple[str, ...], list[tuple[Any, ...]]]
 """Rows to update, grouped by the columns that change. Each row has the new values and then the device id."""
 
 
-_NO_MODEL: Final = 0
-_NO_VERSION: Final = "0.0.0"
-
-
 class _DeviceRow(Struct):
-    """Row of the table `device`."""
+    """Row of the table `device`. The defaults are for a device that has reported nothing yet (rest-48)."""
 
     id: int
-    name: str
-    name_key: str
-    named: bool
-    model: int
-    variant: int
-    firmware: str
-    beta: int
-    hardware: str
-    imei: str | None
-    gateway: int | None
-    connected: bool
-    connected_at: int
-    created_at: int
+    name: str = ""
+    name_key: str = ""
+    named: bool = False
+    model: int = 0
+    variant: int = 0
+    firmware: str = "0.0.0"
+    beta: int = 0
+    hardware: str = "0.0.0"
+    imei: str | None = None
+    gateway: int | None = None
+    connected: bool = False
+    connected_at: int = 0
+    created_at: int = 0
 
     def apply(self, observation: DeviceObservation, state: DeviceState) -> None:
         """Apply an observation; fields that are older than the stored ones are ignored."""
@@ -106,11 +98,8 @@ class _DeviceRow(Struct):
         if observation.variant is not UNSET and _is_newer(at, state.variant_at):
             self.variant, state.variant_at = observation.variant, at
         if observation.firmware is not UNSET and _is_newer(at, state.firmware_at):
-            self.firmware, self.beta, state.firmware_at = (
-                format_base_version(observation.firmware),
-                observation.firmware.beta,
-                at,
-            )
+            self.firmware, state.firmware_at = format_base_version(observation.firmware), at
+            self.beta = observation.firmware.beta
         if observation.hardware is not UNSET and _is_newer(at, state.hardware_at):
             self.hardware, state.hardware_at = format_base_version(observation.hardware), at
         if observation.imei is not UNSET and _is_newer(at, state.reported_at):
@@ -165,7 +154,8 @@ def record_observations(connection: Connection, observations: Sequence[DeviceObs
     for observation in observations:
         device_id = mac_to_int(observation.device)
         if device_id not in devices:
-            devices[device_id] = _build_unknown_device(device_id, observation.at)
+            at = observation.at
+            devices[device_id] = _DeviceRow(device_id, connected_at=at, created_at=at)
         state = states.setdefault(device_id, DeviceState(device_id))
         devices[device_id].apply(observation, state)
         _apply_to_state(state, observation)
@@ -221,26 +211,6 @@ def _load_devices(
     return devices, states
 
 
-def _build_unknown_device(device_id: int, at: int) -> _DeviceRow:
-    """Return the row of a new device, with default values for everything it has not reported (rest-48)."""
-    return _DeviceRow(
-        id=device_id,
-        name="",
-        name_key="",
-        named=False,
-        model=_NO_MODEL,
-        variant=0,
-        firmware=_NO_VERSION,
-        beta=0,
-        hardware=_NO_VERSION,
-        imei=None,
-        gateway=None,
-        connected=False,
-        connected_at=at,
-        created_at=at,
-    )
-
-
 def _write_devices(
     connection: Connection, devices: dict[int, _DeviceRow], before: dict[int, tuple[Any, ...]]
 ) -> None:
@@ -285,7 +255,7 @@ def _collect_changes(changes: _Changes, row: _DeviceRow, old: tuple[Any, ...]) -
 
 
 def rename_device(connection: Connection, mac: Mac, name: str, *, by: Actor, now: int) -> Device:
-    """Set the name of a device and record the change in the audit log, if it is one (rest-43).
+    """Set the name of a device. Record the change in the audit log, unless the name is the same (rest-43).
 
     Raise `NotFound` if the device does not exist.
     """

@@ -36,10 +36,12 @@ async def list_devices(
     """List the devices that match all filters."""
     query = DeviceListQuery(device_filter=device_filter, order=order)
     after = pages.decode(query, next_token) if next_token is not None else None
-    devices, end = await database.read(
+    found = await database.read(
         listing.list_devices, device_filter, order, after=after, limit=limit, live=live
     )
-    return DevicePage(items=devices, next_token=None if end is None else pages.encode(query, end))
+    return DevicePage(
+        items=found.devices, next_token=None if found.end is None else pages.encode(query, found.end)
+    )
 
 
 @get("/summary", problems=(429,))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition, device_state
@@ -17,7 +17,6 @@ from meshfleet.db.tables import active_condition, device_state
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from sqlalchemy import Connection
 
 BEST_PARENT_MS: Final = 90_000
 """Milliseconds for which the parent with the strongest signal is kept if it no longer reports the device.
@@ -132,7 +131,7 @@ def limit_state_times(connection: Connection, now: int) -> None:
 
 
 def find_newest_state_time(connection: Connection) -> int | None:
-    """Return the latest time in all device states; None if there is none. This reads the whole table."""
+    """Return the latest time in all device states, or None. The query reads the whole table."""
     newest = connection.execute(select(*(func.max(device_state.c[time]) for time in _PARTS))).one()
     return max((time for time in newest if time is not None), default=None)
 

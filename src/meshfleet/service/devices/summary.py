@@ -7,21 +7,18 @@ from collections import Counter, OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
-from sqlalchemy import func, select
+from sqlalchemy import Connection, Select, func, select
 
 from meshfleet.db.tables import device, device_label, label
 from meshfleet.errors import TooManyAttempts
 from meshfleet.protocol.ids import format_model_number
 from meshfleet.rest.devices import Share, Summary
-from meshfleet.service.devices.filter_sql import resolve_filter
+from meshfleet.service.devices.filter_sql import ResolvedFilter, resolve_filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from sqlalchemy import Connection, Select
-
     from meshfleet.db import Database
-    from meshfleet.service.devices.filter_sql import ResolvedFilter
     from meshfleet.service.devices.model import DeviceFilter
 
 
@@ -47,11 +44,18 @@ def count_devices(connection: Connection, device_filter: DeviceFilter) -> Summar
     )
 
 
-def count_connected_devices(connection: Connection) -> tuple[int, int]:
-    """Return the number of connected and of disconnected devices."""
+class ConnectivityCounts(NamedTuple):
+    """Number of connected and of disconnected devices."""
+
+    connected: int
+    disconnected: int
+
+
+def count_connected_devices(connection: Connection) -> ConnectivityCounts:
+    """Count all devices by whether they are connected."""
     query = select(device.c.connected, func.count()).group_by(device.c.connected)
     counts = {bool(is_connected): count for is_connected, count in connection.execute(query)}
-    return counts.get(True, 0), counts.get(False, 0)
+    return ConnectivityCounts(counts.get(True, 0), counts.get(False, 0))
 
 
 def _build_group_query(selection: ResolvedFilter) -> Select[bool, int, str, int]:
@@ -72,7 +76,6 @@ def _build_label_query(selection: ResolvedFilter) -> Select[str, int]:
 
 
 def _to_shares(counts: Mapping[str, int]) -> list[Share]:
-    """Return counts as a list of `Share`, the largest first."""
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     return [Share(value=value, count=count) for value, count in ordered]
 

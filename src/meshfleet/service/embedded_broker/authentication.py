@@ -12,10 +12,10 @@ from meshfleet.errors import FleetError, TooManyAttempts, WrongCredentials
 from meshfleet.errors.protocol import MalformedMac
 from meshfleet.ip_networks import to_network
 from meshfleet.mqtt.broker import Account, AccountKind, NotAdmitted
-from meshfleet.mqtt.codec.packets import ConnectReturnCode
+from meshfleet.mqtt.codec.packets import Connect, ConnectReturnCode
 from meshfleet.protocol.ids import Mac, parse_mac
 from meshfleet.service.accounts import api_key_store, user_store
-from meshfleet.service.accounts.login import normalize_username
+from meshfleet.service.accounts.login import Logins, normalize_username
 from meshfleet.service.accounts.throttle import LoginThrottle
 from meshfleet.service.gateways import store as gateways
 
@@ -25,33 +25,14 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.mqtt.codec.packets import Connect
     from meshfleet.rest.accounts import Role
-    from meshfleet.service.accounts.login import Logins
     from meshfleet.service.embedded_broker.denied_access import DeniedAccessLog
     from meshfleet.service.metrics import Metrics
 
 
-# Accounts as the broker knows them, built from stored credentials.
-
-
-def build_gateway_account(mac: Mac, password: bytes) -> Account:
-    """Return the account of a claimed gateway. `password` is the stored digest of its password."""
-    return Account(kind=AccountKind.GATEWAY, name=mac, credential_digest=_digest_credential(password))
-
-
-def build_user_account(name: str, hashed: str, role: Role) -> Account:
-    """Return the account of a user. `hashed` is the stored password hash."""
-    return Account(
-        kind=AccountKind.USER, name=name, role=role, credential_digest=_digest_credential(hashed.encode())
-    )
-
-
-def build_api_key_account(name: str, hashed: bytes, role: Role) -> Account:
-    """Return the account of an API key. `hashed` is the stored digest of the key."""
-    return Account(
-        kind=AccountKind.API_KEY, name=name, role=role, credential_digest=_digest_credential(hashed)
-    )
+def _build_account(kind: AccountKind, name: str, credential: bytes, role: Role | None = None) -> Account:
+    """Build an account from its stored credential: the digest or hash of a password or of an API key."""
+    return Account(kind=kind, name=name, role=role, credential_digest=hashlib.sha256(credential).digest())
 
 
 def load_accounts(connection: Connection, accounts: Iterable[Account], *, now: int) -> dict[str, Account]:
@@ -63,16 +44,15 @@ def load_accounts(connection: Connection, accounts: Iterable[Account], *, now: i
     users = user_store.load_user_credentials(connection, names[AccountKind.USER])
     keys = api_key_store.load_api_key_credentials(connection, names[AccountKind.API_KEY], now=now)
     found = [
-        *(build_gateway_account(mac, password) for mac, password in digests.items()),
-        *(build_user_account(name, *each) for name, each in users.items()),
-        *(build_api_key_account(name, *each) for name, each in keys.items()),
+        *(_build_account(AccountKind.GATEWAY, mac, digest) for mac, digest in digests.items()),
+        *(_build_user_account(name, each) for name, each in users.items()),
+        *(_build_account(AccountKind.API_KEY, name, each.hash, each.role) for name, each in keys.items()),
     ]
     return {str(account): account for account in found}
 
 
-def _digest_credential(stored: bytes) -> bytes:
-    """Return a digest of a stored credential, to detect that the credential was changed."""
-    return hashlib.sha256(stored).digest()
+def _build_user_account(name: str, credential: user_store.UserCredential) -> Account:
+    return _build_account(AccountKind.USER, name, credential.password_hash.encode(), credential.role)
 
 
 _API_KEY_USERNAME: Final = "apikey"
@@ -100,7 +80,7 @@ class AccountAuthenticator:
         now: Callable[[], int],
         monotonic: Callable[[], int],
     ) -> None:
-        """Create it. `now` is the wall clock for API key expiry, `monotonic` a monotonic clock for delays."""
+        """`now` is the wall clock for the expiry of API keys, `monotonic` a monotonic clock for delays."""
         self._database = database
         self._logins = logins
         self._denied_access = denied_access
@@ -135,13 +115,14 @@ class AccountAuthenticator:
         stored = (await self._database.read(gateways.load_password_digests, [mac])).get(mac)
         if stored is None or not hmac.compare_digest(stored, api_key_store.hash_credential(password)):
             raise _WrongGatewayPassword(is_known=stored is not None)
-        return build_gateway_account(mac, stored)
+        return _build_account(AccountKind.GATEWAY, mac, stored)
 
     async def _authenticate_api_key(self, key: str) -> Account | None:
         holder = await self._database.read(api_key_store.find_api_key_holder, key, now=self._now())
         if holder is None:
             return None
-        return build_api_key_account(holder.actor.name, api_key_store.hash_credential(key), holder.actor.role)
+        credential = api_key_store.hash_credential(key)
+        return _build_account(AccountKind.API_KEY, holder.actor.name, credential, holder.actor.role)
 
     async def _authenticate_user(self, name: str, password: str, address: str) -> Account:
         try:
@@ -153,7 +134,7 @@ class AccountAuthenticator:
         credential = (await self._database.read(user_store.load_user_credentials, [name])).get(name)
         if credential is None or credential.password_hash != hashed:
             raise _wrong_credentials()
-        return build_user_account(name, *credential)
+        return _build_user_account(name, credential)
 
     async def _attempt(
         self, name: str, address: str, authenticate: Callable[[], Awaitable[Account | None]]

@@ -22,7 +22,7 @@ _SUPPRESS_MS: Final = 60_000
 """Milliseconds after an audit row in which the same action of the same account is only counted."""
 
 _MAX_ACTIONS: Final = 10_000
-"""Maximum number of actions whose last time is stored; if it is reached, all are deleted."""
+"""Maximum number of actions whose last time is kept; if there are more, all kept times are deleted."""
 
 _MAX_TOPIC_LENGTH: Final = 200
 """Maximum characters of a topic that are recorded."""
@@ -72,7 +72,7 @@ class DeniedAccessLog:
         )
 
     def drain(self) -> Sequence[_DeniedAccess]:
-        """Return and remove the recorded accesses, so that the caller writes them."""
+        """Remove and return the recorded accesses, for the caller to write to the audit log."""
         entries, self._pending = self._pending, []
         return entries
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from meshfleet.mqtt.broker import Broker, load_stored_state
+from meshfleet.mqtt.broker import Broker, ReportConsumer, load_stored_state
 from meshfleet.protocol.topics import TopicCodec
 from meshfleet.service.embedded_broker.authentication import AccountAuthenticator
 from meshfleet.service.embedded_broker.denied_access import DeniedAccessLog
-from meshfleet.service.embedded_broker.listeners import accept_clients
+from meshfleet.service.embedded_broker.listeners import MqttListener, accept_clients
 from meshfleet.service.embedded_broker.revocation import POLL_SECONDS, RevocationWatcher
 from meshfleet.service.metric_table import add_broker_metrics
 
@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.errors.readiness import ReadinessProblem
-    from meshfleet.mqtt.broker import ReportConsumer
     from meshfleet.service.accounts.login import Logins
     from meshfleet.service.clock import Now
-    from meshfleet.service.embedded_broker.listeners import MqttListener
     from meshfleet.service.metrics import Metrics
     from meshfleet.service.transport import Transport
     from meshfleet.settings import Settings

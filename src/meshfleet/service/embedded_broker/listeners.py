@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from meshfleet.mqtt.broker import Broker
-    from meshfleet.settings import Settings
+    from meshfleet.settings import ListenAddress, Settings
 
 
 # Accepting connections within the limits of the broker.
@@ -43,8 +43,6 @@ async def accept_clients(broker: Broker, listeners: Sequence[MqttListener], sett
 
 
 class _Acceptor:
-    """Accepts the connections of one listener."""
-
     def __init__(self, broker: Broker, listener: MqttListener, settings: Settings) -> None:
         self._broker = broker
         self._socket = listener.bound_socket
@@ -136,17 +134,10 @@ class MqttListener(NamedTuple):
 @contextmanager
 def open_mqtt_listeners(settings: Settings) -> Iterator[list[MqttListener]]:
     """Open the MQTT listening sockets of the settings for the `with` block, without accepting connections."""
-    has_tls = settings.tls_cert is not None
-    configured = (
-        (settings.mqtt, "mqtt", "mqtt"),
-        (settings.mqtt_tls, "mqtt-tls", "mqtts"),
-        (settings.mqtt_ws, "mqtt-ws", "wss" if has_tls else "ws"),
-    )
     with ExitStack() as stack:
         yield [
-            MqttListener(stack.enter_context(open_listener(address, option)), scheme)
-            for address, option, scheme in configured
-            if address is not None
+            MqttListener(stack.enter_context(open_listener(address, name.replace("_", "-"))), scheme)
+            for name, address, scheme in _list_configured(settings)
         ]
 
 
@@ -154,12 +145,14 @@ def apply_bound_ports(settings: Settings, listeners: list[MqttListener]) -> Sett
     """Return the settings with port 0 replaced by the actual ports, which are sent to gateways."""
     ports = {each.scheme: each.bound_socket.getsockname()[1] for each in listeners}
     changes = {
-        name: listen._replace(port=ports[scheme])
-        for name, scheme, listen in (
-            ("mqtt", "mqtt", settings.mqtt),
-            ("mqtt_tls", "mqtts", settings.mqtt_tls),
-            ("mqtt_ws", "ws" if settings.tls_cert is None else "wss", settings.mqtt_ws),
-        )
-        if listen is not None
+        name: address._replace(port=ports[scheme]) for name, address, scheme in _list_configured(settings)
     }
     return replace(settings, **changes)
+
+
+def _list_configured(settings: Settings) -> Iterator[tuple[str, ListenAddress, str]]:
+    """Yield the name, the address and the URL scheme of each MQTT listener that the settings turn on."""
+    websocket_scheme = "ws" if settings.tls_cert is None else "wss"
+    for name, scheme in (("mqtt", "mqtt"), ("mqtt_tls", "mqtts"), ("mqtt_ws", websocket_scheme)):
+        if (address := getattr(settings, name)) is not None:
+            yield name, address, scheme

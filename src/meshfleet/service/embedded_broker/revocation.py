@@ -12,7 +12,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors import DatabaseUnavailable
-from meshfleet.mqtt.broker import AccountKind
+from meshfleet.mqtt.broker import Account, AccountKind, Broker
 from meshfleet.service.audit import log as audit
 from meshfleet.service.embedded_broker import denied_access
 from meshfleet.service.embedded_broker.authentication import load_accounts
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from meshfleet.db import Database
-    from meshfleet.mqtt.broker import Account, Broker
     from meshfleet.service.embedded_broker.denied_access import DeniedAccessLog
 
 _log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
-from meshfleet.db import bulk
+from meshfleet.db import Database, bulk
 from meshfleet.db.tables import gateway
 from meshfleet.protocol.ids import EVERY_GATEWAY, mac_from_int, mac_to_int, to_device_id
 from meshfleet.service.actor import SERVICE
@@ -19,10 +19,6 @@ from meshfleet.service.devices.model import DeviceObservation
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
-
-    from sqlalchemy import Connection
-
-    from meshfleet.db import Database
 
 
 # Self-registered gateways: the external broker has authenticated them, so they count as claimed (rest-79).

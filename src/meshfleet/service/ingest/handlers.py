@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from meshfleet.db.samples import NO_SEQ, ClockFlag, SampleExtras, SampleKind
+from meshfleet.db.samples import NO_SEQ, ClockFlag, SampleExtras, SampleKind, SampleRow
+from meshfleet.db.samples.sample import ROW_EXTRAS, ROW_TIME
 from meshfleet.errors.protocol import MalformedTime
 from meshfleet.protocol.codes import Kind, Operation
 from meshfleet.protocol.identifiers.numbers import identifier_to_int
@@ -25,7 +26,6 @@ from meshfleet.service.ingest.sample_values import build_raw_decoder, from_sampl
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from meshfleet.db.samples import SampleRow
     from meshfleet.protocol.topics import ReportTopic
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
     from meshfleet.service.ingest.sample_values import SampleNumber
@@ -34,10 +34,8 @@ if TYPE_CHECKING:
     """Function that adds the payload of a device and gateway to a batch, or raises a `MalformedInput`."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MIN_TIME, _MAX_TIME = (
-    to_millis(datetime.min.replace(tzinfo=UTC)),
-    to_millis(datetime.max.replace(tzinfo=UTC)),
-)
+_MIN_TIME: Final = to_millis(datetime.min.replace(tzinfo=UTC))
+_MAX_TIME: Final = to_millis(datetime.max.replace(tzinfo=UTC))
 """Range of times, in milliseconds since 1970, that `datetime` can format (years 1 to 9999)."""
 
 _MAX_STATUS, _MAX_RSSI = 2**31 - 1, 2**15 - 1
@@ -172,7 +170,7 @@ def _special_append(kind: int, identifier: int) -> Callable[[ParsedBatch, int, S
 
 def _append_row(batch: ParsedBatch, device: int, row: SampleRow) -> None:
     """Append a sample, flagged if its time is implausible, and with the correction if the clock is wrong."""
-    time, extras = row[0], row[7]
+    time, extras = row[ROW_TIME], row[ROW_EXTRAS]
     if not batch.trusted_from <= time <= batch.trusted_to:
         # A UTC offset can move a time out of the years that can be formatted.
         if not _MIN_TIME <= time <= _MAX_TIME:
@@ -180,7 +178,7 @@ def _append_row(batch: ParsedBatch, device: int, row: SampleRow) -> None:
         clock, shift = _check_time(batch, time)
         if clock is not None or shift is not None:
             flagged = replace(extras or _NO_EXTRAS, clock=clock, shift=shift)
-            row = (*row[:7], flagged)
+            row = (*row[:ROW_EXTRAS], flagged)
     batch.rows.setdefault(device, []).append(row)
 
 
@@ -230,11 +228,8 @@ def _build_rssi_handler(topic: ReportTopic) -> HandlePayload:
 
     def handle_rssi(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        time, parent, rssi = (
-            _to_millis(report.time),
-            mac_to_int(report.parent),
-            _clamp(report.rssi, _MAX_RSSI),
-        )
+        time, parent = _to_millis(report.time), mac_to_int(report.parent)
+        rssi = _clamp(report.rssi, _MAX_RSSI)
         at = time if batch.trusted_from <= time <= batch.trusted_to else batch.correct_time(time)
         if at is not None:
             batch.readings.append((ReadingKind.LINK, device, gateway, at, rssi, parent, report.unreachable))
@@ -249,11 +244,8 @@ def _build_dfu_handler(topic: ReportTopic) -> HandlePayload:
 
     def handle_dfu(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        time, parent, rssi = (
-            _to_millis(report.time),
-            mac_to_int(report.parent),
-            _clamp(report.rssi, _MAX_RSSI),
-        )
+        time, parent = _to_millis(report.time), mac_to_int(report.parent)
+        rssi = _clamp(report.rssi, _MAX_RSSI)
         at = time if batch.trusted_from <= time <= batch.trusted_to else batch.correct_time(time)
         if at is not None:
             batch.readings.append((ReadingKind.DFU, device, gateway, at, rssi, parent, False))

@@ -72,7 +72,7 @@ class ParsedBatch:
         """Samples to acknowledge after the commit."""
         self.earliest = now - _MAX_BEHIND_MS
         self.latest = now + _MAX_AHEAD_MS
-        """Limits of plausible times. Samples with a time outside of them are stored, but flagged."""
+        """Limits of plausible times. A sample with a time outside of these limits is stored, but flagged."""
         self.clock_shifts = clock_shifts
         """Corrections in milliseconds for gateways with wrong clocks."""
         self.is_shift_confirmed = is_shift_confirmed

@@ -6,20 +6,18 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedInput, MalformedTopic, UnclaimedGateway
-from meshfleet.mqtt.codec.packets import OversizedPublish
+from meshfleet.mqtt.codec.packets import OversizedPublish, Publish
 from meshfleet.protocol.codes import Kind
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.ids import EVERY_GATEWAY, Mac, mac_from_int, mac_to_int
 from meshfleet.protocol.topics import ReportTopic, TopicCodec
-from meshfleet.service.ingest.handlers import build_handler
+from meshfleet.service.ingest.handlers import ReportHandler, build_handler
 from meshfleet.service.ingest.rejects import build_oversize_error, build_reject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from meshfleet.mqtt.codec.packets import Publish
     from meshfleet.service.ingest.gateway_admission import GatewayAdmission
-    from meshfleet.service.ingest.handlers import ReportHandler
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
 
 
@@ -82,23 +80,16 @@ class ReportParser:
 
     def parse(self, messages: Sequence[Publish], batch: ParsedBatch) -> None:
         """Parse the messages and add their reports and rejects to a batch."""
-        prefix_length, endpoints, handlers = (
-            self._topic_cache.prefix_length,
-            self._topic_cache.endpoints,
-            self._topic_cache.handlers,
-        )
-        report_kinds, report_gateways, admission, clock_shifts = (
-            batch.report_kinds,
-            batch.report_gateways,
-            self._admission,
-            batch.clock_shifts,
-        )
+        topic_cache, admission, clock_shifts = self._topic_cache, self._admission, batch.clock_shifts
+        endpoints, handlers = topic_cache.endpoints, topic_cache.handlers
+        prefix_length = topic_cache.prefix_length
+        report_kinds, report_gateways = batch.report_kinds, batch.report_gateways
         for message in messages:
             topic = message.topic
             endpoint, handler = endpoints.get(topic[:prefix_length]), handlers.get(topic[prefix_length:])
             try:
                 if endpoint is None or handler is None:
-                    endpoint, handler = self._topic_cache.parse_topic(topic)
+                    endpoint, handler = topic_cache.parse_topic(topic)
                 device, gateway = endpoint
                 if admission is not None and gateway not in admission.claimed:
                     self._admit_gateway(admission, gateway, batch)

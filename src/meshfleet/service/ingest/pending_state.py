@@ -12,16 +12,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from meshfleet.service.devices.states import BEST_PARENT_MS
-from meshfleet.service.ingest.readings import ReadingKind
+from meshfleet.service.ingest.readings import Reading, ReadingKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from meshfleet.db.samples import SampleRows
-    from meshfleet.service.ingest.readings import Reading
 
-_NEVER: Final = -(2**62)
-"""Placeholder for a time that was never set, earlier than any report."""
+NEVER: Final = -(2**62)
+"""Value of a time in a pending state that was never set; it is before the time of any report."""
 
 
 class PendingState(Struct, gc=False):
@@ -29,15 +28,15 @@ class PendingState(Struct, gc=False):
 
     gateway: int
     """Gateway that sent the device's newest report."""
-    reported_at: int = _NEVER
+    reported_at: int = NEVER
     status: int = 0
-    status_at: int = _NEVER
+    status_at: int = NEVER
     parent: int = 0
     rssi: int = 0
     radio_gateway: int = 0
     """Gateway that reported `parent` and `rssi`."""
-    radio_at: int = _NEVER
-    dfu_at: int = _NEVER
+    radio_at: int = NEVER
+    dfu_at: int = NEVER
     """Time of the last report in DFU mode."""
     has_implausible_sample: bool = False
     """Whether the address sent a sample with an implausible time.
@@ -51,6 +50,13 @@ class PendingState(Struct, gc=False):
     def heard_at(self) -> int:
         """Time of the device's last report, in DFU mode or not."""
         return max(self.reported_at, self.dfu_at)
+
+    def list_owners(self, address: int) -> tuple[int, ...]:
+        """Return the devices to which this state of an address may belong.
+
+        In DFU mode a device may use its own address + 1 (report-46).
+        """
+        return (address, address - 1) if self.reported_at == NEVER else (address,)
 
     def record_report(self, gateway: int, at: int) -> None:
         """Apply the time and gateway of a report."""
@@ -94,11 +100,6 @@ class PendingState(Struct, gc=False):
             self.facts = {}
         if identifier not in self.facts or at >= self.facts[identifier][0]:
             self.facts[identifier] = (at, value)
-
-
-def time_or_none(time: int) -> int | None:
-    """Return `time`, a time of a pending state, or None if it was never set."""
-    return None if time == _NEVER else time
 
 
 PendingStates = dict[int, PendingState]

@@ -18,22 +18,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 
 from meshfleet.db.driver_errors import classify_error
+from meshfleet.db.samples.sample import ROW_EXTRAS, StoredSample
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.errors.protocol import UnstorableReport
 from meshfleet.errors.readiness import ReadinessProblem
-from meshfleet.mqtt.broker import check_ownership
+from meshfleet.mqtt.broker import ReportBatch, check_ownership
 from meshfleet.protocol.times import format_millis
 from meshfleet.service.devices import states
 from meshfleet.service.ingest import store
 from meshfleet.service.ingest.counters import IngestCounters
 from meshfleet.service.ingest.parsed_batch import ParsedBatch
 from meshfleet.service.ingest.parser import ReportParser
-from meshfleet.service.ingest.pending_state import apply_readings, apply_samples
+from meshfleet.service.ingest.pending_state import PendingStates, apply_readings, apply_samples
 from meshfleet.service.ingest.readings import ReadingKind
-from meshfleet.service.ingest.rejects import RejectQuota, build_reject
+from meshfleet.service.ingest.rejects import RejectedReport, RejectQuota, build_reject
 from meshfleet.service.ingest.rollups import Rollups
 from meshfleet.service.ingest.startup_clock import StartupClock
-from meshfleet.service.ingest.subscribers import SubscriberList
+from meshfleet.service.ingest.subscribers import CommitSubscriber, FlushPart, SubscriberList
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
@@ -42,13 +43,9 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleRows, SampleStore
-    from meshfleet.mqtt.broker import ReportBatch
     from meshfleet.mqtt.codec.packets import Publish
     from meshfleet.service.clock import Now
     from meshfleet.service.ingest.gateway_admission import GatewayAdmission
-    from meshfleet.service.ingest.pending_state import PendingStates
-    from meshfleet.service.ingest.rejects import RejectedReport
-    from meshfleet.service.ingest.subscribers import CommitSubscriber, FlushPart
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +56,7 @@ _MIN_FLUSH_POLLS, _MAX_FLUSH_POLLS = 2, 10
 """Minimum and maximum number of polls between two flushes: more pending states are written less often."""
 
 _STATES_PER_POLL: Final = 4000
-"""Per this many pending states, the interval between two flushes grows by one poll."""
+"""Number of pending states for which the interval between two flushes grows by one poll."""
 
 
 _DATABASE_REJECTIONS: Final = (DataError, IntegrityError)
@@ -158,7 +155,7 @@ class IngestPipeline:
         self._startup_clock: StartupClock | None = None
         """Set while this machine's clock is not trusted: it was days behind stored states at the start."""
         self._write_lock = asyncio.Lock()
-        """Held from a write until readers of samples can see it, so that they see writes in order."""
+        """Held from a write until readers of samples see its rows, so that they see writes in order."""
         self._problems: dict[str, ReadinessProblem] = {}
         """Current failures by the name of the background task that failed."""
         self.counters = IngestCounters()
@@ -186,10 +183,10 @@ class IngestPipeline:
             )
         if self._admission is not None:
             await self._admission.refresh(self._database)
-        for number, readings in await self._database.read(store.load_readings):
+        for entry in await self._database.read(store.load_journal):
             batch = ParsedBatch(self._now())
-            batch.readings += readings
-            self._apply_committed(batch, number)
+            batch.readings += entry.readings
+            self._apply_committed(batch, entry.id)
 
     async def commit(self, batch: ReportBatch) -> None:
         """Parse a batch of messages and write it to the database. Raise DatabaseUnavailable if that fails.
@@ -229,10 +226,8 @@ class IngestPipeline:
             journal_before = self._rollups.oldest_batch(self._last_journal_id + 1)
             parts = self._subscribers.prepare_flush(self._pending_states, now)
             must_cap_times, self._flushed_at = self._must_cap_times(now), now
-            self._unfinished_flush, self._pending_states = (
-                _Flush(self._pending_states, rows, journal_before, parts, must_cap_times),
-                {},
-            )
+            pending_states, self._pending_states = self._pending_states, {}
+            self._unfinished_flush = _Flush(pending_states, rows, journal_before, parts, must_cap_times)
             await self._commit_flush(self._unfinished_flush)
 
     async def _run_flushes(self) -> None:
@@ -376,18 +371,19 @@ class IngestPipeline:
         new_devices = parsed.rows.keys() - self._journaled_devices
         for device in new_devices:
             rows = parsed.rows[device]
-            plausible_row = next((row for row in rows if row[7] is None or row[7].has_plausible_time), None)
-            kind, row = (
-                (ReadingKind.FIRST_SAMPLE_IMPLAUSIBLE, rows[0])
-                if plausible_row is None
-                else (ReadingKind.FIRST_SAMPLE, plausible_row)
+            plausible_row = next(
+                (row for row in rows if (extras := row[ROW_EXTRAS]) is None or extras.has_plausible_time),
+                None,
             )
-            at = row[0] if row[7] is None or row[7].shift is None else row[0] + row[7].shift
-            parsed.readings.append((kind, device, row[4], min(at, parsed.now), None, 0, False))
+            has_plausible = plausible_row is not None
+            kind = ReadingKind.FIRST_SAMPLE if has_plausible else ReadingKind.FIRST_SAMPLE_IMPLAUSIBLE
+            sample = StoredSample(*(plausible_row or rows[0]))
+            shift = 0 if sample.more is None else sample.more.shift or 0
+            at = min(sample.time + shift, parsed.now)
+            parsed.readings.append((kind, device, sample.gateway, at, None, 0, False))
         return new_devices
 
     def _apply_committed(self, parsed: ParsedBatch, journal_id: int | None) -> None:
-        """Apply a committed batch to the pending states and roll-ups."""
         apply_samples(self._pending_states, parsed.rows, parsed.now)
         apply_readings(self._pending_states, parsed.readings, parsed.now)
         if journal_id is not None:

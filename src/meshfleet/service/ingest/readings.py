@@ -19,7 +19,7 @@ class ReadingKind(IntEnum):
     DFU = 2
     FACT = 3
     FIRST_SAMPLE = 4
-    """Added for a device with samples that is not in the journal yet, so that a crash does not lose it."""
+    """Added for a device with samples that is not in the journal yet: a crash must not lose the device."""
     FIRST_SAMPLE_IMPLAUSIBLE = 5
     """Like FIRST_SAMPLE, but no sample of the device has a plausible time."""
 

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import msgspec
 from msgspec import Struct
 
-from meshfleet.db.samples import NO_SEQ, SampleExtras, SampleKind, StoredSample
-from meshfleet.service.ingest.readings import ReadingKind
+from meshfleet.db.samples import NO_SEQ, SampleExtras, SampleKind, SampleRow, StoredSample
+from meshfleet.service.ingest.readings import Reading, ReadingKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from meshfleet.db.samples import SampleRow
-    from meshfleet.service.ingest.readings import Reading
 
 _MINUTE_MS: Final = 60_000
 _GRACE_MS: Final = 5_000
@@ -40,6 +38,7 @@ report invented parents.
 
 _MinuteKey: TypeAlias = tuple[int, int, int, int]
 """Device, sample kind, identifier (parent for a link, 0 for a heartbeat) and start of the minute."""
+_KEY_DEVICE, _KEY_KIND, _KEY_START = 0, 1, 3
 
 
 class MinuteRollup(Struct, gc=False):
@@ -154,9 +153,9 @@ class Rollups:
         the sample store: then a minute that is committed in between is read twice instead of missed.
         """
         samples = [
-            StoredSample(*_to_row(minute.key[3], minute.key[1], minute.key[2], minute))
+            StoredSample(*_to_row(minute.key, minute))
             for minute in _walk_chain(self._chains.get(device))
-            if minute.key is not None and minute.key[1] in kinds
+            if minute.key is not None and minute.key[_KEY_KIND] in kinds
         ]
         return sorted(samples, key=lambda sample: sample.identity)
 
@@ -165,13 +164,12 @@ class Rollups:
 
         `list_open_minutes` still returns them until `drop_closed` is called.
         """
-        due = [key for key, minute in self._open.items() if _is_over(key[3], minute, now)]
+        due = [key for key, minute in self._open.items() if _is_over(key[_KEY_START], minute, now)]
         rows: dict[int, list[SampleRow]] = {}
         for key in due[: self._max_per_flush]:
-            device, kind, identifier, start = key
             minute = self._open.pop(key)
             minute.chain_length = 0
-            rows.setdefault(device, []).append(_to_row(start, kind, identifier, minute))
+            rows.setdefault(key[_KEY_DEVICE], []).append(_to_row(key, minute))
         return rows
 
     def drop_closed(self, devices: Iterable[int]) -> None:
@@ -236,7 +234,8 @@ def decode_minute(sample: StoredSample) -> MinuteSummary | None:
     return None if extras is None or extras.ext is None else _decode(extras.ext)
 
 
-def _to_row(start: int, kind: int, identifier: int, minute: MinuteRollup) -> SampleRow:
+def _to_row(key: _MinuteKey, minute: MinuteRollup) -> SampleRow:
+    _, kind, identifier, start = key
     summary = MinuteSummary(
         count=minute.count,
         min=minute.least,

@@ -11,17 +11,16 @@ import msgspec
 
 from meshfleet.db.samples import SampleExtras
 from meshfleet.errors.protocol import MalformedInput
-from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, IdentifierDefinition
 from meshfleet.protocol.identifiers.layouts import NumberLayout
 
 if TYPE_CHECKING:
     from meshfleet.protocol.fields import Json
-    from meshfleet.protocol.identifiers import IdentifierDefinition
 
 SampleNumber: TypeAlias = float | int | None
 
 _MAX_EXACT_INTEGER: Final = 2**53
-"""Integers up to this are exact as a double, which databases and many JSON readers use."""
+"""Largest integer that is exact as a double, which databases and many JSON readers use."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -48,12 +47,9 @@ def build_raw_decoder(identifier: str) -> RawDecoder:
     entry = BUILTIN_CATALOGUE.find(identifier)
     if entry is None or entry.layout is None:
         return lambda value: (None, bytes.fromhex(value), None)
-    # Most samples are numbers of a few bytes.
-    return (
-        _build_number_decoder(entry, entry.layout)
-        if type(entry.layout) is NumberLayout
-        else _build_general_decoder(entry)
-    )
+    if type(entry.layout) is NumberLayout:  # most samples are numbers of a few bytes
+        return _build_number_decoder(entry, entry.layout)
+    return _build_general_decoder(entry)
 
 
 def _build_general_decoder(entry: IdentifierDefinition) -> RawDecoder:
@@ -71,11 +67,8 @@ def _build_general_decoder(entry: IdentifierDefinition) -> RawDecoder:
 
 def _build_number_decoder(entry: IdentifierDefinition, layout: NumberLayout) -> RawDecoder:
     decode_general = _build_general_decoder(entry)
-    unpack, convert, digit_count = (
-        struct.Struct(f">{layout.struct_format}").unpack,
-        layout.convert,
-        2 * layout.size,
-    )
+    unpack = struct.Struct(f">{layout.struct_format}").unpack
+    convert, digit_count = layout.convert, 2 * layout.size
 
     def decode_number(value: str) -> tuple[SampleNumber, bytes, SampleExtras | None]:
         if len(value) != digit_count:  # with an extension, or too short

@@ -14,8 +14,8 @@ from meshfleet.service.devices.model import DeviceObservation
 from meshfleet.service.devices.states import DeviceState
 from meshfleet.service.ingest import gateway_admission, readings
 from meshfleet.service.ingest.device_facts import BATTERY, FACT_SIGHTINGS
-from meshfleet.service.ingest.pending_state import time_or_none
-from meshfleet.service.ingest.rejects import MAX_REJECTS
+from meshfleet.service.ingest.pending_state import NEVER, PendingState, PendingStates
+from meshfleet.service.ingest.rejects import MAX_REJECTS, RejectedReport
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
-    from meshfleet.service.ingest.pending_state import PendingState, PendingStates
     from meshfleet.service.ingest.readings import Reading
-    from meshfleet.service.ingest.rejects import RejectedReport
 
 _SELECT_DEVICES: Final = (
     "SELECT id, gateway, gateway_at, device_state.device IS NOT NULL FROM device"
@@ -64,10 +62,17 @@ def insert_batch(connection: Connection, batch: ParsedBatch, rejects: Sequence[R
     return bulk.insert_row(connection, reading_journal, readings.encode_readings(batch.readings))
 
 
-def load_readings(connection: Connection) -> list[tuple[int, list[Reading]]]:
-    """Load all journal entries, each with its id, oldest first."""
+class JournalEntry(NamedTuple):
+    """Readings of one committed batch, which are not all applied to the database yet."""
+
+    id: int
+    readings: list[Reading]
+
+
+def load_journal(connection: Connection) -> list[JournalEntry]:
+    """Load all entries of the journal of readings, oldest first."""
     rows = connection.exec_driver_sql("SELECT id, readings FROM reading_journal ORDER BY id")
-    return [(journal_id, readings.decode_readings(data)) for journal_id, data in rows]
+    return [JournalEntry(journal_id, readings.decode_readings(data)) for journal_id, data in rows]
 
 
 def delete_readings(connection: Connection, before: int) -> None:
@@ -82,14 +87,12 @@ def delete_old_rejects(connection: Connection) -> None:
 
 def upsert_devices(connection: Connection, states: PendingStates, now: int) -> Collection[int]:
     """Write the pending states, and add devices that are not in the database. Return the added devices."""
-    candidates = {
-        candidate for device, state in states.items() for candidate in _candidate_devices(device, state)
-    }
+    candidates = {device for address, state in states.items() for device in state.list_owners(address)}
     known = {
         row[0]: _KnownDevice(*row[1:])
         for row in bulk.query_in(connection, _SELECT_DEVICES, sorted(candidates))
     }
-    reported = {device: state for device, state in states.items() if time_or_none(state.heard_at) is not None}
+    reported = {device: state for device, state in states.items() if state.heard_at != NEVER}
     by_device = _merge_by_device(reported, known)
     unheard = {
         device: state for device, state in states.items() if device not in reported and device not in known
@@ -160,9 +163,9 @@ def _write_states(connection: Connection, pending: PendingStates, known: Mapping
             others.append((device, at, "dfu" if is_in_dfu else None))
             if is_at_own_gateway:
                 gateway_times.append((device, at))
-        if time_or_none(state.status_at) is not None:
+        if state.status_at != NEVER:
             statuses.append((device, state.status_at, state.status))
-        if time_or_none(state.radio_at) is not None:
+        if state.radio_at != NEVER:
             radios.append((device, state.radio_at, state.parent, state.rssi, state.radio_gateway))
         if state.facts is not None and BATTERY in state.facts:
             batteries.append((device, *state.facts[BATTERY]))
@@ -172,11 +175,6 @@ def _write_states(connection: Connection, pending: PendingStates, known: Mapping
     states.update_state_part(connection, "status_at", statuses)
     states.update_state_part(connection, "radio_at", radios)
     states.update_state_part(connection, "battery_at", batteries)
-
-
-def _candidate_devices(device: int, state: PendingState) -> tuple[int, ...]:
-    """Return the devices to which the state of an address may belong: in DFU mode, address or address - 1."""
-    return (device,) if time_or_none(state.reported_at) is not None else (device, device - 1)
 
 
 def _merge_by_device(states: PendingStates, known: Mapping[int, object]) -> PendingStates:
@@ -197,7 +195,7 @@ def _find_owner(address: int, state: PendingState, known: Mapping[int, object]) 
 
     In DFU mode a device may use its own address + 1 (report-46, report-47).
     """
-    if address in known or state.has_implausible_sample or time_or_none(state.reported_at) is not None:
+    if address in known or state.has_implausible_sample or state.reported_at != NEVER:
         return address
     return address - 1 if address - 1 in known else None
 

@@ -32,7 +32,7 @@ class FlushPart(Protocol):
 
 
 class CommitSubscriber(Protocol):
-    """Receiver of committed batches and flushes. Its methods must be quick: the next batch waits for them."""
+    """Receiver of committed batches and flushes. Its methods must be quick: they delay the next batch."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Process a committed batch."""
@@ -42,7 +42,7 @@ class CommitSubscriber(Protocol):
 
 
 class SubscriberList:
-    """Calls the subscribers in order. An exception in one affects neither the commit nor the others."""
+    """Calls the subscribers in order. An exception affects neither the commit nor other subscribers."""
 
     def __init__(self, counters: IngestCounters) -> None:
         self._subscribers: list[CommitSubscriber] = []

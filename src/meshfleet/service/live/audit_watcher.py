@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.db.tables import audit
 from meshfleet.errors import FleetError
 from meshfleet.errors.protocol import MalformedId
 from meshfleet.protocol.ids import mac_to_int, parse_device_id, to_mac
-from meshfleet.service.live.device_events import GatewayChange
+from meshfleet.service.live.device_events import DeviceEvents, GatewayChange
+from meshfleet.service.live.filters import JOB_ID
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from meshfleet.db import Database
-    from meshfleet.service.live.device_events import DeviceEvents
     from meshfleet.service.live.hub import EventHub
     from meshfleet.service.live.job_events import JobEvents
     from meshfleet.service.live.reauthorization import Reauthorizer
@@ -45,7 +42,6 @@ _GATEWAY_CAUSES: Final = {
     "gateway.release": "released",
     "device.rename": "renamed",
 }
-_JOB_ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
 _ACCESS_ACTIONS: Final = ("auth.logout", "user.", "api-key.")
 """Prefixes of actions that may revoke access."""
 
@@ -109,7 +105,7 @@ class AuditWatcher:
     def _publish(self, row: _AuditEntry) -> None:
         if row.action.startswith(_ACCESS_ACTIONS):
             self._reauthorizer.recheck_all()
-        elif (job := _JOB_ID.fullmatch(row.target)) is not None:
+        elif (job := JOB_ID.fullmatch(row.target)) is not None:
             self._jobs.mark_changed([int(job[1])], [])
         elif row.action == "label.remove":
             self._hub.publish_loss("device", "a label was removed from all devices")

@@ -60,7 +60,7 @@ class GatewayChange(NamedTuple):
     """Change of a gateway to publish."""
 
     cause: str | None
-    """Cause such as `claimed`; None: connected or disconnected, whichever it is when it is published."""
+    """Cause such as `claimed`; None: connected or disconnected, by the gateway's state at publication."""
     devices: int = 0
     """Number of devices that connected or disconnected together with the gateway."""
 
@@ -237,7 +237,7 @@ class DeviceEvents:
 def _load_devices(connection: Connection, numbers: list[int]) -> list[_EncodedDevice]:
     """Load devices as in the REST list, and encode them here, because this runs in a worker thread."""
     device_filter = DeviceFilter(ids=tuple(map(mac_from_int, numbers)))
-    devices, _ = listing.list_devices(
+    found = listing.list_devices(
         connection, device_filter, SortOrder(), after=None, limit=len(numbers), live=True
     )
     return [
@@ -246,7 +246,7 @@ def _load_devices(connection: Connection, numbers: list[int]) -> list[_EncodedDe
             NO_GATEWAY if not each.live or each.live.gateway is None else mac_to_int(Mac(each.live.gateway)),
             msgspec.Raw(_encode(each)),
         )
-        for each in devices
+        for each in found.devices
     ]
 
 

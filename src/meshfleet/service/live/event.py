@@ -33,7 +33,7 @@ class PublishedEvent(Struct, frozen=True, gc=False, kw_only=True):
     """`type`, or for a `resync` the type of the events that were missed."""
     device: int | None = None
     gateway: int | None = None
-    """Gateway of the device; `NO_GATEWAY` if it has none; None if unknown, which matches all gateways."""
+    """Gateway of the device; `NO_GATEWAY` if there is none; None if unknown, which matches all gateways."""
     former: int | None = None
     """Gateway of the device in its last published event, if it has changed since."""
     job: int | None = None

@@ -1,134 +1,28 @@
-"""Filters of live events, and an index that finds the filters that match an event."""
+"""Filters of live events."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from itertools import chain
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from msgspec import Struct
 
-from meshfleet.errors import Fault, InvalidRequest, TooManySubscriptions
+from meshfleet.errors import Fault, InvalidRequest
 from meshfleet.errors.protocol import MalformedInput, MalformedText
 from meshfleet.protocol.ids import mac_to_int, parse_device_id, to_mac
 from meshfleet.rest.live import LIVE_EVENT_TYPES, MAX_FILTER_VALUES
 from meshfleet.service.devices.parameters import parse_gateway_mac
-from meshfleet.service.live.event import RESYNC
+from meshfleet.service.live.event import RESYNC, PublishedEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-
-    from meshfleet.service.live.event import PublishedEvent
-    from meshfleet.service.live.subscriber import LiveSubscriber
-
-
-# Index of filters: the cost of an event depends on the matching filters, not on the number of subscribers.
-
-_MAX_NAMED_PER_ACCOUNT: Final = 50_000
-"""Maximum number of devices, gateways and jobs named in the filters of one account."""
-
-
-class FilterIndex:
-    """Index of all filters in use, each with its subscribers."""
-
-    def __init__(self) -> None:
-        self._subscribers: dict[EventFilter, set[LiveSubscriber]] = {}
-        self._by_device: dict[int, set[EventFilter]] = {}
-        self._by_gateway: dict[int, set[EventFilter]] = {}
-        self._by_job: dict[int, set[EventFilter]] = {}
-        self._by_type: dict[str, set[EventFilter]] = {about: set() for about in LIVE_EVENT_TYPES}
-        """Filters that name neither devices nor gateways nor jobs, by event type."""
-        self._named_counts: Counter[tuple[str, str]] = Counter()
-
-    def add(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
-        """Add a filter of a subscriber.
-
-        Raise `TooManySubscriptions` if the filters of its account name too many devices, gateways and jobs.
-        """
-        if (
-            event_filter.named_count
-            and self._named_counts[subscriber.account] + event_filter.named_count > _MAX_NAMED_PER_ACCOUNT
-        ):
-            raise TooManySubscriptions(
-                f"the subscriptions of {subscriber.actor.display_name} name more than "
-                f"{_MAX_NAMED_PER_ACCOUNT} devices, gateways and jobs"
-            )
-        self._named_counts[subscriber.account] += event_filter.named_count
-        subscribers = self._subscribers.get(event_filter)
-        if subscribers is None:
-            subscribers = self._subscribers[event_filter] = set()
-            self._index_filter(event_filter)
-        subscribers.add(subscriber)
-
-    def remove(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
-        """Remove a filter of a subscriber."""
-        self._named_counts[subscriber.account] -= event_filter.named_count
-        if not self._named_counts[subscriber.account]:
-            del self._named_counts[subscriber.account]
-        subscribers = self._subscribers[event_filter]
-        subscribers.discard(subscriber)
-        if not subscribers:
-            del self._subscribers[event_filter]
-            self._unindex_filter(event_filter)
-
-    def get_subscribers(self, event_filter: EventFilter) -> set[LiveSubscriber]:
-        """Return the subscribers that use a filter."""
-        return self._subscribers[event_filter]
-
-    def find_matches(self, event: PublishedEvent) -> Iterator[EventFilter]:
-        """Yield the filters that match an event."""
-        return (event_filter for event_filter in self._candidates(event) if event_filter.matches(event))
-
-    def _candidates(self, event: PublishedEvent) -> Iterable[EventFilter]:
-        if event.type == RESYNC:
-            return self._subscribers
-        candidates: list[Iterable[EventFilter]] = [self._by_type[event.about]]
-        if event.job is not None:
-            candidates.append(self._by_job.get(event.job, ()))
-        if event.device is not None:
-            candidates.append(self._by_device.get(event.device, ()))
-        if event.gateway is None:
-            candidates.append(set().union(*self._by_gateway.values()))
-        elif event.former is None:
-            candidates.append(self._by_gateway.get(event.gateway, ()))
-        else:
-            old_and_new = (self._by_gateway.get(each, ()) for each in (event.gateway, event.former))
-            candidates.append(set().union(*old_and_new))
-        return chain.from_iterable(candidates)
-
-    def _index_filter(self, event_filter: EventFilter) -> None:
-        for entries, key in self._entries(event_filter):
-            entries.setdefault(key, set()).add(event_filter)
-
-    def _unindex_filter(self, event_filter: EventFilter) -> None:
-        for entries, key in self._entries(event_filter):
-            entries[key].discard(event_filter)
-            if not entries[key] and entries is not self._by_type:
-                del entries[key]
-
-    def _entries(self, event_filter: EventFilter) -> Iterator[tuple[dict[object, set[EventFilter]], object]]:
-        """Yield the entries of a filter: by the jobs, devices or gateways it names, or by event type."""
-        entries: object
-        keys: Iterable[object]
-        if event_filter.jobs is not None:
-            entries, keys = self._by_job, event_filter.jobs
-        elif event_filter.devices is not None:
-            entries, keys = self._by_device, event_filter.devices
-        elif event_filter.gateways is not None:
-            entries, keys = self._by_gateway, event_filter.gateways
-        else:
-            entries, keys = (
-                self._by_type,
-                LIVE_EVENT_TYPES if event_filter.types is None else event_filter.types,
-            )
-        for key in keys:
-            yield entries, key  # type: ignore[misc] # the keys have the type of the chosen index
+    from collections.abc import Callable, Mapping, Sequence
 
 
 Value = TypeVar("Value")
 
-_JOB_ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
+JOB_ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
+"""Id of a job as REST writes it; the group is the row id."""
 
 _JOB_TYPES: Final = frozenset({"job", "execution"})
 """Types of events that are about a job."""
@@ -280,7 +174,7 @@ def _parse_type(text: str, field: str) -> str:
 
 
 def _parse_job(text: str, field: str) -> int:
-    match = _JOB_ID.fullmatch(text)
+    match = JOB_ID.fullmatch(text)
     if match is None:
         raise MalformedText(field, "must be the id of a job, such as job-12")
     return int(match[1])

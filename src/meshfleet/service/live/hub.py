@@ -18,17 +18,15 @@ import msgspec
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.live import LIVE_EVENT_TYPES, LiveEvent, Resync
 from meshfleet.service.live.event import RESYNC, PublishedEvent, escape_line_separators
-from meshfleet.service.live.filters import FilterIndex, Interest
+from meshfleet.service.live.filters import EventFilter, Interest
 from meshfleet.service.live.replay import CoverageTracker, Replay, ReplayBuffer, ReplayScheduler
-from meshfleet.service.live.subscriber import SERVICE_STOPPING
+from meshfleet.service.live.subscriber import SERVICE_STOPPING, FilterIndex, LiveSubscriber, SubscriberAccount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from meshfleet.service.clock import Now
     from meshfleet.service.live.event import EventEncoder
-    from meshfleet.service.live.filters import EventFilter
-    from meshfleet.service.live.subscriber import LiveSubscriber
 
 _TICK_SECONDS: Final = 0.025
 """Seconds for which events are collected before they are delivered."""
@@ -163,7 +161,7 @@ class EventHub:
             self._replays.schedule(Replay(subscriber, event_filter, number, self._number))
 
     def unsubscribe(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> bool:
-        """End a subscription. Return False if there is none with this filter."""
+        """End a subscription. Return False if the subscriber has none with this filter."""
         if event_filter not in subscriber.subscriptions:
             return False
         self._deliver()
@@ -261,7 +259,7 @@ class EventHub:
         """Drop the longest queues if too many bytes are queued in total, or for one account."""
         if sum(subscriber.queued_bytes for subscriber in self.subscribers) <= MAX_QUEUED_BYTES_PER_ACCOUNT:
             return
-        accounts: dict[tuple[str, str], list[LiveSubscriber]] = {}
+        accounts: dict[SubscriberAccount, list[LiveSubscriber]] = {}
         for subscriber in self.subscribers:
             accounts.setdefault(subscriber.account, []).append(subscriber)
         for subscribers in accounts.values():
@@ -295,7 +293,7 @@ class EventHub:
                     subscriber.enqueue_before_replays(subscriber.comment)
 
     def close(self) -> None:
-        """Close all subscribers because the service is stopping, and those that connect later at once."""
+        """Close all subscribers because the service is stopping; later subscribers are closed at once."""
         self._is_closed = True
         self._replays.close()
         for subscriber in self.subscribers:

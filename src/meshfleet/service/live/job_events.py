@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import FleetError
 from meshfleet.protocol.ids import DeviceId, Mac, mac_to_int, to_mac
-from meshfleet.rest.jobs import ExecutionState
+from meshfleet.rest.jobs import Execution, ExecutionState, Job
 from meshfleet.rest.live import DeletedJob, LiveExecution
 from meshfleet.service.jobs.job_states import FINISHED_STATES
 from meshfleet.service.jobs.views import execution_view, job_view
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from meshfleet.rest.jobs import Execution, Job
     from meshfleet.service.clock import Now
     from meshfleet.service.jobs.notifications import ExecutionChange
     from meshfleet.service.live.hub import EventHub
@@ -65,7 +64,7 @@ class _JobQuery(NamedTuple):
     executions: Mapping[int, Sequence[int]]
     """Devices of the executions to load, by job."""
     changed: frozenset[int] = frozenset()
-    """Jobs that were marked as changed. If one of them does not exist, it was deleted."""
+    """Jobs that were marked as changed. A marked job that does not exist was deleted."""
     all_open: bool = False
     """Whether to load the newest unfinished jobs of the fleet, too."""
     transfers_after: ExecutionKey | None = None
@@ -277,7 +276,6 @@ def _build_key(job: int, execution: Execution) -> ExecutionKey:
 
 
 def _load_jobs(connection: Connection, query: _JobQuery, *, now: int) -> _JobQueryResult:
-    """Load jobs and executions in one transaction."""
     jobs = job_view.load_jobs(connection, query.jobs, now=now)
     if query.all_open:
         jobs |= job_view.list_newest_open_jobs(connection, _MAX_JOBS, now=now)

@@ -13,6 +13,7 @@ from meshfleet.service.live.hub import COMMENT_SECONDS, EventHub
 from meshfleet.service.live.job_events import JobEvents
 from meshfleet.service.live.reauthorization import Reauthorizer
 from meshfleet.service.live.report_events import ReportEvents
+from meshfleet.service.live.subscriber import LiveSubscriber, SubscriberAccount
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from meshfleet.service.actor import Actor
     from meshfleet.service.clock import Now
     from meshfleet.service.gateways.traffic import GatewayTraffic
-    from meshfleet.service.live.subscriber import LiveSubscriber
 
 MAX_SUBSCRIBERS: Final = 1000
 MAX_SUBSCRIBERS_PER_ACCOUNT: Final = 100
@@ -73,7 +73,7 @@ class LiveEvents:
                 f"the service already has {MAX_SUBSCRIBERS} subscribers of live events, the maximum"
             )
         accounts = Counter(each.account for each in self.hub.subscribers)
-        if accounts[actor.kind, actor.name] >= MAX_SUBSCRIBERS_PER_ACCOUNT:
+        if accounts[SubscriberAccount(actor.kind, actor.name)] >= MAX_SUBSCRIBERS_PER_ACCOUNT:
             raise TooManySubscribers(
                 f"{actor.display_name} already has {MAX_SUBSCRIBERS_PER_ACCOUNT} subscribers of live events,"
                 " the maximum"

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import FleetError, NotLoggedIn
-from meshfleet.service.live.subscriber import CloseReason
+from meshfleet.service.live.subscriber import CloseReason, LiveSubscriber
 
 if TYPE_CHECKING:
     from meshfleet.service.accounts.bearer import Authentication, BearerAuthenticator
     from meshfleet.service.clock import Now
     from meshfleet.service.live.hub import EventHub
-    from meshfleet.service.live.subscriber import LiveSubscriber
 
 _CONCURRENT_CHECKS: Final = 8
 """Number of bearer tokens that are checked concurrently."""

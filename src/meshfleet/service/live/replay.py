@@ -14,21 +14,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES
+from meshfleet.service.live.subscriber import MAX_BACKLOG_BYTES, LiveSubscriber, SubscriberAccount
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from meshfleet.service.live.event import PublishedEvent
     from meshfleet.service.live.filters import EventFilter, Interest
-    from meshfleet.service.live.subscriber import LiveSubscriber
 
 
 # Buffer with the events of the last minutes, and the filters for which it is complete (rest-149).
 
 
 class RetentionQuota(NamedTuple):
-    """Maximum number of filters to keep, and of the devices, gateways and jobs named in them."""
+    """Maximum number of filters to keep, and of devices, gateways and jobs that these filters name."""
 
     filters: int
     named: int
@@ -51,7 +50,7 @@ _TOTAL_QUOTA: Final = RetentionQuota(2000, 100_000)
 """Limits for the closed subscriptions of all accounts."""
 
 _COMPACT_FRACTION: Final = 8
-"""Dropped events are removed from the list when they are more than 1/8 of it."""
+"""Dropped events are removed from the list of events when they make up more than 1/8 of the list."""
 
 _number = attrgetter("number")
 
@@ -99,7 +98,7 @@ class ReplayBuffer:
 
 
 class _CoverageRecord(Struct):
-    """Since which event the events that match a filter are published, and by how many it is used."""
+    """Usage of a filter: since which event all matching events are published, and number of subscribers."""
 
     number: int
     """Sequence number after which all matching events were published."""
@@ -107,8 +106,8 @@ class _CoverageRecord(Struct):
     """Number of subscribers that use the filter."""
     released_at: float = 0.0
     """Time when a subscriber last stopped using the filter."""
-    account: tuple[str, str] = ("", "")
-    """Account of the subscriber that last stopped using the filter: kind and name."""
+    account: SubscriberAccount = SubscriberAccount("", "")
+    """Account of the subscriber that last stopped using the filter."""
 
 
 class CoverageTracker:
@@ -136,8 +135,8 @@ class CoverageTracker:
                 interest.adjust(event_filter, 1)
         record.holders += 1
 
-    def release(self, event_filter: EventFilter, account: tuple[str, str], now: float) -> None:
-        """Count one subscriber of a filter less; `account` is the kind and name of its account."""
+    def release(self, event_filter: EventFilter, account: SubscriberAccount, now: float) -> None:
+        """Count one subscriber of a filter less; `account` is the account of that subscriber."""
         record = self._records[event_filter]
         record.account = account
         record.holders -= 1
@@ -156,8 +155,8 @@ class CoverageTracker:
         """Discard filters that were not used for two minutes, and the oldest ones beyond the limits."""
         released = [each for each, record in self._records.items() if not record.holders]
         released.sort(key=lambda each: self._records[each].released_at, reverse=True)
-        filter_counts: Counter[tuple[str, str] | None] = Counter()
-        named_counts: Counter[tuple[str, str] | None] = Counter()
+        filter_counts: Counter[SubscriberAccount | None] = Counter()
+        named_counts: Counter[SubscriberAccount | None] = Counter()
         for event_filter in released:
             record = self._records[event_filter]
             for account in (record.account, None):  # None: all accounts
@@ -285,7 +284,7 @@ class Replay:
 
 
 class ReplayScheduler:
-    """Runs replays one by one. Accounts take turns, so that one with many does not delay the others."""
+    """Runs replays one by one. Accounts take turns: one with many replays does not delay other accounts."""
 
     def __init__(
         self,
@@ -296,7 +295,7 @@ class ReplayScheduler:
         self._buffer = buffer
         self._coverage = coverage
         self._on_failure = on_failure
-        self._queues: dict[tuple[str, str], deque[Replay]] = {}
+        self._queues: dict[SubscriberAccount, deque[Replay]] = {}
         self._task: asyncio.Task[None] | None = None
 
     def schedule(self, replay: Replay) -> None:

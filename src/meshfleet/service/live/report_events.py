@@ -6,12 +6,11 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meshfleet.db.samples.sample import StoredSample
+from meshfleet.db.samples.sample import ROW_GATEWAY, StoredSample
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.live import LiveHeartbeat, LiveLink, LiveSample
-from meshfleet.service.ingest.pending_state import time_or_none
-from meshfleet.service.ingest.readings import ReadingKind
+from meshfleet.service.ingest.readings import Reading, ReadingKind
 from meshfleet.service.telemetry.rest_sample import to_rest_sample
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
     from meshfleet.service.ingest.pending_state import PendingStates
-    from meshfleet.service.ingest.readings import Reading
     from meshfleet.service.ingest.subscribers import FlushPart
     from meshfleet.service.live.device_events import DeviceEvents
     from meshfleet.service.live.filters import Interest
@@ -71,7 +69,8 @@ class ReportEvents:
         if not self._hub.interest["device"]:
             return _ReportedDevices(self._devices, ())
         return _ReportedDevices(
-            self._devices, [number for device in states for number in _list_owners(states, device)]
+            self._devices,
+            [device for address, state in states.items() for device in state.list_owners(address)],
         )
 
     def _publish(self) -> bool:
@@ -102,19 +101,14 @@ class _ReportedDevices(NamedTuple):
             self.devices.mark_reported(self.numbers)
 
 
-def _list_owners(states: PendingStates, device: int) -> tuple[int, ...]:
-    """Return the devices to which the state of an address may belong: in DFU mode, address or address - 1."""
-    return (device,) if time_or_none(states[device].reported_at) is not None else (device, device - 1)
-
-
 def _iter_events(batch: ParsedBatch, interest: Interest) -> Iterator[_ReportEvent]:
     """Yield an event for each report of a batch that a filter may match."""
     for device, rows in batch.rows.items():
         for row in rows:
-            if interest.includes(device, row[4]):
-                yield _ReportEvent(
-                    _to_live_sample(device, StoredSample(*row), batch.foreign_names), device, row[4]
-                )
+            gateway = row[ROW_GATEWAY]
+            if interest.includes(device, gateway):
+                sample = _to_live_sample(device, StoredSample(*row), batch.foreign_names)
+                yield _ReportEvent(sample, device, gateway)
     for reading in batch.readings:
         kind, device, gateway = reading[:3]
         if kind <= ReadingKind.DFU and interest.includes(device, gateway):

@@ -1,18 +1,22 @@
-"""Subscriber to live events, with the queue of events to send."""
+"""Subscribers to live events, each with its queue of events to send, and an index of their filters."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from meshfleet.errors import TooManySubscriptions
+from meshfleet.rest.live import LIVE_EVENT_TYPES
+from meshfleet.service.live.event import RESYNC
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from meshfleet.service.actor import Actor
-    from meshfleet.service.live.event import EventEncoder
+    from meshfleet.service.live.event import EventEncoder, PublishedEvent
     from meshfleet.service.live.filters import EventFilter
-    from meshfleet.service.live.replay import Replay
 
 MAX_BACKLOG_BYTES: Final = 4 * 1024 * 1024
 """Maximum bytes queued for a subscriber."""
@@ -34,6 +38,13 @@ CLIENT_LEFT: Final = CloseReason(1000, "gone", "the client disconnected")
 SERVICE_STOPPING: Final = CloseReason(1012, "stopped", "the service is stopping, reconnect later")
 
 
+class SubscriberAccount(NamedTuple):
+    """Account of a subscriber: kind (such as `user` or `api-key`) and name of its actor."""
+
+    kind: str
+    name: str
+
+
 class LiveSubscriber:
     """One stream or WebSocket with a limited queue: a client that reads too slowly loses events."""
 
@@ -53,8 +64,8 @@ class LiveSubscriber:
         """Bytes that the hub sends periodically to keep the connection alive; empty: none are sent."""
         self.subscriptions: dict[EventFilter, int] = {}
         """Filters, each with the sequence number of the event after which matching events are sent."""
-        self.replays: dict[EventFilter, Replay] = {}
-        """Pending replays by filter; replayed events are sent before live ones."""
+        self.replays: dict[EventFilter, object] = {}
+        """Pending `Replay` by filter; replayed events are sent before live ones."""
         self.last_comment_at = 0.0
         self.close_reason: CloseReason | None = None
         self._abort = abort
@@ -71,9 +82,9 @@ class LiveSubscriber:
         return self._size + self._bytes_in_write
 
     @property
-    def account(self) -> tuple[str, str]:
-        """Account of the subscriber: kind and name of its actor."""
-        return self.actor.kind, self.actor.name
+    def account(self) -> SubscriberAccount:
+        """Account of the subscriber's actor."""
+        return SubscriberAccount(self.actor.kind, self.actor.name)
 
     def enqueue(self, chunk: bytes) -> bool:
         """Queue a chunk, to be sent after pending replays. Return False if the queue is full."""
@@ -142,3 +153,104 @@ class LiveSubscriber:
         """Abort the connection if the client does not read, so that the service can stop without waiting."""
         if self._bytes_in_write and self._abort is not None:
             self._abort()
+
+
+# Index of filters: the cost of an event depends on the matching filters, not on the number of subscribers.
+
+_MAX_NAMED_PER_ACCOUNT: Final = 50_000
+"""Maximum number of devices, gateways and jobs named in the filters of one account."""
+
+
+class FilterIndex:
+    """Index of all filters in use, each with its subscribers."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[EventFilter, set[LiveSubscriber]] = {}
+        self._by_device: dict[int, set[EventFilter]] = {}
+        self._by_gateway: dict[int, set[EventFilter]] = {}
+        self._by_job: dict[int, set[EventFilter]] = {}
+        self._by_type: dict[str, set[EventFilter]] = {about: set() for about in LIVE_EVENT_TYPES}
+        """Filters that name neither devices nor gateways nor jobs, by event type."""
+        self._named_counts: Counter[SubscriberAccount] = Counter()
+
+    def add(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
+        """Add a filter of a subscriber.
+
+        Raise `TooManySubscriptions` if the filters of its account name too many devices, gateways and jobs.
+        """
+        if (
+            event_filter.named_count
+            and self._named_counts[subscriber.account] + event_filter.named_count > _MAX_NAMED_PER_ACCOUNT
+        ):
+            raise TooManySubscriptions(
+                f"the subscriptions of {subscriber.actor.display_name} name more than "
+                f"{_MAX_NAMED_PER_ACCOUNT} devices, gateways and jobs"
+            )
+        self._named_counts[subscriber.account] += event_filter.named_count
+        subscribers = self._subscribers.get(event_filter)
+        if subscribers is None:
+            subscribers = self._subscribers[event_filter] = set()
+            self._index_filter(event_filter)
+        subscribers.add(subscriber)
+
+    def remove(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
+        """Remove a filter of a subscriber."""
+        self._named_counts[subscriber.account] -= event_filter.named_count
+        if not self._named_counts[subscriber.account]:
+            del self._named_counts[subscriber.account]
+        subscribers = self._subscribers[event_filter]
+        subscribers.discard(subscriber)
+        if not subscribers:
+            del self._subscribers[event_filter]
+            self._unindex_filter(event_filter)
+
+    def get_subscribers(self, event_filter: EventFilter) -> set[LiveSubscriber]:
+        """Return the subscribers that use a filter."""
+        return self._subscribers[event_filter]
+
+    def find_matches(self, event: PublishedEvent) -> Iterator[EventFilter]:
+        """Yield the filters that match an event."""
+        return (event_filter for event_filter in self._candidates(event) if event_filter.matches(event))
+
+    def _candidates(self, event: PublishedEvent) -> Iterable[EventFilter]:
+        if event.type == RESYNC:
+            return self._subscribers
+        candidates: list[Iterable[EventFilter]] = [self._by_type[event.about]]
+        if event.job is not None:
+            candidates.append(self._by_job.get(event.job, ()))
+        if event.device is not None:
+            candidates.append(self._by_device.get(event.device, ()))
+        if event.gateway is None:
+            candidates.append(set().union(*self._by_gateway.values()))
+        elif event.former is None:
+            candidates.append(self._by_gateway.get(event.gateway, ()))
+        else:
+            old_and_new = (self._by_gateway.get(each, ()) for each in (event.gateway, event.former))
+            candidates.append(set().union(*old_and_new))
+        return chain.from_iterable(candidates)
+
+    def _index_filter(self, event_filter: EventFilter) -> None:
+        for entries, key in self._entries(event_filter):
+            entries.setdefault(key, set()).add(event_filter)
+
+    def _unindex_filter(self, event_filter: EventFilter) -> None:
+        for entries, key in self._entries(event_filter):
+            entries[key].discard(event_filter)
+            if not entries[key] and entries is not self._by_type:
+                del entries[key]
+
+    def _entries(self, event_filter: EventFilter) -> Iterator[tuple[dict[object, set[EventFilter]], object]]:
+        """Yield the entries of a filter: by the jobs, devices or gateways it names, or by event type."""
+        entries: object
+        keys: Iterable[object]
+        if event_filter.jobs is not None:
+            entries, keys = self._by_job, event_filter.jobs
+        elif event_filter.devices is not None:
+            entries, keys = self._by_device, event_filter.devices
+        elif event_filter.gateways is not None:
+            entries, keys = self._by_gateway, event_filter.gateways
+        else:
+            entries = self._by_type
+            keys = LIVE_EVENT_TYPES if event_filter.types is None else event_filter.types
+        for key in keys:
+            yield entries, key  # type: ignore[misc] # the keys have the type of the chosen index

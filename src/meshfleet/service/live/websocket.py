@@ -29,7 +29,7 @@ from meshfleet.rest.bodies import decode_body
 from meshfleet.rest.live import LiveError, LiveFrame, LivePong, LiveRefusal
 from meshfleet.rest.problems import FieldProblem
 from meshfleet.service.live.event import build_text_frame, encode_websocket_frame
-from meshfleet.service.live.filters import parse_event_filter
+from meshfleet.service.live.filters import EventFilter, parse_event_filter
 from meshfleet.service.live.subscriber import CLIENT_LEFT, CloseReason, LiveSubscriber
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from litestar import WebSocket
 
     from meshfleet.service.accounts.bearer import BearerAuthenticator
-    from meshfleet.service.live.filters import EventFilter
     from meshfleet.service.live.live_events import LiveEvents
 
 

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.db.samples import SampleKind
-from meshfleet.service.ingest.parsed_batch import FRESH_MS
+from meshfleet.db.samples import SampleKind, SampleRow
+from meshfleet.service.ingest.parsed_batch import FRESH_MS, ParsedBatch
 from meshfleet.service.ingest.readings import ReadingKind
-from meshfleet.service.presence.gateway_clocks import NEGLIGIBLE_OFFSET_MS
+from meshfleet.service.presence.gateway_clocks import NEGLIGIBLE_OFFSET_MS, GatewayClocks
 from meshfleet.service.presence.last_seen import KEPT_INTERVAL_BYTES, MAX_INTERVAL_MS, pack_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from meshfleet.db.samples import SampleRow
-    from meshfleet.service.ingest.parsed_batch import ParsedBatch
-    from meshfleet.service.presence.gateway_clocks import GatewayClocks
     from meshfleet.service.presence.last_seen import LastSeen, LastSeenIndex
 
 _MAX_DFU_ADDRESSES: Final = 10_000
@@ -98,11 +95,8 @@ class ActivityDetector:
 
         Times of readings are already corrected.
         """
-        last_link_kind, first_sample_kind, is_external = (
-            ReadingKind.LINK,
-            ReadingKind.FIRST_SAMPLE,
-            self._external_broker,
-        )
+        last_link_kind, first_sample_kind = ReadingKind.LINK, ReadingKind.FIRST_SAMPLE
+        is_external = self._external_broker
         now, suspects, find_last_seen = batch.now, self.clocks.suspects, self._last_seen.devices.get
         for kind, device, gateway, time, _, _, _ in batch.readings:
             last_seen = find_last_seen(device)

@@ -41,7 +41,7 @@ NEGLIGIBLE_OFFSET_MS: Final = 5_000
 """Largest offset in milliseconds, ahead or behind, that is not corrected."""
 
 _LOGGED_OFFSET_MS: Final = 60_000
-"""An offset, or a change of it, is logged if it is larger than this many milliseconds."""
+"""Milliseconds beyond which an offset, or a change of an offset, is logged."""
 
 _DRIFT_RATIO: Final = 1_000
 """The uncertainty of an estimate grows by one millisecond in this many milliseconds."""

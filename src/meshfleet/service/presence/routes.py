@@ -22,7 +22,7 @@ from meshfleet.service.http.query import NextToken
 
 
 class ConnectivityListing(Struct, frozen=True, kw_only=True):
-    """Query of a connection history. Page tokens are signed for it, so that they fit no other query."""
+    """Query of a connection history. A page token is valid only for the same query."""
 
     device: int
 

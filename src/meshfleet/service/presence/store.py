@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import device, device_state, gateway
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
-
-    from sqlalchemy import Connection
 
     from meshfleet.service.presence.changes import PresenceChange
 
@@ -28,12 +26,20 @@ _DELETE_HISTORY: Final = (
 )
 
 
+class ConnectedDevice(NamedTuple):
+    """Device that counted as connected when the previous process stopped."""
+
+    device: int
+    gateway: int | None
+    interval: int | None
+    """Usual milliseconds between two heartbeats; None if unknown."""
+
+
 class PresenceSnapshot(NamedTuple):
     """Presence as the previous process stored it: all gateways, and the connected devices."""
 
     gateways: set[int]
-    devices: Sequence[tuple[int, int | None, int | None]]
-    """Connected devices, each with its gateway and its interval in milliseconds, or None if unknown."""
+    devices: Sequence[ConnectedDevice]
 
 
 class PresenceWriteResult(NamedTuple):
@@ -53,7 +59,7 @@ def load_presence(connection: Connection) -> PresenceSnapshot:
         .where(device.c.connected)
     )
     gateways = set(connection.execute(select(gateway.c.device)).scalars())
-    return PresenceSnapshot(gateways, [tuple(row) for row in connection.execute(query)])
+    return PresenceSnapshot(gateways, [ConnectedDevice(*row) for row in connection.execute(query)])
 
 
 def update_presence(connection: Connection, changes: Sequence[PresenceChange]) -> PresenceWriteResult:
@@ -92,7 +98,7 @@ def update_intervals(connection: Connection, intervals: Sequence[tuple[int, int]
 
 
 def delete_history(connection: Connection, before: int) -> None:
-    """Delete history entries before a time, at most 1000; every flush calls this."""
+    """Delete history entries before a time, at most 1000 entries per call."""
     bulk.execute_many(connection, _DELETE_HISTORY, [(before,)])
 
 

@@ -131,7 +131,7 @@ _MAX_CHANGES: Final = 10_000
 """Maximum number of devices that change in one flush, so that the event loop is not blocked."""
 
 _CHECKS_PER_INTERVAL_UPDATE: Final = 8
-"""One of this many checks of an active device updates its stored interval."""
+"""Number of checks of an active device of which one updates the stored interval of the device."""
 
 _STALL_MS: Final = 30_000
 """If two flushes are this many milliseconds apart, reports may have been missed.
@@ -187,7 +187,7 @@ class PresenceTracker:
     # Input
 
     def restore(self, snapshot: PresenceSnapshot) -> None:
-        """Restore the state of the previous process. Silence of devices counts from the start of this one."""
+        """Restore the state of the previous process. Silence of devices counts from now."""
         self._gateways |= snapshot.gateways
         # One int object for all devices behind a gateway, to save memory.
         shared_numbers = {each: each for each in snapshot.gateways}
@@ -402,9 +402,7 @@ class PresenceTracker:
         """Limit all times to now and schedule all checks again, after the local clock was set back."""
         self._timer_wheel.clear()
         for device, last_seen in self._last_seen.devices.items():
-            last_seen.heard_at, last_seen.previous_heard_at = (
-                min(last_seen.heard_at, now),
-                min(last_seen.previous_heard_at, now),
-            )
+            last_seen.heard_at = min(last_seen.heard_at, now)
+            last_seen.previous_heard_at = min(last_seen.previous_heard_at, now)
             if last_seen.connected:
                 self._schedule_check(device, last_seen, now + _MAX_CHECK_INTERVAL_MS, now)

@@ -68,14 +68,12 @@ class SeriesAggregator:
         for sample in samples:
             is_plausible = sample.more is None or sample.more.has_plausible_time
             if is_plausible and sample.number is not None and math.isfinite(sample.number):
-                self._add(sample.time, float(sample.number))
+                number = float(sample.number)
+                self._find_bucket(sample.time, number).add(sample.time, number)
 
     def add_minute(self, time: int, mean: float, minute: MinuteSummary) -> None:
         """Add a minute roll-up. All of its readings count as if they were from the start of the minute."""
         self._find_bucket(time, minute.last).add_minute(time, mean, minute)
-
-    def _add(self, time: int, number: float) -> None:
-        self._find_bucket(time, number).add(time, number)
 
     def _find_bucket(self, time: int, number: float) -> _BucketSum:
         """Return the bucket for the next number, and record the interval since the previous number."""
@@ -101,7 +99,8 @@ class SeriesAggregator:
                 and bucket.part - previous.part > 1
                 and bucket.first_time - previous.last_time > max_distance
             ):
-                yield _empty_bucket(self._format_start(previous.part + 1))
+                start = self._format_start(previous.part + 1)
+                yield Bucket(time=start, min=None, mean=None, max=None, count=0, last=None)
             yield bucket.to_rest_bucket(self._format_start(bucket.part))
             previous = bucket
 
@@ -110,8 +109,6 @@ class SeriesAggregator:
 
 
 class _BucketSum:
-    """Running statistics of one bucket."""
-
     __slots__ = (
         "_compensation",
         "_count",
@@ -191,7 +188,3 @@ class _Distances:
     def typical(self) -> float:
         """Return the median interval in milliseconds; 0 if there is none."""
         return median(self._distances) if self._distances else 0.0
-
-
-def _empty_bucket(start: str) -> Bucket:
-    return Bucket(time=start, min=None, mean=None, max=None, count=0, last=None)

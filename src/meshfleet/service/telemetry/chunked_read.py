@@ -19,11 +19,11 @@ class ChunkSizes(NamedTuple):
     """Number of samples per chunk; other readers get a turn between two chunks."""
 
     csv_lines: int = 5_000
-    """For a CSV export: smaller, as a chunk stays in memory until the client has received it."""
+    """Samples per chunk of a CSV export: few, as they stay in memory until the client has received them."""
     series_samples: int = 50_000
-    """For a series."""
+    """Samples per chunk of a series."""
     link_minutes: int = 20_000
-    """For links, whose samples are minute roll-ups."""
+    """Minute roll-ups per chunk of links."""
 
 
 DEFAULT_CHUNK_SIZES: Final = ChunkSizes()

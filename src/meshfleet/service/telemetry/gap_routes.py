@@ -1,12 +1,12 @@
 """REST routes of gaps: `/api/v1/devices/{id}/holes`."""
 
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from litestar import Router, get
 from litestar.di import NamedDependency as Given
 from litestar.params import FromPath
 from msgspec import Struct
-from sqlalchemy import Connection, Row, select, tuple_
+from sqlalchemy import Connection, select, tuple_
 
 from meshfleet.db import Database
 from meshfleet.db.tables import hole
@@ -27,7 +27,7 @@ FIRST_POSITION: Final[GapPosition] = (-1, 0, 0)
 
 
 class GapListing(Struct, frozen=True, kw_only=True):
-    """Query of a gap list. Page tokens are signed for it, so that they fit no other query."""
+    """Query of a gap list. A page token is valid only for the same query."""
 
     device: int
 
@@ -52,12 +52,9 @@ def list_gaps(connection: Connection, device: int, *, after: GapPosition, limit:
     """List the gaps of a device after a position, sorted by kind, identifier and start time."""
     columns = hole.c
     order = columns.kind, columns.identifier, columns.since
-    query = select(hole).where(columns.device == device, tuple_(*order) > after).order_by(*order).limit(limit)
-    return [_to_record(row) for row in connection.execute(query)]
-
-
-def _to_record(row: Row[Any]) -> GapRecord:
-    return GapRecord(row.kind, row.identifier, row.since, row.until, row.found_at, row.lost_at)
+    query = select(*order, columns.until, columns.found_at, columns.lost_at)
+    query = query.where(columns.device == device, tuple_(*order) > after).order_by(*order).limit(limit)
+    return [GapRecord(*row) for row in connection.execute(query)]
 
 
 @get("/{device_id:str}/holes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meshfleet.db import bulk
+from meshfleet.db import Database, bulk
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.identifiers.numbers import identifier_from_int
 from meshfleet.protocol.ids import Identifier, is_identifier, parse_identifier_name
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.db import Database
     from meshfleet.protocol.topics import AnyIdentifier
 
 _CACHE_SIZE: Final = 4096
@@ -60,11 +59,9 @@ def describe_identifier(number: int, foreign: Mapping[int, str]) -> IdentifierTi
 def _describe_hex_identifier(number: int) -> IdentifierTitle:
     identifier = identifier_from_int(number)
     entry = BUILTIN_CATALOGUE.find(identifier)
-    return (
-        IdentifierTitle(identifier, None)
-        if entry is None
-        else IdentifierTitle(identifier, entry.name, entry.unit or None)
-    )
+    if entry is None:
+        return IdentifierTitle(identifier, None)
+    return IdentifierTitle(identifier, entry.name, entry.unit or None)
 
 
 def _select_names(connection: Connection, numbers: list[int]) -> dict[int, str]:

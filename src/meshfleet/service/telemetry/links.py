@@ -27,8 +27,6 @@ MAX_PARENTS: Final = 50
 
 
 class _ParentLink(Struct):
-    """Statistics of the link between a device and one parent."""
-
     over_time: SeriesAggregator
     total: SeriesAggregator
     """Statistics of the whole time range, as one bucket."""

@@ -1,25 +1,28 @@
-"""SQL query that lists rejected reports, the newest first (rest-95)."""
+"""REST route of rejected reports: `/api/v1/rejects` (rest-95)."""
 
-from __future__ import annotations
+from typing import Annotated, NamedTuple
 
-from typing import TYPE_CHECKING, NamedTuple
-
+from litestar import Router, get
+from litestar.di import NamedDependency as Given
+from litestar.params import QueryParameter
 from msgspec import Struct
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
+from meshfleet.db import Database
 from meshfleet.db.tables import reject
-from meshfleet.protocol.ids import mac_from_int
+from meshfleet.protocol.ids import mac_from_int, mac_to_int
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest.telemetry import Reject
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection
+from meshfleet.rest.telemetry import Reject, RejectPage
+from meshfleet.service.devices.parameters import parse_gateway_mac
+from meshfleet.service.http.pagination import PageTokens
+from meshfleet.service.http.query import NextToken
 
 
 class RejectSelection(Struct, frozen=True, kw_only=True):
-    """Filter of a list of rejected reports: the gateway that sent them, or None for all."""
+    """Filter of a list of rejected reports. A page token is valid only for the same filter."""
 
     gateway: int | None
+    """Gateway that sent the reports; None for all gateways."""
 
 
 class RejectEntry(NamedTuple):
@@ -29,13 +32,13 @@ class RejectEntry(NamedTuple):
     body: Reject
 
 
-def list_reject_entries(
-    connection: Connection, choice: RejectSelection, *, before: int | None, limit: int
+def load_rejects(
+    connection: Connection, selection: RejectSelection, *, before: int | None, limit: int
 ) -> list[RejectEntry]:
-    """List rejected reports, newest first; only rows with an id below `before`, if given."""
+    """Load rejected reports, newest first; only rows with an id below `before`, if given."""
     query = select(reject).order_by(reject.c.id.desc()).limit(limit)
-    if choice.gateway is not None:
-        query = query.where(reject.c.gateway == choice.gateway)
+    if selection.gateway is not None:
+        query = query.where(reject.c.gateway == selection.gateway)
     if before is not None:
         query = query.where(reject.c.id < before)
     return [
@@ -51,3 +54,26 @@ def list_reject_entries(
         )
         for row in connection.execute(query)
     ]
+
+
+@get()
+async def list_rejects(
+    limit: Given[int],
+    database: Given[Database],
+    pages: Given[PageTokens],
+    next_token: NextToken = None,
+    gateway: Annotated[
+        str | None,
+        QueryParameter(name="Gateway", description="MAC or device id of the gateway that sent the report."),
+    ] = None,
+) -> RejectPage:
+    """List rejected reports, the newest first."""
+    gateway_number = None if gateway is None else mac_to_int(parse_gateway_mac(gateway, "Gateway"))
+    selection = RejectSelection(gateway=gateway_number)
+    before = pages.decode_start(selection, next_token, start=None)
+    entries = await database.read(load_rejects, selection, before=before, limit=limit + 1)
+    page = pages.build_page(selection, entries, limit, lambda last: (last.number,))
+    return RejectPage(items=[entry.body for entry in page["items"]], next_token=page["next_token"])
+
+
+router = Router("/api/v1/rejects", route_handlers=[list_rejects], tags=["Samples"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from meshfleet.db.samples.sample import NO_SEQ, ClockFlag, SampleExtras, SampleKind
+from meshfleet.db.samples.sample import NO_SEQ, ClockFlag, SampleExtras, SampleKind, StoredSample
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.telemetry import Sample
@@ -15,7 +15,6 @@ from meshfleet.service.telemetry.identifiers import describe_identifier
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from meshfleet.db.samples.sample import StoredSample
 
 KINDS_BY_NAME: Final[Mapping[str, SampleKind]] = {
     "property": SampleKind.PROPERTY,
@@ -36,7 +35,7 @@ _CLOCK_NAMES: Final[Mapping[int | None, Any]] = {
 }
 
 _MAX_EXACT_INTEGER: Final = 2**53
-"""All integers below this are exact as floats."""
+"""Integers with a smaller absolute value are exact as floats."""
 
 _NO_EXTRAS: Final = SampleExtras()
 

@@ -1,19 +1,15 @@
-"""REST routes of samples, series and rejected reports.
-
-`/api/v1/devices/{id}/samples`, `…/series`, and `/api/v1/rejects`
-"""
+"""REST routes of samples and series: `/api/v1/devices/{id}/samples` and `/api/v1/devices/{id}/series`."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Annotated
 
 from litestar import Response, Router, get
 from litestar.di import NamedDependency as Given
 from litestar.di import Provide
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, OpenAPIType, Operation, Schema
-from litestar.params import FromPath, QueryParameter, SkipValidation
+from litestar.params import FromPath, SkipValidation
 from litestar.response import Stream
 from msgspec import Struct
 
@@ -23,16 +19,16 @@ from meshfleet.errors import Fault, InvalidRequest
 from meshfleet.protocol.identifiers.numbers import identifier_to_int
 from meshfleet.protocol.ids import Mac, mac_to_int
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest.telemetry import RejectPage, Sample, SamplePage, Series
+from meshfleet.rest.telemetry import Sample, SamplePage, Series
 from meshfleet.service.backfill import store as series_store
 from meshfleet.service.backfill.series import complete_up_to
 from meshfleet.service.clock import Now
 from meshfleet.service.devices import listing
-from meshfleet.service.devices.parameters import parse_gateway_mac, parse_path_device
+from meshfleet.service.devices.parameters import parse_path_device
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import NextToken
 from meshfleet.service.http.request import ApiRequest
-from meshfleet.service.telemetry import csv_export, reject_routes
+from meshfleet.service.telemetry import csv_export
 from meshfleet.service.telemetry.aggregation import SeriesAggregator
 from meshfleet.service.telemetry.chunked_read import ChunkSizes, read_in_chunks
 from meshfleet.service.telemetry.csv_export import wants_csv
@@ -58,7 +54,7 @@ class _JsonOrCsv(Operation):
 
 
 class SampleListing(Struct, frozen=True, kw_only=True):
-    """Query of a sample list. Page tokens are signed for it, so that they fit no other query."""
+    """Query of a sample list. A page token is valid only for the same query."""
 
     device: Mac
     selection: SampleSelection
@@ -129,28 +125,6 @@ async def show_series(
     )
 
 
-@get()
-async def list_rejects(
-    limit: Given[int],
-    database: Given[Database],
-    pages: Given[PageTokens],
-    next_token: NextToken = None,
-    gateway: Annotated[
-        str | None,
-        QueryParameter(name="Gateway", description="MAC or device id of the gateway that sent the report."),
-    ] = None,
-) -> RejectPage:
-    """List rejected reports, the newest first."""
-    gateway_number = None if gateway is None else mac_to_int(parse_gateway_mac(gateway, "Gateway"))
-    selection = reject_routes.RejectSelection(gateway=gateway_number)
-    before = pages.decode_start(selection, next_token, start=None)
-    entries = await database.read(
-        reject_routes.list_reject_entries, selection, before=before, limit=limit + 1
-    )
-    page = pages.build_page(selection, entries, limit, lambda last: (last.number,))
-    return RejectPage(items=[entry.body for entry in page["items"]], next_token=page["next_token"])
-
-
 async def _check_device_exists(database: Database, device: Mac) -> None:
     """Raise `NotFound` if a device is not in the registry.
 
@@ -211,7 +185,7 @@ def _reject_paging(request: ApiRequest) -> None:
         )
 
 
-device_router = Router(
+router = Router(
     "/api/v1/devices",
     route_handlers=[list_samples, show_series],
     dependencies={
@@ -220,4 +194,3 @@ device_router = Router(
     },
     tags=["Samples"],
 )
-router = Router("/api/v1/rejects", route_handlers=[list_rejects], tags=["Samples"])
