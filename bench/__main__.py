@@ -39,7 +39,9 @@ HELPER_MODULES = {
     "jobs_gateways",
     "link_programs",
     "live_listeners",
+    "phases",
     "process_meter",
+    "programs",
     "requests_gateways",
     "requests_load",
 }

@@ -177,9 +177,9 @@ def _walk(client: Client, query: str) -> list[str]:
 
 
 def _measure_requests(server: Server, paths: Sequence[str]) -> Series:
-    before = server.cpu
+    before = server.process.cpu
     ms = [_ms(server.client, path) for path in paths]
-    return Series(ms, (server.cpu - before) * 1000)
+    return Series(ms, (server.process.cpu - before) * 1000)
 
 
 def _join_series(several: Sequence[Series]) -> Series:
@@ -224,10 +224,10 @@ def _cpu(ours: Server, theirs: Server, path: str, rounds: Sequence[int]) -> dict
     samples: dict[str, list[float]] = {"cpu_us": [], "reference cpu_us": []}
     for requests in rounds:
         for values, server in zip(samples.values(), (ours, theirs), strict=True):
-            before = server.cpu
+            before = server.process.cpu
             for _ in range(requests):
                 server.client.get(path)
-            values.append((server.cpu - before) / requests * 1e6)
+            values.append((server.process.cpu - before) / requests * 1e6)
     row = {name: round(statistics.median(values)) for name, values in samples.items()}
     return {**row, "of the reference": round(row["cpu_us"] / row["reference cpu_us"], 3)}
 

@@ -8,16 +8,17 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from urllib.parse import urlsplit
+
+from bench.process_meter import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
 _PASSWORD = "the benchmark's own"  # noqa: S105 # of a temporary service
 _TIMEOUT = 30.0
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Client:
@@ -40,6 +41,13 @@ class Client:
     def set_token(self, token: str) -> None:
         """Send this access token with all later requests."""
         self._head += f"Authorization: Bearer {token}\r\n"
+
+    def log_in(self, password: str) -> str:
+        """Log in as admin, and send the access token with all later requests. Return the token."""
+        login = {"username": "admin", "password": password}
+        token: str = self.post("/api/v1/auth/login", login)["authToken"]
+        self.set_token(token)
+        return token
 
     def get(self, path: str) -> bytes:
         """Send a GET request, and return the body of the response."""
@@ -67,22 +75,15 @@ class Client:
         return body
 
 
-class Server:
+class Server(NamedTuple):
     """Running server with a client."""
 
-    def __init__(self, process: int, client: Client, startup_info: Mapping[str, Any], token: str) -> None:
-        self._process = process
-        self.client = client
-        self.startup_info = startup_info
-        """JSON object with its addresses, printed at the start."""
-        self.token = token
-        """Access token of the client."""
-
-    @property
-    def cpu(self) -> float:
-        """CPU time of all its threads, in seconds."""
-        fields = Path(f"/proc/{self._process}/stat").read_text("utf-8").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+    process: Process
+    client: Client
+    startup_info: Mapping[str, Any]
+    """JSON object with its addresses, printed at the start."""
+    token: str
+    """Access token of the client."""
 
 
 @contextmanager
@@ -90,10 +91,7 @@ def run_service(data: Path, database: str, *options: str) -> Iterator[Server]:
     """Run the Meshfleet service on a database."""
     command = ["meshfleet", "serve", "--data", str(data), "--database", database, "--http", "127.0.0.1:0"]
     with _run_module([*command, *options, "--json"]) as (process, info), Client(info["url"]) as client:
-        login = {"username": "admin", "password": _PASSWORD}
-        token = client.post("/api/v1/auth/login", login)["authToken"]
-        client.set_token(token)
-        yield Server(process, client, info, token)
+        yield Server(process, client, info, client.log_in(_PASSWORD))
 
 
 @contextmanager
@@ -105,14 +103,14 @@ def run_reference(file: Path) -> Iterator[Server]:
 
 
 @contextmanager
-def _run_module(module: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Run a module that prints its addresses as JSON in its first line. Return process id and that object."""
+def _run_module(module: list[str]) -> Iterator[tuple[Process, dict[str, Any]]]:
+    """Run a module that prints a JSON object with its addresses. Return its process and this object."""
     environment = {**os.environ, "MESHFLEET_ADMIN_PASSWORD": _PASSWORD}
     command = [sys.executable, "-m", *module]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:  # noqa: S603 # our own program
         try:
             line = next(iter(process.stdout or ()), b"null")
-            yield process.pid, json.loads(line)
+            yield Process(process.pid), json.loads(line)
         finally:
             exit_code = process.poll()
             process.terminate()

@@ -8,14 +8,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.servers import Mosquitto
-
 from bench.harness import Case, measure_cpu_per_operation
-from bench.link import MOSQUITTO_SETTINGS
+from bench.programs import MOSQUITTO_SETTINGS, run_mosquitto
 from meshfleet.emulator import EmulatorSettings, GatewayEmulator, ReportMode, SimulatedClock, generate_site
 from meshfleet.protocol.ids import Mac
 
@@ -54,8 +50,8 @@ def _build_step(gateway: GatewayEmulator) -> Any:
 
 
 def _measure_fleet(gateways: int, seconds: int) -> dict[str, Any]:
-    with TemporaryDirectory() as folder, Mosquitto(Path(folder), *MOSQUITTO_SETTINGS) as broker:
-        port = str(broker.address.port)
+    with run_mosquitto(*MOSQUITTO_SETTINGS) as broker:
+        port = str(broker.port)
         anchor = _run_program("paho", port, "20000")
         fleet = _run_program("fleet", port, str(gateways), "50", str(THRESHOLDS["per_s"]), str(seconds))
     fleet["of paho"] = round(fleet["cpu_us"] / anchor["cpu_us"], 3)

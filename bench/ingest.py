@@ -8,52 +8,27 @@ python -m bench.ingest [PHASE ...] [--quick]      runs some phases, and prints o
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
 import tempfile
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from tests.servers import postgresql
+from typing import TYPE_CHECKING, Any, Final
 
 from bench.ingest_baselines import BASELINES
 from bench.ingest_load import Load
 from bench.ingest_service import SAMPLES_PER_REPORT, measure_load, run_service
+from bench.phases import PhaseResult, Threshold, medians, run_from_command_line, run_phases
+from bench.programs import run_postgresql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    Metrics = dict[str, float]
-    Table = dict[str, Metrics]
-    Tables = dict[str, Table]
+    from bench.phases import Metrics
 
 PUSHING_GATEWAYS, DEVICES = 20, 50
 STORED_SAMPLES: Final = 10_000_000
 QUICK_STORED_SAMPLES: Final = 300_000
 
 SQLITE, POSTGRESQL, FILLED, COMPARED = "on SQLite", "on PostgreSQL", "with many samples", "compared"
-
-
-class Threshold(NamedTuple):
-    """Limit that a metric must meet."""
-
-    part: str
-    row: str
-    metric: str
-    maximum: float | None = None
-    minimum: float | None = None
-
-    def judge(self, tables: Tables) -> dict[str, Any] | None:
-        """Compare the measured value with the limit; None if it was not measured."""
-        value = tables.get(self.part, {}).get(self.row, {}).get(self.metric)
-        if value is None:
-            return None
-        met = (self.maximum is None or value <= self.maximum) and (
-            self.minimum is None or value >= self.minimum
-        )
-        return {"bar": self.maximum if self.minimum is None else self.minimum, "got": value, "met": met}
 
 
 def _memory_thresholds(part: str, row: str) -> tuple[Threshold, Threshold]:
@@ -85,43 +60,37 @@ THRESHOLDS: Final = (
 
 def run(*, quick: bool, phases: Sequence[str] = ()) -> dict[str, Any]:
     """Run all phases, or the named ones."""
-    tables: Tables = {}
     with _temporary_files_on_disk():
-        for phase in phases or PHASES:
-            part, rows = PHASES[phase](quick=quick)
-            tables.setdefault(part, {}).update(rows)
-    tables = {part: {name: _round_values(row) for name, row in rows.items()} for part, rows in tables.items()}
-    verdicts = {f"{bar.part}, {bar.row}: {bar.metric}": bar.judge(tables) for bar in THRESHOLDS}
-    return {**tables, "bars": {name: verdict for name, verdict in verdicts.items() if verdict}}
+        return run_phases([PHASES[name] for name in phases or PHASES], THRESHOLDS, quick=quick)
 
 
-def _measure_pushed(*, quick: bool) -> tuple[str, Table]:
+def _measure_pushed(*, quick: bool) -> PhaseResult:
     with run_service(PUSHING_GATEWAYS) as ours:
-        return SQLITE, {"pushed": measure_load(ours, _push(seconds=5 if quick else 60))}
+        return PhaseResult(SQLITE, {"pushed": measure_load(ours, _push(seconds=5 if quick else 60))})
 
 
-def _measure_paced(gateways: int, devices: int, rate: int, *, quick: bool) -> tuple[str, Table]:
+def _measure_paced(gateways: int, devices: int, rate: int, *, quick: bool) -> PhaseResult:
     with run_service(gateways) as ours:
         load = Load("pace", gateways, devices, rate, 5 if quick else 60)
-        return SQLITE, {f"{rate}/s from {gateways}": measure_load(ours, load)}
+        return PhaseResult(SQLITE, {f"{rate}/s from {gateways}": measure_load(ours, load)})
 
 
-def _measure_acked(*, quick: bool) -> tuple[str, Table]:
+def _measure_acked(*, quick: bool) -> PhaseResult:
     """Measure a full load with every measurement and event acknowledged as a sample."""
     with run_service(PUSHING_GATEWAYS) as ours:
         load = _push(seconds=5 if quick else 60)._replace(is_acked=True)
-        return SQLITE, {"acked": measure_load(ours, load)}
+        return PhaseResult(SQLITE, {"acked": measure_load(ours, load)})
 
 
-def _measure_paced_and_acked(*, quick: bool) -> tuple[str, Table]:
+def _measure_paced_and_acked(*, quick: bool) -> PhaseResult:
     """Measure a fixed rate with acks; a short run has fewer gateways, whose versions must be read first."""
     gateways, devices, rate = (200, 10, 20_000) if quick else (2_000, 10, 20_000)
     with run_service(gateways) as ours:
         load = Load("pace", gateways, devices, rate, 5 if quick else 60, is_acked=True)
-        return SQLITE, {f"{rate}/s from {gateways}, acked": measure_load(ours, load)}
+        return PhaseResult(SQLITE, {f"{rate}/s from {gateways}, acked": measure_load(ours, load)})
 
 
-def _measure_filled(*, quick: bool) -> tuple[str, Table]:
+def _measure_filled(*, quick: bool) -> PhaseResult:
     """Measure one filled store repeatedly, in turns with a new empty one."""
     count = int((QUICK_STORED_SAMPLES if quick else STORED_SAMPLES) / SAMPLES_PER_REPORT)
     load, turns = _push(seconds=3 if quick else 10), 1 if quick else 3
@@ -132,31 +101,31 @@ def _measure_filled(*, quick: bool) -> tuple[str, Table]:
             with run_service(PUSHING_GATEWAYS) as empty:
                 rows["empty"].append(measure_load(empty, load))
             rows["full"].append(measure_load(full, load))
-    table = {name: _medians(measured) for name, measured in rows.items()}
+    table = {name: medians(measured) for name, measured in rows.items()}
     table["full"]["per_s of empty"] = table["full"]["per_s"] / table["empty"]["per_s"]
-    return FILLED, {"filling": filling, **table}
+    return PhaseResult(FILLED, {"filling": filling, **table})
 
 
-def _measure_on_postgresql(*, quick: bool) -> tuple[str, Table]:
-    with _run_postgresql() as server, run_service(PUSHING_GATEWAYS, server) as ours:
-        return POSTGRESQL, {"pushed": measure_load(ours, _push(seconds=5 if quick else 60))}
+def _measure_on_postgresql(*, quick: bool) -> PhaseResult:
+    with run_postgresql() as server, run_service(PUSHING_GATEWAYS, server) as ours:
+        return PhaseResult(POSTGRESQL, {"pushed": measure_load(ours, _push(seconds=5 if quick else 60))})
 
 
-def _measure_compared(*, quick: bool) -> tuple[str, Table]:
+def _measure_compared(*, quick: bool) -> PhaseResult:
     load = _push(count=40_000 if quick else 300_000)
     cases: dict[str, Callable[[str, Load], Metrics]] = {"ours": _measure_ours, **BASELINES}
     turns: dict[str, list[Metrics]] = {name: [] for name in cases}
-    with _run_postgresql() as server:
+    with run_postgresql() as server:
         for _ in range(1 if quick else 3):
             for name, case in cases.items():
                 turns[name].append(case(server, load))
-    table = {name: _add_total(_medians(measured)) for name, measured in turns.items()}
+    table = {name: _add_total(medians(measured)) for name, measured in turns.items()}
     table["ours"] |= {
         f"{metric} of {name}": table["ours"][metric] / table[name][metric]
         for name in BASELINES
         for metric in ("cpu_us", "total_cpu_us", "per_s")
     }
-    return COMPARED, table
+    return PhaseResult(COMPARED, table)
 
 
 def _measure_ours(server: str, load: Load) -> Metrics:
@@ -169,7 +138,7 @@ def _measure_ours(server: str, load: Load) -> Metrics:
     }
 
 
-PHASES: Final[Mapping[str, Callable[..., tuple[str, Table]]]] = {
+PHASES: Final[Mapping[str, Callable[..., PhaseResult]]] = {
     "pushed": _measure_pushed,
     "paced-200": partial(_measure_paced, 200, 50, 25_000),
     "paced-2000": partial(_measure_paced, 2_000, 10, 20_000),
@@ -181,28 +150,8 @@ PHASES: Final[Mapping[str, Callable[..., tuple[str, Table]]]] = {
 }
 
 
-def main() -> None:
-    """Run phases from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.ingest")
-    parser.add_argument(
-        "phases", nargs="*", metavar="PHASE", help=f"phase to run: {', '.join(PHASES)} (default: all)"
-    )
-    parser.add_argument("--quick", action="store_true", help="short run for a first impression")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.phases) - PHASES.keys():
-        parser.error(f"no phase named {', '.join(sorted(unknown))}")
-    print(json.dumps(run(quick=arguments.quick, phases=arguments.phases), indent=1))
-
-
 def _push(*, count: int = 0, seconds: int = 0) -> Load:
     return Load("push", PUSHING_GATEWAYS, DEVICES, count, seconds)
-
-
-@contextmanager
-def _run_postgresql() -> Iterator[str]:
-    """Run a PostgreSQL server with fsync, which tests switch off."""
-    with postgresql("fsync=on") as address:
-        yield f"postgresql://postgres@{address.host}:{address.port}/postgres"
 
 
 @contextmanager
@@ -215,17 +164,9 @@ def _temporary_files_on_disk() -> Iterator[None]:
         tempfile.tempdir = before
 
 
-def _medians(turns: Sequence[Metrics]) -> Metrics:
-    return {key: statistics.median(metrics[key] for metrics in turns) for key in turns[0]}
-
-
 def _add_total(row: Metrics) -> Metrics:
     return {**row, "total_cpu_us": row["cpu_us"] + row["server_cpu_us"]}
 
 
-def _round_values(row: Metrics) -> Metrics:
-    return {key: round(value, 2) for key, value in row.items()}
-
-
 if __name__ == "__main__":
-    main()
+    run_from_command_line("bench.ingest", PHASES, run)

@@ -23,8 +23,8 @@ from tests.servers import Mosquitto
 
 from bench import ingest_nodered
 from bench.ingest_service import create_database, run_load_generator, start_load
-from bench.link import MOSQUITTO_SETTINGS
 from bench.process_meter import PostgresProcesses, Process, wait_for
+from bench.programs import MOSQUITTO_SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,6 +21,7 @@ from bench.ingest_load import LoadResult
 from bench.ingest_reports import REPORTS_PER_ROUND, build_reports
 from bench.ingest_verification import ADMIN_PASSWORD, read_metric, verify_samples
 from bench.process_meter import MemoryMonitor, PostgresProcesses, Process, cpu_when_settled, wait_for
+from bench.programs import read_line, send_command, start_module
 from meshfleet.db import open_database
 from meshfleet.db.tables import gateway as claims
 from meshfleet.protocol.ids import Mac, mac_to_int
@@ -66,7 +67,8 @@ def run_service(gateways: int, server: str | None = None, *, flags: Sequence[str
     """Run the service on SQLite, or on a new database of a PostgreSQL server, with additional flags."""
     database = "sqlite" if server is None else create_database(server)
     with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
-        _claim_all(database, Path(folder), gateways)
+        with closing(open_database(database, Path(folder))) as opened:
+            opened.write_now(claim_gateways, gateways)
         with _run_program(database, Path(folder), flags) as (process, info):
             port = int(info["mqtt"][0].rpartition(":")[2])
             yield Service(process, port, info["url"], PostgresProcesses.of_server(server) if server else None)
@@ -85,18 +87,14 @@ def run_load_generator(port: int, load: Load) -> Iterator[subprocess.Popen[str]]
     """Start the gateways, and wait until they are connected."""
     module = "bench.ingest_acked_load" if load.is_acked else "bench.ingest_load"
     numbers = (port, load.gateways, load.devices, load.amount, load.seconds)
-    command = [sys.executable, "-m", module, load.role, *map(str, numbers)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own program
-        _read_line(program)
+    with start_module(module, load.role, *numbers) as program:
+        read_line(program)
         yield program
 
 
 def start_load(program: subprocess.Popen[str]) -> LoadResult:
     """Start the load, and wait until all reports are acknowledged."""
-    if program.stdin:
-        program.stdin.write("begin\n")
-        program.stdin.flush()
-    return msgspec.json.decode(_read_line(program), type=LoadResult)
+    return msgspec.json.decode(send_command(program, "begin"), type=LoadResult)
 
 
 def measure_load(ours: Service, load: Load) -> Metrics:
@@ -152,16 +150,9 @@ def format_load_result(sent: LoadResult) -> Metrics:
     }
 
 
-def _claim_all(database: str, folder: Path, gateways: int) -> None:
-    opened = open_database(database, folder)
-    try:
-        opened.write_now(_claim, [Mac(gateway_mac(number)) for number in range(gateways)])
-    finally:
-        opened.close()
-
-
-def _claim(connection: Connection, macs: list[Mac]) -> None:
-    now = clock.now()
+def claim_gateways(connection: Connection, count: int) -> None:
+    """Claim gateways with numbers from 0, whose passwords the clients of the benchmarks know."""
+    now, macs = clock.now(), [Mac(gateway_mac(number)) for number in range(count)]
     registry.record_observations(
         connection, [DeviceObservation(device=mac, at=now, heard=False) for mac in macs]
     )
@@ -183,14 +174,7 @@ def _run_program(
     environment = {**os.environ, "MESHFLEET_ADMIN_PASSWORD": ADMIN_PASSWORD}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, env=environment) as program:  # noqa: S603 # our own program
         try:
-            yield Process(program.pid), json.loads(_read_line(program))
+            yield Process(program.pid), json.loads(read_line(program))
         finally:
             program.terminate()
             program.wait(_TIMEOUT)
-
-
-def _read_line(program: subprocess.Popen[str]) -> str:
-    line = program.stdout.readline() if program.stdout else ""
-    if not line:
-        raise RuntimeError(f"{program.args!r} has ended too early")
-    return line

@@ -52,8 +52,7 @@ def read_metric(url: str, name: str) -> float:
 @contextmanager
 def _open_client(url: str) -> Iterator[Client]:
     with Client(url) as client:
-        login = {"username": "admin", "password": ADMIN_PASSWORD}
-        client.set_token(client.post("/api/v1/auth/login", login)["authToken"])
+        client.log_in(ADMIN_PASSWORD)
         yield client
 
 

@@ -9,16 +9,15 @@ python -m bench.jobs [PHASE ...] [--quick]      runs some phases, and prints one
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.ingest import Threshold
-from bench.jobs_fleet import ALL, SOME, FleetSize, JobClient, run_fleet, run_gateways, run_postgresql
+from bench.jobs_fleet import ALL, SOME, FleetSize, JobClient, run_fleet, run_gateways
+from bench.phases import PhaseResult, Threshold, run_from_command_line, run_phases
 from bench.process_meter import wait_for
+from bench.programs import run_postgresql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +25,7 @@ if TYPE_CHECKING:
     from bench.ingest_service import Service
     from bench.jobs_fleet import GatewayProcess
     from bench.jobs_gateways import GatewayStats
-
-    Metrics = dict[str, float]
-    Table = dict[str, Metrics]
-    Tables = dict[str, Table]
+    from bench.phases import Metrics
 
 TARGETS, QUICK_TARGETS = 100_000, 10_000
 DISPATCHES, QUICK_DISPATCHES = 10_000, 2_000
@@ -76,31 +72,22 @@ THRESHOLDS: Final = (
 
 def run(*, quick: bool, phases: Sequence[str] = ()) -> dict[str, Any]:
     """Run all phases, or the named ones."""
-    tables: Tables = {}
-    for phase in phases or PHASES:
-        part, rows = PHASES[phase](quick=quick)
-        tables.setdefault(part, {}).update(rows)
-    tables = {
-        part: {name: {key: round(value, 2) for key, value in row.items()} for name, row in rows.items()}
-        for part, rows in tables.items()
-    }
-    verdicts = {f"{bar.part}, {bar.row}: {bar.metric}": bar.judge(tables) for bar in THRESHOLDS}
-    return {**tables, "bars": {name: verdict for name, verdict in verdicts.items() if verdict}}
+    return run_phases([PHASES[name] for name in phases or PHASES], THRESHOLDS, quick=quick)
 
 
 # --- Many targets ---
 
 
-def _on_sqlite(measure: Callable[..., tuple[str, Table]], *, quick: bool) -> tuple[str, Table]:
+def _on_sqlite(measure: Callable[..., PhaseResult], *, quick: bool) -> PhaseResult:
     return measure("on SQLite", None, quick=quick)
 
 
-def _on_postgresql(measure: Callable[..., tuple[str, Table]], *, quick: bool) -> tuple[str, Table]:
+def _on_postgresql(measure: Callable[..., PhaseResult], *, quick: bool) -> PhaseResult:
     with run_postgresql() as address:
         return measure("on PostgreSQL", address, quick=quick)
 
 
-def _measure_large_jobs(suffix: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
+def _measure_large_jobs(suffix: str, on: str | None, *, quick: bool) -> PhaseResult:
     """Measure creating a job, canceling it, and a started job without connected devices."""
     count = QUICK_TARGETS if quick else TARGETS
     with run_fleet(FleetSize(count, some=100, connected=False), on) as ours, run_gateways(ours) as gateways:
@@ -117,7 +104,7 @@ def _measure_large_jobs(suffix: str, on: str | None, *, quick: bool) -> tuple[st
         meter.measure_idle()
         meter.measure(lambda: _start_and_wait(operator, job, _IDLE_SECONDS if quick else _SEARCH_SECONDS))
         rows[f"looked through, {suffix}"] = meter.metrics()
-    return LARGE, rows
+    return PhaseResult(LARGE, rows)
 
 
 def _cancel(operator: JobClient, job: str) -> None:
@@ -178,7 +165,7 @@ class CostMeter:
 # --- Dispatches, and executions that run ---
 
 
-def _measure_dispatches(suffix: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
+def _measure_dispatches(suffix: str, on: str | None, *, quick: bool) -> PhaseResult:
     """Measure the rate of started updates."""
     count = QUICK_DISPATCHES if quick else DISPATCHES
     with run_fleet(FleetSize(count * 6 // 5), on) as ours, run_gateways(ours) as gateways:
@@ -187,7 +174,7 @@ def _measure_dispatches(suffix: str, on: str | None, *, quick: bool) -> tuple[st
         meter.measure(lambda: _start(operator, gateways, count))
         stats, metrics = gateways.read_stats(), meter.metrics()
     metrics["per_minute"] = (stats.starts - 1) / stats.starts_seconds * 60
-    return DISPATCHED, {suffix: {**metrics, "polls": stats.polls, "ends_cpu_s": stats.cpu}}
+    return PhaseResult(DISPATCHED, {suffix: {**metrics, "polls": stats.polls, "ends_cpu_s": stats.cpu}})
 
 
 def _start(operator: JobClient, gateways: GatewayProcess, count: int) -> None:
@@ -195,7 +182,7 @@ def _start(operator: JobClient, gateways: GatewayProcess, count: int) -> None:
     wait_for(lambda: gateways.read_stats().starts >= count, timeout=_TIMEOUT, interval=_POLL_SECONDS)
 
 
-def _measure_running(name: str, *, quick: bool) -> tuple[str, Table]:
+def _measure_running(name: str, *, quick: bool) -> PhaseResult:
     """Measure the CPU time of running executions, compared with that of the service without them."""
     seconds = _QUICK_SECONDS if quick else _SECONDS
     size = FleetSize(QUICK_TARGETS, image=IMAGES[name])
@@ -204,15 +191,14 @@ def _measure_running(name: str, *, quick: bool) -> tuple[str, Table]:
         before, _ = _measure_period(ours, gateways, seconds)
         _start_running(ours, gateways, ALL)
         spent, stats = _measure_period(ours, gateways, seconds)
-    return RUN, {
-        f"{RUNNING:,} of {name}": {
-            "core_percent": (spent - before) / seconds * 100,
-            "core_percent_before": before / seconds * 100,
-            "polls_per_s": stats.polls / seconds,
-            "cpu_us_of_poll": (spent - before) / max(stats.polls, 1) * 1e6,
-            "ack_ms_max": stats.ms_max,
-        }
+    metrics = {
+        "core_percent": (spent - before) / seconds * 100,
+        "core_percent_before": before / seconds * 100,
+        "polls_per_s": stats.polls / seconds,
+        "cpu_us_of_poll": (spent - before) / max(stats.polls, 1) * 1e6,
+        "ack_ms_max": stats.ms_max,
     }
+    return PhaseResult(RUN, {f"{RUNNING:,} of {name}": metrics})
 
 
 def _measure_period(ours: Service, gateways: GatewayProcess, seconds: float) -> tuple[float, GatewayStats]:
@@ -233,17 +219,18 @@ def _start_running(ours: Service, gateways: GatewayProcess, label: str) -> None:
     time.sleep(_SETTLE_SECONDS)
 
 
-def _compare_memory(suffix: str, on: str | None, *, quick: bool) -> tuple[str, Table]:
+def _compare_memory(suffix: str, on: str | None, *, quick: bool) -> PhaseResult:
     """Compare the memory of two jobs with the same number of running executions and different targets."""
     count = QUICK_TARGETS * 2 if quick else TARGETS
     fewer, more = _measure_memory(SOME, count, on), _measure_memory(ALL, count, on)
     growth = {name: value / fewer[name] for name, value in more.items() if name != "MiB_of_job"}
     extra = (more["MiB_of_job"] - fewer["MiB_of_job"]) * 2**20 / (count - count // FEWER)
-    return MEMORY, {
+    rows = {
         f"{RUNNING:,} running of {count // FEWER:,}, {suffix}": fewer,
         f"{RUNNING:,} running of {count:,}, {suffix}": more,
         f"the larger by the smaller, {suffix}": {**growth, "bytes_of_target": extra},
     }
+    return PhaseResult(MEMORY, rows)
 
 
 def _measure_memory(label: str, count: int, on: str | None) -> Metrics:
@@ -263,7 +250,7 @@ def _own_memory(ours: Service) -> float:
     return int(dict(line.split(":", 1) for line in lines)["RssAnon"].split()[0]) / 1024
 
 
-PHASES: Final[Mapping[str, Callable[..., tuple[str, Table]]]] = {
+PHASES: Final[Mapping[str, Callable[..., PhaseResult]]] = {
     "many": partial(_on_sqlite, _measure_large_jobs),
     "many-postgresql": partial(_on_postgresql, _measure_large_jobs),
     "dispatched": partial(_on_sqlite, _measure_dispatches),
@@ -274,18 +261,5 @@ PHASES: Final[Mapping[str, Callable[..., tuple[str, Table]]]] = {
 }
 
 
-def main() -> None:
-    """Run phases from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.jobs")
-    parser.add_argument(
-        "phases", nargs="*", metavar="PHASE", help=f"phase to run: {', '.join(PHASES)} (default: all)"
-    )
-    parser.add_argument("--quick", action="store_true", help="short run for a first impression")
-    arguments = parser.parse_args()
-    if unknown := set(arguments.phases) - PHASES.keys():
-        parser.error(f"no phase named {', '.join(sorted(unknown))}")
-    print(json.dumps(run(quick=arguments.quick, phases=arguments.phases), indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    run_from_command_line("bench.jobs", PHASES, run)

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import insert
-from tests.servers import postgresql
 
 from bench.api_client import Client
 from bench.broker_clients import gateway_mac
 from bench.ingest_reports import device_mac
-from bench.ingest_service import Service, create_database, run_service
+from bench.ingest_service import Service, claim_gateways, create_database, run_service
 from bench.ingest_verification import ADMIN_PASSWORD
 from bench.jobs_gateways import GatewayStats
 from bench.process_meter import wait_for
+from bench.programs import run_module, send_command
 from meshfleet.db import open_database
 from meshfleet.db.tables import firmware
-from meshfleet.db.tables import gateway as claims
-from meshfleet.protocol.ids import Mac, ModelNumber, Version, mac_to_int
+from meshfleet.protocol.ids import Mac, ModelNumber, Version
 from meshfleet.service import clock
-from meshfleet.service.accounts.api_key_store import hash_credential
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import DeviceObservation
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
 
     from sqlalchemy import Connection
@@ -67,13 +64,6 @@ class FleetSize(NamedTuple):
 
 
 @contextmanager
-def run_postgresql() -> Iterator[str]:
-    """Run a PostgreSQL server with fsync, which tests switch off."""
-    with postgresql("fsync=on") as address:
-        yield f"postgresql://postgres@{address.host}:{address.port}/postgres"
-
-
-@contextmanager
 def run_fleet(size: FleetSize, on: str | None = None) -> Iterator[Service]:
     """Run the service on a database with a fleet: SQLite, or a new database of a PostgreSQL server."""
     with TemporaryDirectory(prefix="meshfleet-bench-", dir=_DISK) as folder:
@@ -85,25 +75,10 @@ def run_fleet(size: FleetSize, on: str | None = None) -> Iterator[Service]:
 
 
 def _fill(database: str, folder: Path, size: FleetSize) -> None:
-    opened = open_database(database, folder)
-    try:
-        opened.write_now(_add_gateways)
+    with closing(open_database(database, folder)) as opened:
+        opened.write_now(claim_gateways, GATEWAYS)
         opened.write_now(_add_firmware, size.image)
         _add_devices(opened, size)
-    finally:
-        opened.close()
-
-
-def _add_gateways(connection: Connection) -> None:
-    now, macs = clock.now(), [Mac(gateway_mac(number)) for number in range(GATEWAYS)]
-    registry.record_observations(
-        connection, [DeviceObservation(device=mac, at=now, heard=False) for mac in macs]
-    )
-    rows = [
-        {"device": mac_to_int(mac), "password": hash_credential(f"secret-{mac}"), "claimed_at": now}
-        for mac in macs
-    ]
-    connection.execute(insert(claims), rows)
 
 
 def _add_firmware(connection: Connection, size: int) -> None:
@@ -163,36 +138,20 @@ class GatewayProcess:
 
     def reset(self) -> None:
         """Reset the statistics."""
-        self._send_command("begin")
+        send_command(self._program, "begin")
 
     def read_stats(self) -> GatewayStats:
         """Return the statistics since the last reset."""
-        return msgspec.json.decode(self._send_command("look"), type=GatewayStats)
-
-    def _send_command(self, command: str) -> str:
-        if self._program.stdin:
-            self._program.stdin.write(f"{command}\n")
-            self._program.stdin.flush()
-        line = self._program.stdout.readline() if self._program.stdout else ""
-        if not line:
-            raise RuntimeError("the gateways have ended too early")
-        return line
+        return msgspec.json.decode(send_command(self._program, "look"), type=GatewayStats)
 
 
 @contextmanager
 def run_gateways(ours: Service, *, rate: int = RATE) -> Iterator[GatewayProcess]:
     """Connect all gateways, and wait until the service shows them as connected."""
-    numbers = (ours.port, GATEWAYS, REPORTING, rate)
-    command = [sys.executable, "-m", "bench.jobs_gateways", *map(str, numbers)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own program
-        try:
-            if program.stdout is None or program.stdout.readline() != "ready\n":
-                raise RuntimeError("the gateways did not connect")
-            operator = JobClient(ours)
-            wait_for(lambda: operator.count_connected_gateways() == GATEWAYS, timeout=_TIMEOUT)
-            yield GatewayProcess(program)
-        finally:
-            program.kill()
+    with run_module("bench.jobs_gateways", ours.port, GATEWAYS, REPORTING, rate) as program:
+        operator = JobClient(ours)
+        wait_for(lambda: operator.count_connected_gateways() == GATEWAYS, timeout=_TIMEOUT)
+        yield GatewayProcess(program)
 
 
 class JobClient:
@@ -201,8 +160,7 @@ class JobClient:
     def __init__(self, ours: Service) -> None:
         self._url = ours.url
         with Client(ours.url) as client:
-            login = {"username": "admin", "password": ADMIN_PASSWORD}
-            self._token: str = client.post("/api/v1/auth/login", login)["authToken"]
+            self._token = client.log_in(ADMIN_PASSWORD)
 
     def create_job(self, label: str, **order: Any) -> str:
         """Create a job for all devices with a label. It has no limits unless given in `order`."""

@@ -8,26 +8,22 @@ the same filters, which stores nothing.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from tests.servers import Mosquitto
 
 from bench.api_client import Client
 from bench.ingest_load import Load
 from bench.ingest_service import run_load_generator, run_service, start_load
 from bench.ingest_verification import ADMIN_PASSWORD
 from bench.live_listeners import DEVICES, GATEWAYS, ListenerStats
-from bench.process_meter import Process
+from bench.programs import run_module, run_mosquitto
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    import subprocess
+
+    from bench.process_meter import Process
 
 THRESHOLDS: Final = {"report to listener, p99 ms": 150.0}
 
@@ -47,25 +43,16 @@ def run(*, quick: bool) -> dict[str, Any]:
         _measure_cpu(ours.process, ours.port, load._replace(seconds=_WARM))
         cpu_without = _measure_cpu(ours.process, ours.port, load)
         with Client(ours.url) as client:
-            token = client.post("/api/v1/auth/login", {"username": "admin", "password": ADMIN_PASSWORD})[
-                "authToken"
-            ]
+            token = client.log_in(ADMIN_PASSWORD)
         ours_row = _measure_latency(ours.process, ours.port, load, ["service", ours.url, token], cpu_without)
-    with _run_mosquitto() as (process, port):
-        cpu_without = _measure_cpu(process, port, load)
-        anchor_row = _measure_latency(process, port, load, ["mosquitto", str(port), "-"], cpu_without)
+    with run_mosquitto() as anchor:
+        cpu_without = _measure_cpu(anchor.process, anchor.port, load)
+        destination = ["mosquitto", str(anchor.port), "-"]
+        anchor_row = _measure_latency(anchor.process, anchor.port, load, destination, cpu_without)
     return {
         f"{RATE:,} reports a second, 50 listeners": {"meshfleet": ours_row, "mosquitto": anchor_row},
         "bars": THRESHOLDS,
     }
-
-
-@contextmanager
-def _run_mosquitto() -> Iterator[tuple[Process, int]]:
-    with TemporaryDirectory(prefix="meshfleet-bench-") as folder:
-        pid_file = Path(folder) / "pid"
-        with Mosquitto(Path(folder), f"pid_file {pid_file}") as running:
-            yield Process(int(pid_file.read_text("utf-8"))), running.address.port
 
 
 def _measure_cpu(process: Process, port: int, load: Load) -> float:
@@ -79,7 +66,10 @@ def _measure_cpu(process: Process, port: int, load: Load) -> float:
 def _measure_latency(
     process: Process, port: int, load: Load, destination: list[str], cpu_without: float
 ) -> dict[str, float]:
-    with _run_listeners(destination) as listeners, run_load_generator(port, load) as gateways:
+    with (
+        run_module("bench.live_listeners", *destination) as listeners,
+        run_load_generator(port, load) as gateways,
+    ):
         before = process.cpu
         sent = start_load(gateways)
         cpu = process.cpu - before
@@ -97,18 +87,6 @@ def _measure_latency(
         "cpu % unheard": round(cpu_without / sent.seconds * 100, 1),
         "cpu_us per delivery": round((cpu - cpu_without) / max(1, stats.count) * 1e6, 2),
     }
-
-
-@contextmanager
-def _run_listeners(destination: list[str]) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "bench.live_listeners", *destination]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own program
-        if program.stdout is None or program.stdout.readline() != "ready\n":
-            raise RuntimeError("the subscribers did not connect")
-        try:
-            yield program
-        finally:
-            program.kill()
 
 
 def _stop_listeners(listeners: subprocess.Popen[str]) -> ListenerStats:

@@ -12,21 +12,18 @@ import json
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
-
-from tests.servers import Mosquitto
 
 from bench.api_client import Client
 from bench.broker_clients import gateway_mac
 from bench.ingest_service import run_service
 from bench.ingest_verification import ADMIN_PASSWORD, read_metric
 from bench.process_meter import wait_for
+from bench.programs import run_module, run_mosquitto
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from bench.ingest_service import Service
     from bench.process_meter import Process
@@ -49,15 +46,15 @@ def run(*, quick: bool) -> dict[str, Any]:
     with (
         run_service(GATEWAYS) as ours,
         _run_gateways("emulated", ours.port),
-        _run_mosquitto() as anchor,
-        _run_gateways("emulated", anchor),
+        run_mosquitto("set_tcp_nodelay true") as anchor,
+        _run_gateways("emulated", anchor.port),
     ):
         wait_for(lambda: len(_list_targets(ours)) == GATEWAYS * DEVICES, timeout=_TIMEOUT)
         gateways_themselves = [(gateway_mac(n), gateway_mac(n)) for n in range(GATEWAYS)]
         seconds = QUICK_SECONDS if quick else SECONDS
         added = {
-            "a gateway itself": _compare_latency(ours, anchor, gateways_themselves, seconds),
-            "a device behind it": _compare_latency(ours, anchor, _list_connected_targets(ours), seconds),
+            "a gateway itself": _compare_latency(ours, anchor.port, gateways_themselves, seconds),
+            "a device behind it": _compare_latency(ours, anchor.port, _list_connected_targets(ours), seconds),
         }
     return {
         f"{RATE} requests a second over {GATEWAYS} gateways": {
@@ -102,16 +99,8 @@ def _run_load(  # noqa: PLR0913, PLR0917 # the arguments of the command
     seconds: int,
     process: Process | None = None,
 ) -> dict[str, float]:
-    command = [
-        sys.executable,
-        "-m",
-        "bench.requests_load",
-        interface,
-        str(port),
-        secret,
-        str(RATE),
-        str(seconds),
-    ]
+    arguments = (interface, port, secret, RATE, seconds)
+    command = [sys.executable, "-m", "bench.requests_load", *map(str, arguments)]
     lines = "".join(f"{gateway} {device}\n" for gateway, device in targets)
     before = process.cpu if process else 0.0
     output = subprocess.run(command, input=lines, check=True, stdout=subprocess.PIPE, text=True).stdout  # noqa: S603 # our own program
@@ -131,7 +120,7 @@ def _measure_in_flight() -> dict[str, float]:
         paths = [f"/api/v1/devices/bmac-{gateway_mac(n)}/requests" for n in range(GATEWAYS)]
         body = {"operation": "read", "identifier": "8000", "timeoutMs": 120_000}
         with Client(ours.url) as client:
-            client.set_token(_get_token(ours))
+            client.log_in(ADMIN_PASSWORD)
             client.post(
                 paths[0], {**body, "timeoutMs": 100}, status=504
             )  # warm up: one-time imports are not measured
@@ -156,7 +145,7 @@ def _measure_in_flight() -> dict[str, float]:
 def _list_targets(ours: Service) -> list[Target]:
     """Return the reported devices, each with its gateway."""
     with Client(ours.url) as client:
-        client.set_token(_get_token(ours))
+        client.log_in(ADMIN_PASSWORD)
         items = json.loads(client.get("/api/v1/devices?MaxResults=1000&Include=live"))["items"]
     gateways = {f"bmac-{gateway_mac(n)}" for n in range(GATEWAYS)}
     return [
@@ -170,7 +159,7 @@ def _list_connected_targets(ours: Service) -> list[Target]:
     """Return the connected devices: unconnected ones are reached by short sessions, one at a time."""
     body = {"operation": "read", "identifier": "8000"}
     with Client(ours.url) as client:
-        client.set_token(_get_token(ours))
+        client.log_in(ADMIN_PASSWORD)
         return [
             target
             for target in _list_targets(ours)
@@ -180,35 +169,15 @@ def _list_connected_targets(ours: Service) -> list[Target]:
 
 def _count_connected_gateways(ours: Service) -> int:
     with Client(ours.url) as client:
-        client.set_token(_get_token(ours))
+        client.log_in(ADMIN_PASSWORD)
         items = json.loads(client.get("/api/v1/gateways?MaxResults=1000"))["items"]
     return sum(each["connected"] for each in items)
 
 
 def _get_token(ours: Service) -> str:
     with Client(ours.url) as client:
-        token: str = client.post("/api/v1/auth/login", {"username": "admin", "password": ADMIN_PASSWORD})[
-            "authToken"
-        ]
-    return token
+        return client.log_in(ADMIN_PASSWORD)
 
 
-@contextmanager
-def _run_mosquitto() -> Iterator[int]:
-    with (
-        TemporaryDirectory(prefix="meshfleet-bench-") as folder,
-        Mosquitto(Path(folder), "set_tcp_nodelay true") as running,
-    ):
-        yield running.address.port
-
-
-@contextmanager
-def _run_gateways(role: str, port: int) -> Iterator[None]:
-    command = [sys.executable, "-m", "bench.requests_gateways", role, str(port), str(GATEWAYS), str(DEVICES)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:  # noqa: S603 # our own program
-        if program.stdout is None or program.stdout.readline() != "ready\n":
-            raise RuntimeError("the gateways did not connect")
-        try:
-            yield
-        finally:
-            program.kill()
+def _run_gateways(role: str, port: int) -> AbstractContextManager[subprocess.Popen[str]]:
+    return run_module("bench.requests_gateways", role, port, GATEWAYS, DEVICES)

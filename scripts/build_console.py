@@ -72,7 +72,7 @@ def build(root: Path) -> None:
     """Build the site, if it is missing or out of date. It is replaced as a whole."""
     if is_fresh(root):
         return
-    with alone(root) as generated:
+    with hold_build_lock(root) as generated:
         expected = digest(root)
         if built_from(root) == expected:  # another process built it while this one waited
             return
@@ -87,8 +87,8 @@ def build(root: Path) -> None:
 
 
 @contextmanager
-def alone(root: Path) -> Iterator[Path]:
-    """Hold the lock for builds and installations. Return the directory for generated files."""
+def hold_build_lock(root: Path) -> Iterator[Path]:
+    """Hold the lock of builds and installations. Yield the directory for generated files."""
     generated = root / SOURCES / "generated"
     try:
         generated.mkdir(exist_ok=True)
@@ -119,7 +119,7 @@ def _build_site(root: Path, target: Path) -> None:
 
 
 def install(root: Path) -> None:
-    """Install exactly the locked npm packages, if necessary. The caller must hold the lock of `alone`."""
+    """Install exactly the locked npm packages, if necessary. The caller holds the build lock."""
     sources = root / SOURCES
     expected = _digest_of([sources / name for name in _PACKAGES], sources)
     marker = sources / "node_modules" / _INSTALLED_FROM

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from build_console import alone, install, is_skipped, npm
+from build_console import hold_build_lock, install, is_skipped, npm
 
 
 def check(root: Path) -> None:
@@ -17,7 +17,7 @@ def check(root: Path) -> None:
 
     The lock prevents a concurrent build, which may replace the npm packages that are read here.
     """
-    with alone(root) as generated:
+    with hold_build_lock(root) as generated:
         install(root)
         document, types = generated / "openapi.json", generated / "schema.d.ts"
         with document.open("wb") as file:

@@ -6,15 +6,15 @@ export interface PageLocation {
   readonly query: URLSearchParams;
 }
 
-/** Return whether the user may leave for an address of the console, or close the page (null). If not, the guard shows
+/** Return whether the user can leave for an address of the console, or close the page (null). If not, the guard shows
  * why. */
-type MayLeave = (to: string | null) => boolean;
+type LeaveGuard = (to: string | null) => boolean;
 
 class Router {
   location = $state.raw<PageLocation>(readLocation());
 
   /** Active guards, and whether each protects a secret that is shown once. */
-  #guards = new SvelteMap<MayLeave, boolean>();
+  #guards = new SvelteMap<LeaveGuard, boolean>();
 
   constructor() {
     addEventListener("popstate", () => this.#handlePopState());
@@ -31,22 +31,22 @@ class Router {
     return [...this.#guards.values()].includes(true);
   }
 
-  /** Call `mayLeave` before the user leaves or reloads, until the returned function is called. */
-  guard(mayLeave: MayLeave, { isSecret = false } = {}): () => void {
+  /** Call `canLeave` before the user leaves or reloads, until the returned function is called. */
+  guard(canLeave: LeaveGuard, { isSecret = false } = {}): () => void {
     const stay = (event: BeforeUnloadEvent): void => {
-      if (!mayLeave(null)) event.preventDefault();
+      if (!canLeave(null)) event.preventDefault();
     };
     addEventListener("beforeunload", stay);
-    this.#guards.set(mayLeave, isSecret);
+    this.#guards.set(canLeave, isSecret);
     return () => {
       removeEventListener("beforeunload", stay);
-      this.#guards.delete(mayLeave);
+      this.#guards.delete(canLeave);
     };
   }
 
   /** Navigate to an address of the console, and scroll to its top unless `stays` is set. */
   navigate(address: string, { stays = false } = {}): void {
-    if (address === location.pathname + location.search || !this.#mayLeave(address)) return;
+    if (address === location.pathname + location.search || !this.#canLeave(address)) return;
     history.pushState(null, "", address);
     this.location = readLocation();
     if (!stays) scrollTo(0, 0);
@@ -60,12 +60,12 @@ class Router {
 
   /** Handle back and forward. The browser has moved already, so a guarded page pushes its address again. */
   #handlePopState(): void {
-    if (this.#mayLeave(formatAddress(readLocation()))) this.location = readLocation();
+    if (this.#canLeave(formatAddress(readLocation()))) this.location = readLocation();
     else history.pushState(null, "", formatAddress(this.location));
   }
 
-  #mayLeave(to: string): boolean {
-    return [...this.#guards.keys()].every((mayLeave) => mayLeave(to));
+  #canLeave(to: string): boolean {
+    return [...this.#guards.keys()].every((canLeave) => canLeave(to));
   }
 
   /** Follow links of the console, unless the user opens them in another tab or downloads them. */

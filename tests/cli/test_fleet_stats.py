@@ -126,7 +126,7 @@ def test_a_terminal_shows_why_gateways_are_not_connected(tmp_path: Path) -> None
         terminal.shown = ""
         broker.stop()
         terminal.read_until(r"connected +0\b")
-        terminal.read_until(r"trouble +\S+")
+        terminal.read_until(r"problem +\S+")
         broken = terminal.shown
         terminal.shown = ""
         broker.start()

@@ -105,8 +105,8 @@ class Session {
     tabStorage.write(TOKEN_KEY, null);
   }
 
-  /** Return whether the user has at least a role. Actions above it are not offered. */
-  may(role: Role): boolean {
+  /** Return whether the user has a role, or a higher one. Actions that need a higher role are not offered. */
+  hasRole(role: Role): boolean {
     return this.me !== null && RANKS[this.me.role] >= RANKS[role];
   }
 }

@@ -68,9 +68,9 @@ export class Plot {
   }
 
   /** Update the plot without reporting it as a move of the pointer. */
-  #updateSilently(act: () => void): void {
+  #updateSilently(update: () => void): void {
     this.#isUpdating = true;
-    this.#plot.batch(act);
+    this.#plot.batch(update);
     this.#isUpdating = false;
   }
 

@@ -1,8 +1,9 @@
 /** Numbers of devices for several filters. They are counted one after the other, since a large fleet is slow to count,
- * and again regularly until `stop` is called. */
+ * and again regularly until `stop` is called; after an error, also when the service is reachable again. */
 import { SvelteMap } from "svelte/reactivity";
 
 import { describeError } from "../api/client";
+import { cancelRetry, retryOnReconnect } from "../api/reconnect-retries";
 import { live } from "../live/socket.svelte";
 import { type Summary, countDevices, computeCountDelay } from "./device-count.svelte";
 import type { Filter } from "./filters";
@@ -19,6 +20,7 @@ export class DeviceCounts {
   #countedKeys = new Set<string>();
   #pending: AbortController | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
+  readonly #retry = (): void => void this.count();
 
   /** Return the summary of a filter; null until it is counted. */
   get(filter: Filter): Summary | null {
@@ -34,6 +36,7 @@ export class DeviceCounts {
   /** Count the filters that this round has not counted yet, such as after an error. */
   async count(): Promise<void> {
     if (this.#pending !== null || this.#nextFilter() === undefined) return;
+    cancelRetry(this.#retry);
     const counting = new AbortController();
     this.#pending = counting;
     const startedAt = performance.now();
@@ -49,6 +52,7 @@ export class DeviceCounts {
     } catch (error) {
       if (this.#pending !== counting) return;
       this.problem = describeError(error);
+      retryOnReconnect(this.#retry);
     }
     this.#pending = null;
     this.#schedule(computeCountDelay(performance.now() - startedAt, COUNT_INTERVAL));
@@ -56,6 +60,7 @@ export class DeviceCounts {
 
   stop(): void {
     clearTimeout(this.#timer);
+    cancelRetry(this.#retry);
     this.#filters = new Map();
     this.#pending?.abort();
     this.#pending = null;

@@ -9,7 +9,7 @@ import { isCovered } from "../components/modal";
 export interface Shortcut {
   /** Keys as the browser names them, separated by a blank. */
   readonly keys: string;
-  readonly act: () => void;
+  readonly action: () => void;
   /** Text in the list of shortcuts; undefined: not listed. */
   readonly text: string | undefined;
 }
@@ -34,9 +34,9 @@ class Shortcuts {
     document.addEventListener("keydown", (event) => this.#handleKey(event));
   }
 
-  /** Call `act` when the keys are pressed, until the returned function is called. The newest shortcut wins. */
-  add(keys: string, act: () => void, text?: string): () => void {
-    const key: Shortcut = { keys, act, text };
+  /** Call `action` when the keys are pressed, until the returned function is called. The newest shortcut wins. */
+  add(keys: string, action: () => void, text?: string): () => void {
+    const key: Shortcut = { keys, action, text };
     this.#setActive([...this.#active, key]);
     return () => this.#setActive(this.#active.filter((each) => each !== key));
   }
@@ -62,7 +62,7 @@ class Shortcuts {
     const found = (wasFirst && this.#find(`${first.key} ${event.key}`)) || this.#find(event.key);
     if (found) {
       event.preventDefault();
-      found.act();
+      found.action();
     } else if (this.#active.some((key) => key.keys.startsWith(`${event.key} `))) {
       this.#firstKey = { key: event.key, at: event.timeStamp };
     }

@@ -22,7 +22,7 @@ export class SecretCreation {
     if (this.isBusy) return;
     this.isBusy = true;
     this.problem = null;
-    const unguard = router.guard(() => this.mayLeave(), { isSecret: true });
+    const unguard = router.guard(() => this.tryLeave(), { isSecret: true });
     try {
       show(await make());
       // The dialog has its own guard as soon as it is rendered.
@@ -37,8 +37,8 @@ export class SecretCreation {
     }
   }
 
-  /** Return whether the user may leave; if not, the reason is shown. */
-  mayLeave(): boolean {
+  /** Return whether the user can leave now. If not, show the reason. */
+  tryLeave(): boolean {
     this.isLeaving = this.isBusy;
     return !this.isBusy;
   }

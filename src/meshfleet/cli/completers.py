@@ -41,71 +41,53 @@ def complete_identifiers(_ctx: click.Context, _param: click.Parameter, typed: st
     ]
 
 
-def complete_labels(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
-    """Offer the labels at the service to which the user is logged in."""
-    return _complete_from_service(
-        lambda fleet: fleet.labels.list(), lambda each: each.label, lambda _: "", typed
-    )
-
-
-def complete_devices(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
-    """Offer device ids, each with the name of the device as its description."""
-    return _complete_from_service(
-        lambda fleet: fleet.devices.list(),
-        lambda each: str(each.id),
-        lambda each: each.friendly_name,
-        typed.lower(),
-    )
-
-
-def complete_gateways(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
-    """Offer the MACs of gateways, each with the name of the gateway as its description."""
-    return _complete_from_service(
-        lambda fleet: fleet.gateways.list(), lambda each: each.mac, lambda each: each.friendly_name, typed
-    )
-
-
-def complete_firmware(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
-    """Offer firmware ids, each with model, version and state as its description."""
-    return _complete_from_service(
-        lambda fleet: fleet.firmware.list(),
-        lambda each: each.id,
-        lambda each: f"{each.model_number} {each.version} {each.state}",
-        typed.lower(),
-    )
-
-
-def complete_jobs(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
-    """Offer job ids, each with name and state of the job as its description."""
-    return _complete_from_service(
-        lambda fleet: fleet.jobs.list(),
-        lambda each: each.id,
-        lambda each: f"{each.name} {each.state}",
-        typed.lower(),
-    )
-
-
 def _complete_from_service(
     list_items: Callable[[Fleet], AsyncIterator[Any]],
     value: Callable[[Any], str],
     describe: Callable[[Any], str],
-    typed: str,
-) -> Completions:
-    """Offer matching items of a list, up to one page of it.
+    *,
+    is_lower_case: bool = True,
+) -> Callable[[click.Context, click.Parameter, str], Completions]:
+    """Return a completer that offers the matching items of a list, up to one page of it.
 
-    Return an empty list if the service fails or does not respond in time.
+    The completer offers nothing if the service fails or does not respond in time. If all values are in lower
+    case, typed capital letters match them too.
     """
 
-    async def collect_items(fleet: Fleet) -> Completions:
-        return [
-            CompletionItem(to_printable(value(each)), help=to_printable(describe(each)))
-            async for each in limit_items(list_items(fleet), MAX_RESULTS)
-            if value(each).startswith(typed)
-        ]
+    def complete(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
+        prefix = typed.lower() if is_lower_case else typed
 
-    with suppress(FleetError, click.ClickException, TimeoutError, OSError):
-        return asyncio.run(_run_with_timeout(collect_items))
-    return []
+        async def collect_items(fleet: Fleet) -> Completions:
+            return [
+                CompletionItem(to_printable(value(each)), help=to_printable(describe(each)))
+                async for each in limit_items(list_items(fleet), MAX_RESULTS)
+                if value(each).startswith(prefix)
+            ]
+
+        with suppress(FleetError, click.ClickException, TimeoutError, OSError):
+            return asyncio.run(_run_with_timeout(collect_items))
+        return []
+
+    return complete
+
+
+complete_labels = _complete_from_service(
+    lambda fleet: fleet.labels.list(), lambda each: each.label, lambda _: "", is_lower_case=False
+)
+complete_devices = _complete_from_service(
+    lambda fleet: fleet.devices.list(), lambda each: str(each.id), lambda each: each.friendly_name
+)
+complete_gateways = _complete_from_service(
+    lambda fleet: fleet.gateways.list(), lambda each: each.mac, lambda each: each.friendly_name
+)
+complete_firmware = _complete_from_service(
+    lambda fleet: fleet.firmware.list(),
+    lambda each: each.id,
+    lambda each: f"{each.model_number} {each.version} {each.state}",
+)
+complete_jobs = _complete_from_service(
+    lambda fleet: fleet.jobs.list(), lambda each: each.id, lambda each: f"{each.name} {each.state}"
+)
 
 
 async def _run_with_timeout(work: Callable[[Fleet], Coroutine[Any, Any, Completions]]) -> Completions:

@@ -86,18 +86,19 @@ def fill_registry_with_history(database: Database, data: Path) -> dict[Mac, str]
     # The store is opened with yesterday's time, so that the history counts as old and is flushed at once.
     # Otherwise every later start would have to read it from the journal.
     with closing(open_sample_store(database, data, {}, now=now - DAY_MS)) as store:
-        history = _SimulatedDay(store, DeviceStateStore(data / "demo"), now)
+        history = SimulatedDay(store, DeviceStateStore(data / "demo"), now)
         passwords = fill_registry(database, static=False, history=history)
         history.on_committed()
         asyncio.run(store.ensure_capacity(now))
     return passwords
 
 
-class _SimulatedDay:
+class SimulatedDay:
     """Simulates a day of all devices, and writes it to the database."""
 
     def __init__(self, store: SampleStore, device_states: DeviceStateStore, until: int) -> None:
         self.until = until
+        """End of the day, in milliseconds since 1970."""
         self._store = store
         self._rows: dict[int, list[SampleRow]] = {}
         self._changes: list[PresenceChange] = []
@@ -120,7 +121,7 @@ class _SimulatedDay:
                 self._changes += _device_changes(device, rows, building, self.until)
 
     def write(self, connection: Connection) -> None:
-        """Insert the samples and connection changes."""
+        """Insert the samples and connection changes. The database already contains the devices."""
         presence.update_presence(connection, self._changes)
         self._commit_number = self._store.write(connection, self._rows, self.until)
 

@@ -26,6 +26,7 @@ from meshfleet.cli.demo_data import (
 )
 from meshfleet.cli.demo_device_state import DeviceStateStore
 from meshfleet.cli.demo_history import fill_registry_with_history
+from meshfleet.cli.shutdown import first_error
 from meshfleet.emulator import EmulatedFleet, RealTimePace, SimulatedClock
 from meshfleet.emulator import EmulatorSettings as Emulated
 from meshfleet.errors import FleetError
@@ -166,7 +167,7 @@ async def _run_gateways(
         if setup.passwords:
             await _run_fleet(settings, select_local_listener(info.mqtt), setup.passwords, announce)
     except* FleetError as errors:
-        _warn(f"The demo's gateways have stopped: {_first_error(errors)}")
+        _warn(f"The demo's gateways have stopped: {first_error(errors)}")
     except* Exception:  # noqa: BLE001 # the service must go on
         _log.exception("the demo's gateways have stopped because of an internal error")
 
@@ -232,13 +233,6 @@ def _build_tls_context(certificate: Path) -> ssl.SSLContext:
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = False
     return context
-
-
-def _first_error(errors: BaseExceptionGroup[FleetError]) -> BaseException:
-    error: BaseException = errors
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _warn(text: str) -> None:

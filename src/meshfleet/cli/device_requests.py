@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
@@ -134,20 +135,6 @@ class RequestRoute(NamedTuple):
     topic_prefix: str
     tls_ca: Path | None
 
-    @classmethod
-    def from_options(
-        cls, gateway: Mac | None, broker: str | None, topic_prefix: str, tls_ca: Path | None
-    ) -> RequestRoute:
-        """Build the route from command-line options.
-
-        Raise `UsageError` if an option is given that needs `--broker`, but `--broker` is not.
-        """
-        if broker is None:
-            for name, option in (("topic_prefix", "--topic-prefix"), ("tls_ca", "--tls-ca")):
-                if _is_on_command_line(name):
-                    raise click.UsageError(f"{option} needs --broker.")
-        return cls(gateway, broker, topic_prefix, tls_ca)
-
     def require_gateway(self) -> Mac:
         """Return the gateway, or raise `UsageError` if none is given: only a service can choose one."""
         if self.gateway is None:
@@ -164,8 +151,28 @@ def _is_on_command_line(parameter: str) -> bool:
     return source is ParameterSource.COMMANDLINE
 
 
-def broker_options(command: Any) -> Any:
-    """Add the options of a broker to a command. Their parameters have the names of `RequestRoute` fields."""
+def broker_options(command: Callable[..., None]) -> Any:
+    """Add the options of a broker to a command. The command receives them as argument `route`.
+
+    If the command has a parameter `gateway`, its value is part of the route. The command raises `UsageError`
+    if an option is given that needs `--broker`, but `--broker` is not.
+    """
+
+    @wraps(command)
+    def run_with_route(
+        *,
+        gateway: Mac | None = None,
+        broker: str | None,
+        topic_prefix: str,
+        tls_ca: Path | None,
+        **others: Any,
+    ) -> None:
+        if broker is None:
+            for name, option in (("topic_prefix", "--topic-prefix"), ("tls_ca", "--tls-ca")):
+                if _is_on_command_line(name):
+                    raise click.UsageError(f"{option} needs --broker.")
+        command(route=RequestRoute(gateway, broker, topic_prefix, tls_ca), **others)
+
     broker = click.option(
         "--broker",
         type=_BROKER_URL,
@@ -179,11 +186,11 @@ def broker_options(command: Any) -> Any:
         default="",
         help="With --broker: prefix in front of mt/ in every topic.",
     )
-    return broker(prefix(tls_ca_option(command)))
+    return broker(prefix(tls_ca_option(run_with_route)))
 
 
 def route_options(command: Any) -> Any:
-    """Add `--gateway` and the options of a broker to a command."""
+    """Add `--gateway` and the options of a broker to a command. The command receives them as `route`."""
     return click.option(
         "--gateway", type=DEVICE, shell_complete=complete_gateways, help="Send it through this gateway."
     )(broker_options(command))

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 import httpx
-from msgspec import Struct, json
+from msgspec import Struct, field, json
 from msgspec.structs import asdict
 from rich.live import Live
 from rich.table import Table
 
 from meshfleet.cli.shutdown import run_until_stopped, stop_after
-from meshfleet.emulator import EmulatedFleet
+from meshfleet.emulator import EmulatedFleet, ReportMode
 from meshfleet.mqtt.client import MqttOptions
 from meshfleet.tls import create_tls_context
 
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from meshfleet.cli.shutdown import AsyncWork
     from meshfleet.emulator.runtime.simulation_pace import SimulationPace
 
+mode_option = click.option(
+    "--mode",
+    type=click.Choice([each.value for each in ReportMode]),
+    default="raw",
+    show_default=True,
+    help="Format of values in reports.",
+)
 
 # --- Statistics: a live table on a terminal, else lines ---
 
@@ -51,7 +58,7 @@ class FleetStats(Struct, frozen=True, kw_only=True, rename="camel"):
     dropped: int
     """Number of messages dropped because the broker was unreachable for too long."""
     cpu_micros_per_report: float
-    problem: str
+    problem: str = field(name="trouble")
     """Reason why a gateway is not connected; empty if all are connected."""
 
 
@@ -88,7 +95,7 @@ class FleetStatsSampler:
 
 
 async def print_fleet_stats(fleet: EmulatedFleet, *, seconds: float | None, as_json: bool) -> None:
-    """Print the statistics of a fleet periodically, for `seconds`, or forever if that is None."""
+    """Print the statistics of a fleet periodically, for `seconds`, or forever if `seconds` is None."""
     if sys.stdout.isatty() and not as_json:
         await _render_live(fleet, seconds)
         return
@@ -129,7 +136,7 @@ async def _wait_until_complete(fleet: EmulatedFleet) -> bool:
 def _build_table(stats: FleetStats) -> Table:
     table = Table.grid(padding=(0, 2))
     for name, value in asdict(stats).items():
-        if name != "trouble" or value:
+        if name != "problem" or value:
             table.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int | float) else value)
     return table
 

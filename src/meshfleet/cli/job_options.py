@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import click
@@ -77,6 +78,9 @@ def _parse_limit(text: str) -> int | str:
 
 LIMIT: Final = TextParamType("limit", _parse_limit)
 
+_default_option = partial(click.option, show_default=True)
+"""Decorator for an option whose help shows the default value."""
+
 _TARGET_OPTIONS: Final = (
     click.option(
         "--device",
@@ -112,36 +116,24 @@ _ROLLOUT_OPTIONS: Final = (
         multiple=True,
         help="Wave: [NAME=]COUNT, or [NAME=]PERCENT% (cumulative), such as canary=5 or 10%; repeatable.",
     ),
-    click.option(
+    _default_option(
         "--gate",
         "success_percent",
         type=NumberParamType(0, 100),
         default=0,
-        show_default=True,
         help="Success rate of a wave required to start the next one (%).",
     ),
-    click.option(
+    _default_option(
         "--soak",
         "soak_minutes",
         type=NumberParamType(0),
         default=0,
-        show_default=True,
         help="Minutes to wait after a wave before the next one starts.",
     ),
     click.option("--gate-pause", is_flag=True, help="Pause the job after each wave."),
-    click.option(
-        "--per-job",
-        type=LIMIT,
-        default=_NO_LIMIT,
-        show_default=True,
-        help="Maximum concurrent updates, or none.",
-    ),
-    click.option(
-        "--per-gateway",
-        type=LIMIT,
-        default="1",
-        show_default=True,
-        help="Maximum concurrent updates per gateway, or none.",
+    _default_option("--per-job", type=LIMIT, default=_NO_LIMIT, help="Maximum concurrent updates, or none."),
+    _default_option(
+        "--per-gateway", type=LIMIT, default="1", help="Maximum concurrent updates per gateway, or none."
     ),
     click.option("--rate", type=click.IntRange(1), help="Maximum updates started per minute."),
     click.option(
@@ -150,11 +142,10 @@ _ROLLOUT_OPTIONS: Final = (
         type=NumberParamType(0, 100),
         help="Pause the job when this percentage of updates fails (default: never).",
     ),
-    click.option(
+    _default_option(
         "--abort-after",
         type=click.IntRange(1),
         default=1,
-        show_default=True,
         help="With --abort: only after this many updates were started.",
     ),
     click.option(
@@ -162,11 +153,10 @@ _ROLLOUT_OPTIONS: Final = (
         is_flag=True,
         help="Cancel the job when the --abort condition is met, instead of pausing it.",
     ),
-    click.option(
+    _default_option(
         "--on-newer-job",
         type=click.Choice(["queue", "supersede", "reject"]),
         default="queue",
-        show_default=True,
         help="If a newer job has the same devices: queue lets that job wait, supersede lets it take over"
         " devices whose update has not started, reject makes it skip them.",
     ),
@@ -192,42 +182,34 @@ _UPDATE_OPTIONS: Final = (
         type=TIME,
         help="Time when the job is canceled if it has not finished, such as 2026-11-21T06:00:00Z.",
     ),
-    click.option(
-        "--retries",
-        type=click.IntRange(0, 10),
-        default=Retry().max,
-        show_default=True,
-        help="Automatic retries per device.",
+    _default_option(
+        "--retries", type=click.IntRange(0, 10), default=Retry().max, help="Automatic retries per device."
     ),
-    click.option(
+    _default_option(
         "--backoff",
         type=NumberParamType(0),
         default=Retry().backoff_seconds,
-        show_default=True,
         help="Seconds before the first retry; doubled for each further one.",
     ),
-    click.option(
+    _default_option(
         "--queue-minutes",
         type=NumberParamType(0),
         default=Timeouts().queue_minutes,
-        show_default=True,
         help="Minutes an update may wait to start.",
     ),
-    click.option(
+    _default_option(
         "--step-minutes",
         type=NumberParamType(0),
         default=Timeouts().step_minutes,
-        show_default=True,
         help="Minutes without progress before an update times out.",
     ),
     click.option(
         "--total-minutes", type=NumberParamType(1), help="Minutes for the whole update of a device."
     ),
-    click.option(
+    _default_option(
         "--heartbeats",
         type=click.IntRange(0, 100),
         default=3,
-        show_default=True,
         help="Good heartbeats required after the update; 0: check only the version.",
     ),
 )

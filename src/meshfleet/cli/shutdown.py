@@ -41,7 +41,7 @@ async def run_until_stopped(work: AsyncWork) -> None:
             raise
         reasons = errors.subgroup(FleetError)
         if reasons is not None:
-            raise _first_error(reasons) from None
+            raise first_error(reasons) from None
 
 
 async def stop_after(work: AsyncWork) -> None:
@@ -59,7 +59,8 @@ async def _wait_for_signal() -> None:
     await stopped.wait()
 
 
-def _first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return the first error of a group, which may contain other groups."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -29,7 +29,7 @@ def format_decoded_value(identifier: str | None, value: Json) -> str:
 
 
 def format_value(identifier: str, value: Json) -> str:
-    """Format a value. For a name it is decoded already; for a hex id, print the hex and the decoded value."""
+    """Format the value of an identifier. For a hex id, add the decoded value to the value in hex."""
     decoded = (
         decode_raw_value(identifier, value) if is_identifier(identifier) and isinstance(value, str) else None
     )

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from meshfleet.emulator.settings import EmulatorSettings
     from meshfleet.emulator.simulation.clock import SimulatedClock
     from meshfleet.emulator.simulation.site import Site
-    from meshfleet.protocol.identifiers import IdentifierCatalogue
     from meshfleet.protocol.ids import Mac
 
 
@@ -56,18 +55,11 @@ def shared_topics(prefix: str) -> TopicCodec:
 class EmulatorContext:
     """State of one emulated gateway that all its parts share, without behavior of its own."""
 
-    def __init__(
-        self,
-        settings: EmulatorSettings,
-        site: Site,
-        clock: SimulatedClock,
-        *,
-        catalogue: IdentifierCatalogue = BUILTIN_CATALOGUE,
-    ) -> None:
+    def __init__(self, settings: EmulatorSettings, site: Site, clock: SimulatedClock) -> None:
         self.settings = settings
         self.site = site
         self.clock = clock
-        self.catalogue = catalogue
+        self.catalogue = BUILTIN_CATALOGUE
         self.topics = shared_topics(settings.topic_prefix)
         self.noise_key = derive_noise_key(site.seed, settings.mac)
         self.scheduler = SimulationScheduler()
@@ -79,7 +71,7 @@ class EmulatorContext:
                 site_device, self.mesh.nodes[site_device.mac], site.seed
             )
         self.outbox = Outbox(settings.faults, self.scheduler, clock, self.noise_key)
-        self.reports = ReportPublisher(settings, self.topics, catalogue, outbox=self.outbox, clock=clock)
+        self.reports = ReportPublisher(settings, self.topics, self.catalogue, outbox=self.outbox, clock=clock)
         self.packets = PacketForwarder(self.scheduler, self.mesh, self.noise_key)
         self.actions: list[IoAction] = []
         """I/O actions that the owner of the emulator has to perform."""

@@ -48,7 +48,7 @@ _REPORTED_RECEIVERS: Final = 4
 _ALARM_PROBABILITY: Final = 1 / 360
 _MESSAGE_READ_PROBABILITY: Final = 1 / 5
 _WATCHDOG_PROBABILITY: Final = 1 / 50_000
-"""Probabilities per heartbeat: an alarm is raised, a message is read, the watchdog resets the device."""
+"""Probabilities per heartbeat that an alarm is raised, a message is read, the watchdog resets the device."""
 
 _PROPERTY_PAUSE: Final = 0.2
 """Seconds between the properties that command 8302 reports."""

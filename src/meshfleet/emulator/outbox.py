@@ -58,7 +58,7 @@ class Outbox:
         return ready
 
     def close(self) -> None:
-        """Discard delayed messages, and reject new ones until `is_open` is set: the gateway goes down."""
+        """Discard delayed messages when the gateway goes down. Reject new ones until `is_open` is set."""
         self.is_open = False
         self._boot_count += 1
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import UNSET
 
@@ -16,6 +16,7 @@ from meshfleet.protocol.hex import format_hex
 from meshfleet.protocol.times import from_millis
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from meshfleet.emulator.outbox import Outbox
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.clock import SimulatedClock
     from meshfleet.emulator.simulation.device import SimulatedDevice
     from meshfleet.emulator.simulation.mesh import MeshNode
-    from meshfleet.protocol.codes import Status
+    from meshfleet.emulator.simulation.sensors import SensorFailure
     from meshfleet.protocol.identifiers import DecodedValue, IdentifierCatalogue
     from meshfleet.protocol.ids import Identifier, Mac
     from meshfleet.protocol.topics import TopicCodec
@@ -34,6 +35,18 @@ _DECODED = {
     Kind.MEASUREMENT_ERROR: Kind.MEASUREMENT_ERROR_DECODED,
     Kind.EVENT: Kind.EVENT_DECODED,
 }
+
+
+class _SampleBodies(NamedTuple):
+    raw: Callable[..., reports.Report]
+    decoded: Callable[..., reports.Report]
+
+
+_SAMPLE_BODIES = {
+    Kind.MEASUREMENT: _SampleBodies(reports.Measurement, reports.MeasurementDecoded),
+    Kind.EVENT: _SampleBodies(reports.Event, reports.EventDecoded),
+}
+"""Bodies of the reports with samples, by kind."""
 
 
 class ReportPublisher:
@@ -114,8 +127,7 @@ class ReportPublisher:
         if self._buffers_samples:
             device.sample_buffer(Kind.MEASUREMENT, identifier).add(sample)
         if is_received:
-            decoded = self._decode(identifier, raw)
-            self._put_measurement(device, identifier, sample, self._clock.wall_time(t), decoded)
+            self._put_sample(device, Kind.MEASUREMENT, identifier, sample, self._clock.wall_time(t))
 
     def publish_event(
         self,
@@ -137,58 +149,39 @@ class ReportPublisher:
         self, device: SimulatedDevice, kind: Kind, identifier: Identifier, sample: DeviceSample
     ) -> None:
         """Publish a measurement or event with its original time, for the first time or in a backfill."""
-        time = from_millis(sample.millis)
-        decoded = self._decode(identifier, sample.value or b"")
-        if kind is Kind.MEASUREMENT:
-            self._put_measurement(device, identifier, sample, time, decoded)
-        else:
-            self._put_event(device, identifier, sample, time, decoded)
+        self._put_sample(device, kind, identifier, sample, from_millis(sample.millis))
 
-    def _put_measurement(
+    def _put_sample(
         self,
         device: SimulatedDevice,
+        kind: Kind,
         identifier: Identifier,
         sample: DeviceSample,
         time: datetime,
-        decoded: DecodedValue | None,
     ) -> None:
+        bodies, raw = _SAMPLE_BODIES[kind], sample.value
+        decoded = self._decode(identifier, raw or b"")
         if decoded is None:
-            raw = format_hex(sample.value or b"")
-            report: reports.Report = reports.Measurement(time=time, seq=sample.seq, value=raw)
-            self._put(device, Kind.MEASUREMENT, report, identifier)
+            value = UNSET if raw is None else format_hex(raw)
+            self._put(device, kind, bodies.raw(time=time, seq=sample.seq, value=value), identifier)
         else:
-            ext = UNSET if decoded.ext is None else decoded.ext
-            report = reports.MeasurementDecoded(time=time, seq=sample.seq, value=decoded.value, ext=ext)
-            self._put_decoded(device, Kind.MEASUREMENT, report, identifier)
-
-    def _put_event(
-        self,
-        device: SimulatedDevice,
-        identifier: Identifier,
-        sample: DeviceSample,
-        time: datetime,
-        decoded: DecodedValue | None,
-    ) -> None:
-        if decoded is None:
-            raw = UNSET if sample.value is None else format_hex(sample.value)
-            report: reports.Report = reports.Event(time=time, seq=sample.seq, value=raw)
-            self._put(device, Kind.EVENT, report, identifier)
-        else:
-            value = UNSET if sample.value is None else decoded.value
-            ext = UNSET if decoded.ext is None else decoded.ext
-            report = reports.EventDecoded(time=time, seq=sample.seq, value=value, ext=ext)
-            self._put_decoded(device, Kind.EVENT, report, identifier)
+            report = bodies.decoded(
+                time=time,
+                seq=sample.seq,
+                value=UNSET if raw is None else decoded.value,
+                ext=UNSET if decoded.ext is None else decoded.ext,
+            )
+            self._put_decoded(device, kind, report, identifier)
 
     def publish_measurement_error(
-        self, device: SimulatedDevice, identifier: Identifier, error: tuple[Status, int | None], t: float
+        self, device: SimulatedDevice, identifier: Identifier, failure: SensorFailure, t: float
     ) -> None:
         """Publish a failed measurement. Raw and decoded mode differ only in the topic."""
-        code, detail = error
         report = reports.MeasurementError(
             time=self._clock.wall_time(t),
             seq=device.next_seq(Kind.MEASUREMENT_ERROR, identifier),
-            error=code,
-            error_ext=UNSET if detail is None else detail,
+            error=failure.status,
+            error_ext=UNSET if failure.detail is None else failure.detail,
         )
         entry = self._catalogue.find(identifier)
         is_decoded = self._decodes and entry is not None and entry.layout is not None

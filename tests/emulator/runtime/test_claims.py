@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from meshfleet.emulator.runtime.claims import claim_gateways
+from meshfleet.emulator.runtime.claims import ClaimedGateway, claim_gateways
 from meshfleet.errors import ServiceRefused
 from meshfleet.errors.protocol import MalformedAddress
 from meshfleet.mqtt.client import BrokerAddress
@@ -34,11 +34,6 @@ ONE, TWO = Mac("d0cf5e000001"), Mac("d0cf5e000002")
 MANY_GATEWAYS = [Mac(f"d0cf5e{number:06x}") for number in range(45)]
 PASSWORD = "correct-horse"  # noqa: S105 # not a real password
 PROBLEM = {"type": "about:blank", "title": "No", "status": 418, "detail": "the tea is cold"}
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 class Service:
@@ -105,7 +100,7 @@ async def run_service(service: Service) -> AsyncIterator[ScriptedHttpServer]:
 
 async def claim(
     url: str, gateways: Sequence[Mac] = (ONE,), *, password: str = PASSWORD, **settings: Any
-) -> list[tuple[Mac, BrokerAddress]]:
+) -> list[ClaimedGateway]:
     async with httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False, timeout=5) as http:
         return await claim_gateways(
             url, user="ada", password=password, gateways=gateways, http=http, **settings

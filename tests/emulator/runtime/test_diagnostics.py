@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 from msgspec.structs import replace
 
-from meshfleet.emulator.runtime.image_fetcher import GatewayImageFetcher, ImageFetchOptions
+from meshfleet.emulator.runtime.image_fetcher import ImageFetchOptions
 from meshfleet.errors.emulator import ImageUnavailable
 from meshfleet.mqtt.client import MqttClient
 from meshfleet.mqtt.codec.packets import Disconnect, Puback, Publish, Subscribe, Unsuback, Unsubscribe
@@ -25,27 +24,26 @@ from tests.emulator.runtime.firmware_service import (
     IMAGE,
     LONG_TIMEOUT,
     OTHER_QUESTION,
-    PACKAGE,
     QUESTION,
     SHORT_TIMEOUT,
     accept_diagnostics,
     build_answer,
+    build_fetcher,
     diagnostics_tasks,
     receive_question,
     run_firmware_service,
     send_answer,
 )
-from tests.emulator.runtime.http_server import ScriptedHttpServer, build_response
 from tests.eventually import eventually_async
-from tests.mqtt.client.proxy import to_address as at
 from tests.mqtt.client.scripted_broker import ScriptedBroker, wait_until_stable, with_timeout
 from tests.selection import backend_for_loop
-from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto, free_port
+from tests.servers import free_port
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    import httpx
 
     from meshfleet.mqtt.client import BrokerAddress
+    from tests.emulator.runtime.http_server import ScriptedHttpServer
 
 pytestmark = pytest.mark.anyio
 
@@ -55,35 +53,13 @@ def anyio_backend(event_loop: str) -> tuple[str, dict[str, bool]]:
     return backend_for_loop(event_loop)
 
 
-@pytest.fixture(scope="module")
-def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerAddress]:
-    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), "set_tcp_nodelay true") as broker:
-        yield at(broker.address)
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as client:
-        yield client
-
-
-@pytest.fixture
-async def web() -> AsyncIterator[ScriptedHttpServer]:
-    async with ScriptedHttpServer.serving({"/image": build_response(200, PACKAGE)}) as web:
-        yield web
-
-
 @pytest.mark.rule("gateway-5", "topic-9")
 async def test_the_diagnostics_connection_is_separate_and_its_client_id_is_in_upper_case(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
         address = replace(broker.address, user="me", password="")
-        fetch_task = asyncio.create_task(
-            GatewayImageFetcher(address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT).fetch(
-                QUESTION
-            )
-        )
+        fetch_task = asyncio.create_task(build_fetcher(address, http).fetch(QUESTION))
         peer = await accept_diagnostics(broker)
         message = await peer.expect(Publish)
         question_id, question = decode_question(message.payload)
@@ -103,9 +79,7 @@ async def test_questions_at_the_same_time_share_a_connection(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
-        fetcher = GatewayImageFetcher(
-            broker.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT
-        )
+        fetcher = build_fetcher(broker.address, http)
         first = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await accept_diagnostics(broker)
         first_id = await receive_question(peer)
@@ -125,9 +99,7 @@ async def test_every_later_question_opens_a_connection_again(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
-        fetcher = GatewayImageFetcher(
-            broker.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT
-        )
+        fetcher = build_fetcher(broker.address, http)
         for _ in range(3):
             fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
             peer = await accept_diagnostics(broker)
@@ -140,9 +112,7 @@ async def test_the_next_connection_waits_until_the_previous_one_is_closed(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
-        fetcher = GatewayImageFetcher(
-            broker.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT
-        )
+        fetcher = build_fetcher(broker.address, http)
         first = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await accept_diagnostics(broker)
         peer.lingers = True
@@ -160,9 +130,7 @@ async def test_the_next_connection_waits_until_the_previous_one_is_closed(
 
 async def test_a_question_without_an_answer_is_sent_three_times(http: httpx.AsyncClient) -> None:
     async with ScriptedBroker() as broker:
-        fetcher = GatewayImageFetcher(
-            broker.address, GATEWAY, link=None, http=http, fetch_options=ImageFetchOptions(idle_timeout=1)
-        )
+        fetcher = build_fetcher(broker.address, http, options=ImageFetchOptions(idle_timeout=1))
         fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await accept_diagnostics(broker)
         question_ids = [await receive_question(peer) for _ in range(3)]
@@ -179,9 +147,7 @@ async def test_a_late_answer_to_an_earlier_attempt_is_accepted(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
-        fetcher = GatewayImageFetcher(
-            broker.address, GATEWAY, link=None, http=http, fetch_options=ImageFetchOptions(idle_timeout=1)
-        )
+        fetcher = build_fetcher(broker.address, http, options=ImageFetchOptions(idle_timeout=1))
         fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await accept_diagnostics(broker)
         first = await receive_question(peer)
@@ -200,9 +166,7 @@ async def test_a_gateway_whose_mac_has_no_letters_uses_its_main_connection(
         ),
         MqttClient(mosquitto, DIGITS_ONLY_MAC, clean=True) as link,
     ):
-        fetcher = GatewayImageFetcher(
-            mosquitto, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
-        )
+        fetcher = build_fetcher(mosquitto, http, DIGITS_ONLY_MAC, link=link)
 
         async def pass_on_answers() -> None:
             async for batch in link:
@@ -223,9 +187,7 @@ async def test_a_gateway_whose_mac_has_no_letters_unsubscribes_afterwards(
 ) -> None:
     async with ScriptedBroker() as broker, MqttClient(broker.address, DIGITS_ONLY_MAC, clean=True) as link:
         peer = await broker.accept()
-        fetcher = GatewayImageFetcher(
-            broker.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
-        )
+        fetcher = build_fetcher(broker.address, http, DIGITS_ONLY_MAC, link=link)
         fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         subscribe = await peer.grant()
         assert subscribe.filters == ((format_answer_topic(DIGITS_ONLY_MAC), 1),)
@@ -244,15 +206,13 @@ async def test_a_gateway_whose_mac_has_no_letters_unsubscribes_afterwards(
 async def test_a_gateway_whose_mac_has_no_letters_needs_its_main_connection(http: httpx.AsyncClient) -> None:
     async with ScriptedBroker() as broker:
         with pytest.raises(ValueError, match="no letters"):
-            GatewayImageFetcher(broker.address, DIGITS_ONLY_MAC, link=None, http=http)
+            build_fetcher(broker.address, http, DIGITS_ONLY_MAC)
 
 
 async def test_a_closed_link_makes_the_image_unavailable(http: httpx.AsyncClient) -> None:
     async with ScriptedBroker() as broker:
         async with MqttClient(broker.address, DIGITS_ONLY_MAC, clean=True) as link:
-            fetcher = GatewayImageFetcher(
-                broker.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
-            )
+            fetcher = build_fetcher(broker.address, http, DIGITS_ONLY_MAC, link=link)
         with pytest.raises(ImageUnavailable, match="closed"):
             await with_timeout(fetcher.fetch(QUESTION))
         assert diagnostics_tasks() == []
@@ -261,9 +221,7 @@ async def test_a_closed_link_makes_the_image_unavailable(http: httpx.AsyncClient
 @pytest.mark.parametrize("phase", ["connecting", "subscribing", "asking", "waiting"])
 async def test_a_canceled_question_closes_the_connection(http: httpx.AsyncClient, phase: str) -> None:
     async with ScriptedBroker() as broker:
-        fetcher = GatewayImageFetcher(
-            broker.address, GATEWAY, link=None, http=http, fetch_options=replace(LONG_TIMEOUT, idle_timeout=1)
-        )
+        fetcher = build_fetcher(broker.address, http, options=replace(LONG_TIMEOUT, idle_timeout=1))
         if phase == "connecting":
             broker.connack = None
         fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
@@ -285,9 +243,7 @@ async def test_a_canceled_question_does_not_affect_others(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
-        fetcher = GatewayImageFetcher(
-            broker.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT
-        )
+        fetcher = build_fetcher(broker.address, http)
         first, second = (
             asyncio.create_task(fetcher.fetch(question)) for question in (QUESTION, OTHER_QUESTION)
         )
@@ -307,9 +263,7 @@ async def test_a_canceled_question_on_the_main_connection_is_unsubscribed(
 ) -> None:
     async with ScriptedBroker() as broker, MqttClient(broker.address, DIGITS_ONLY_MAC, clean=True) as link:
         peer = await broker.accept()
-        fetcher = GatewayImageFetcher(
-            broker.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
-        )
+        fetcher = build_fetcher(broker.address, http, DIGITS_ONLY_MAC, link=link)
         fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         await peer.grant()
         await receive_question(peer)
@@ -326,11 +280,7 @@ async def test_the_error_says_that_the_broker_is_unreachable(
 ) -> None:
     unreachable = replace(mosquitto, port=free_port())
     with pytest.raises(ImageUnavailable, match="onnection refused"):
-        await with_timeout(
-            GatewayImageFetcher(
-                unreachable, GATEWAY, link=None, http=http, fetch_options=SHORT_TIMEOUT
-            ).fetch(QUESTION)
-        )
+        await with_timeout(build_fetcher(unreachable, http, options=SHORT_TIMEOUT).fetch(QUESTION))
     assert diagnostics_tasks() == []
 
 
@@ -338,18 +288,12 @@ async def test_the_error_says_that_the_broker_refuses_the_connection(http: httpx
     async with ScriptedBroker() as broker:
         broker.refuse()
         with pytest.raises(ImageUnavailable, match="refuses the connection"):
-            await with_timeout(
-                GatewayImageFetcher(
-                    broker.address, GATEWAY, link=None, http=http, fetch_options=SHORT_TIMEOUT
-                ).fetch(QUESTION)
-            )
+            await with_timeout(build_fetcher(broker.address, http, options=SHORT_TIMEOUT).fetch(QUESTION))
 
 
 async def test_the_error_says_that_the_subscription_is_not_granted(http: httpx.AsyncClient) -> None:
     async with ScriptedBroker() as broker:
-        fetcher = GatewayImageFetcher(
-            broker.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT
-        )
+        fetcher = build_fetcher(broker.address, http)
         fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await broker.accept()
         await peer.grant(0x80)
@@ -363,9 +307,7 @@ async def test_a_question_is_sent_again_after_a_reconnect(
     http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with ScriptedBroker() as broker:
-        fetcher = GatewayImageFetcher(
-            broker.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT
-        )
+        fetcher = build_fetcher(broker.address, http)
         fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         peer = await accept_diagnostics(broker)
         await peer.expect(Publish)

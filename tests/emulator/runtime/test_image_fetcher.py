@@ -7,63 +7,38 @@ import json
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-import httpx
 import pytest
 from msgspec.structs import replace
 
-from meshfleet.emulator.runtime.image_fetcher import GatewayImageFetcher
 from meshfleet.errors.emulator import ImageBroken, ImageUnavailable
 from meshfleet.mqtt.client import MqttOptions
 from meshfleet.protocol.diagnostics import encode_answer
 from meshfleet.protocol.ids import Mac
 from tests.emulator.runtime.firmware_service import (
-    GATEWAY,
     IMAGE,
     LONG_TIMEOUT,
     PACKAGE,
     QUESTION,
     SHORT_TIMEOUT,
     build_answer,
+    build_fetcher,
     diagnostics_tasks,
     run_firmware_service,
 )
 from tests.emulator.runtime.http_server import ScriptedHttpServer, build_response
-from tests.mqtt.client.proxy import to_address as at
 from tests.mqtt.client.scripted_broker import with_timeout
 from tests.mqtt.client.test_security import Certificates, secured, served
 from tests.row_tables import each_row
-from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto
+from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    import httpx
 
     from meshfleet.mqtt.client import BrokerAddress
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerAddress]:
-    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), "set_tcp_nodelay true") as broker:
-        yield at(broker.address)
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as client:
-        yield client
-
-
-@pytest.fixture
-async def web() -> AsyncIterator[ScriptedHttpServer]:
-    async with ScriptedHttpServer.serving({"/image": build_response(200, PACKAGE)}) as web:
-        yield web
 
 
 @pytest.fixture
@@ -75,7 +50,7 @@ def gateway() -> Mac:
 async def test_an_image_is_requested_and_downloaded(
     mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
-    fetcher = GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT)
+    fetcher = build_fetcher(mosquitto, http, gateway)
     answer = build_answer(f"{web.url}/image")
     async with run_firmware_service(
         mosquitto, lambda question_id: [encode_answer(question_id, answer)]
@@ -113,7 +88,7 @@ async def test_malformed_unknown_and_late_answers_are_ignored(
         ]
 
     async with run_firmware_service(mosquitto, replies):
-        fetcher = GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT)
+        fetcher = build_fetcher(mosquitto, http, gateway)
         assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
         fetcher.on_answer(encode_answer(str(uuid4()), None))
         assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
@@ -127,11 +102,7 @@ async def test_an_image_that_the_service_does_not_have_is_unavailable(
         mosquitto, lambda question_id: [encode_answer(question_id, None)]
     ) as question_ids:
         with pytest.raises(ImageUnavailable, match="the service has no image of model 2011"):
-            await with_timeout(
-                GatewayImageFetcher(
-                    mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT
-                ).fetch(QUESTION)
-            )
+            await with_timeout(build_fetcher(mosquitto, http, gateway).fetch(QUESTION))
     assert len(question_ids) == 1
 
 
@@ -152,7 +123,7 @@ async def test_an_image_with_the_announced_size_and_hash_is_accepted(
 ) -> None:
     answer = build_answer(f"{web.url}/image", **checks)
     async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
-        fetcher = GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT)
+        fetcher = build_fetcher(mosquitto, http, gateway)
         assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
 
 
@@ -176,11 +147,7 @@ async def test_an_image_that_differs_from_the_announced_one_is_broken(
         async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
             options = replace(LONG_TIMEOUT, max_bytes=20_000)
             with pytest.raises(ImageBroken, match=message):
-                await with_timeout(
-                    GatewayImageFetcher(
-                        mosquitto, GATEWAY, link=None, http=http, fetch_options=options
-                    ).fetch(QUESTION)
-                )
+                await with_timeout(build_fetcher(mosquitto, http, options=options).fetch(QUESTION))
 
 
 @each_row("uri", ["", "nonsense", "file:///etc/passwd", "ftp://127.0.0.1/a", "http://[", "gone"])
@@ -190,11 +157,7 @@ async def test_an_image_with_an_unusable_url_is_unavailable(
     answer = build_answer(f"{web.url}/gone" if uri == "gone" else uri)
     async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
         with pytest.raises(ImageUnavailable):
-            await with_timeout(
-                GatewayImageFetcher(
-                    mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT
-                ).fetch(QUESTION)
-            )
+            await with_timeout(build_fetcher(mosquitto, http, gateway).fetch(QUESTION))
 
 
 async def test_the_diagnostics_connection_uses_the_given_tls_settings(
@@ -207,10 +170,8 @@ async def test_the_diagnostics_connection_uses_the_given_tls_settings(
         async with run_firmware_service(
             address, lambda question_id: [encode_answer(question_id, answer)], MqttOptions(tls=trust)
         ):
-            fetcher = GatewayImageFetcher(address, GATEWAY, link=None, http=http, fetch_options=options)
+            fetcher = build_fetcher(address, http, options=options)
             assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
-            untrusting = GatewayImageFetcher(
-                address, GATEWAY, link=None, http=http, fetch_options=SHORT_TIMEOUT
-            )
+            untrusting = build_fetcher(address, http, options=SHORT_TIMEOUT)
             with pytest.raises(ImageUnavailable, match="certificate"):
                 await with_timeout(untrusting.fetch(QUESTION))

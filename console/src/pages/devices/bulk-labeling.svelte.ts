@@ -117,14 +117,14 @@ export class BulkLabeling {
   }
 
   /** Run an action for each id, several concurrently. The first error ends it, unless the action handles it. */
-  async #forEach(ids: readonly string[], act: (id: string) => Promise<void>): Promise<void> {
+  async #forEach(ids: readonly string[], action: (id: string) => Promise<void>): Promise<void> {
     const waiting = ids.values();
     let hasFailed = false;
     const work = async (): Promise<void> => {
       for (const id of waiting) {
         if (hasFailed) return;
         try {
-          await act(id);
+          await action(id);
         } catch (error) {
           hasFailed = true;
           throw error;

@@ -44,7 +44,7 @@ const QUERY_KEY = "Columns";
 export function selectColumns(query: URLSearchParams, width: number): readonly Column[] {
   const chosen = query.get(QUERY_KEY)?.split(",");
   const names = chosen ? new Set(chosen) : pickDefaultColumns(width);
-  // A row is meaningless withoutParams its device.
+  // A row is meaningless without its device.
   return columns.filter((column) => column.name === "device" || names.has(column.name));
 }
 
@@ -68,7 +68,7 @@ export function withColumn(query: URLSearchParams, shown: readonly Column[], nam
   return next;
 }
 
-/** Return the query withoutParams chosen columns. */
+/** Return the query without chosen columns. */
 export function withDefaultColumns(query: URLSearchParams): URLSearchParams {
   return withoutParams(query, QUERY_KEY);
 }

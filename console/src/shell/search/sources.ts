@@ -104,7 +104,7 @@ export function searchFirmware(text: string, firmware: readonly Schemas["Firmwar
 }
 
 export function searchPages(text: string): readonly SearchResult[] {
-  return buildNavigation((role) => session.may(role))
+  return buildNavigation((role) => session.hasRole(role))
     .flatMap((group) => group.entries)
     .filter((entry) => has(entry.name, text))
     .map(({ name, path, icon }) => ({ name, detail: "", isMono: false, href: path, icon }));

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from meshfleet.cli.emulated_fleet import run_emulated_fleet
+from meshfleet.cli.emulated_fleet import mode_option, run_emulated_fleet
 from meshfleet.cli.options import (
     MAC,
     PREFIX,
@@ -66,13 +66,7 @@ def _parse_faults(_ctx: click.Context, _param: click.Parameter, texts: tuple[str
     "--mac", type=MAC, required=True, help="MAC of the gateway: its MQTT client id and its name in topics."
 )
 @click.option("--devices", type=click.IntRange(0, MAX_DEVICES), help="Number of devices.  [default: 10]")
-@click.option(
-    "--mode",
-    type=click.Choice([each.value for each in ReportMode]),
-    default="raw",
-    show_default=True,
-    help="Format of values in reports.",
-)
+@mode_option
 @click.option(
     "--api-version",
     type=VERSION,

@@ -38,9 +38,10 @@ from meshfleet.cli.output import (
 from meshfleet.cli.service_access import call_service
 from meshfleet.cli.terminal import to_printable
 from meshfleet.client import ExecutionState, JobState, Outcome
+from meshfleet.client.rest.jobs import Jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from meshfleet.client import Fleet, Job
     from meshfleet.protocol.ids import Mac
@@ -190,44 +191,22 @@ def executions(job: str, *, limit: int | None, as_json: bool, **filters: Any) ->
     )
 
 
-@jobs.command()
-@job_argument
-@json_option
-def apply(job: str, *, as_json: bool) -> None:
-    """Start a job created with --no-apply, or let devices install their staged firmware."""
-    _print_state(call_service(lambda fleet: fleet.jobs.apply(job)), as_json=as_json)
+def _add_action(action: Callable[[Jobs, str], Coroutine[Any, Any, Job]], help_text: str) -> None:
+    """Add a command that calls a method of `Jobs` and has the name of the method."""
+
+    @jobs.command(action.__name__, help=help_text)
+    @job_argument
+    @json_option
+    def run_action(job: str, *, as_json: bool) -> None:
+        changed = call_service(lambda fleet: action(fleet.jobs, job))
+        print_result(changed, format_job_sentence(changed), as_json=as_json)
 
 
-@jobs.command()
-@job_argument
-@json_option
-def pause(job: str, *, as_json: bool) -> None:
-    """Pause a job: no more updates are started; those in progress continue."""
-    _print_state(call_service(lambda fleet: fleet.jobs.pause(job)), as_json=as_json)
-
-
-@jobs.command()
-@job_argument
-@json_option
-def resume(job: str, *, as_json: bool) -> None:
-    """Resume a paused job."""
-    _print_state(call_service(lambda fleet: fleet.jobs.resume(job)), as_json=as_json)
-
-
-@jobs.command()
-@job_argument
-@json_option
-def cancel(job: str, *, as_json: bool) -> None:
-    """Cancel a job. Updates in progress are aborted where possible."""
-    _print_state(call_service(lambda fleet: fleet.jobs.cancel(job)), as_json=as_json)
-
-
-@jobs.command()
-@job_argument
-@json_option
-def retry(job: str, *, as_json: bool) -> None:
-    """Create a new job for the devices that a finished job did not update."""
-    _print_state(call_service(lambda fleet: fleet.jobs.retry(job)), as_json=as_json)
+_add_action(Jobs.apply, "Start a job created with --no-apply, or let devices install their staged firmware.")
+_add_action(Jobs.pause, "Pause a job: no more updates are started; those in progress continue.")
+_add_action(Jobs.resume, "Resume a paused job.")
+_add_action(Jobs.cancel, "Cancel a job. Updates in progress are aborted where possible.")
+_add_action(Jobs.retry, "Create a new job for the devices that a finished job did not update.")
 
 
 @jobs.command()
@@ -244,7 +223,3 @@ def delete(job: str, *, yes: bool, as_json: bool) -> None:
         click.confirm(question, abort=True, err=True)
     call_service(lambda fleet: fleet.jobs.delete(job))
     print_result({"id": job, "deleted": True}, f"{job} is deleted.", as_json=as_json)
-
-
-def _print_state(job: Job, *, as_json: bool) -> None:
-    print_result(job, format_job_sentence(job), as_json=as_json)

@@ -73,10 +73,7 @@ def ack(  # noqa: PLR0913 # one for each option
     time: datetime,
     number: int,
     yes: bool,
-    gateway: Mac | None,
-    broker: Any,
-    topic_prefix: str,
-    tls_ca: Any,
+    route: RequestRoute,
     priority: str | None,
     as_json: bool,
 ) -> None:
@@ -86,11 +83,11 @@ def ack(  # noqa: PLR0913 # one for each option
         click.confirm(question, abort=True, err=True)
     parameters: Any = {"time": time, "type": AckType(number), "priority": parse_priority(priority)}
     sent = send_request(
-        RequestRoute.from_options(gateway, broker, topic_prefix, tls_ca),
-        lambda fleet: fleet.requests.ack(device, identifier, gateway=gateway, **parameters),
+        route,
+        lambda fleet: fleet.requests.ack(device, identifier, gateway=route.gateway, **parameters),
         lambda mesh, via: mesh.ack(via, device, identifier, **parameters),
     )
-    result = {"gateway": gateway, "state": "SENT"} if sent is None else sent
+    result = {"gateway": route.gateway, "state": "SENT"} if sent is None else sent
     print_result(result, f"Sent the ack of {identifier} to {device}.", as_json=as_json)
 
 
@@ -103,30 +100,17 @@ def ack(  # noqa: PLR0913 # one for each option
 @priority_option
 @timeout_option
 @json_option
-def apiversion(  # noqa: PLR0913 # one for each option
-    gateway: Mac,
-    *,
-    broker: Any,
-    topic_prefix: str,
-    tls_ca: Any,
-    priority: str | None,
-    timeout: float,
-    as_json: bool,
-) -> None:
+def apiversion(*, route: RequestRoute, priority: str | None, timeout: float, as_json: bool) -> None:
     """Read the API version of a gateway."""
+    gateway = route.require_gateway()
     parameters: Any = {"priority": parse_priority(priority), "timeout": timeout}
     found = send_request(
-        RequestRoute.from_options(gateway, broker, topic_prefix, tls_ca),
+        route,
         lambda fleet: fleet.requests.apiversion(gateway, **parameters),
         lambda mesh, via: mesh.apiversion(via, **parameters),
     )
     fields = to_response_fields(found, gateway)
-    print_response(
-        fields,
-        gateway,
-        f"{gateway} has API version {fields.get('version')}",
-        as_json=as_json,
-    )
+    print_response(fields, gateway, f"{gateway} has API version {fields.get('version')}", as_json=as_json)
 
 
 # --- meshfleet read ---
@@ -138,28 +122,15 @@ def apiversion(  # noqa: PLR0913 # one for each option
 @route_options
 @request_options
 @json_option
-def read(  # noqa: PLR0913 # one for each option
-    device: Mac,
-    identifier: str,
-    *,
-    gateway: Mac | None,
-    broker: Any,
-    topic_prefix: str,
-    tls_ca: Any,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def read(device: Mac, identifier: str, *, route: RequestRoute, as_json: bool, **options: Any) -> None:
     """Read a property of a device: decoded if IDENTIFIER is a name, raw if it is a hex id."""
-    route, parameters = (
-        RequestRoute.from_options(gateway, broker, topic_prefix, tls_ca),
-        build_request_parameters(**options),
-    )
+    parameters = build_request_parameters(**options)
     found = send_request(
         route,
-        lambda fleet: fleet.requests.read(device, identifier, gateway=gateway, **parameters),
+        lambda fleet: fleet.requests.read(device, identifier, gateway=route.gateway, **parameters),
         lambda mesh, via: mesh.read(via, device, identifier, **parameters),
     )
-    fields = to_response_fields(found, gateway)
+    fields = to_response_fields(found, route.gateway)
     text = format_ext(fields.get("ext"))
     subject = f"{identifier} = {format_value(identifier, fields.get('value'))}{text}"
     print_response(fields, device, subject, as_json=as_json)
@@ -186,37 +157,23 @@ class _WriteCommand(click.Command):
 @route_options
 @request_options
 @json_option
-def write(  # noqa: PLR0913 # one for each option
-    device: Mac,
-    identifier: str,
-    value: str | None,
-    *,
-    gateway: Mac | None,
-    broker: Any,
-    topic_prefix: str,
-    tls_ca: Any,
-    as_json: bool,
-    **options: Any,
+def write(
+    device: Mac, identifier: str, value: str | None, *, route: RequestRoute, as_json: bool, **options: Any
 ) -> None:
     """Write VALUE to a property of a device. Without VALUE, write NULL.
 
     If IDENTIFIER is a name, VALUE is JSON (or a plain text, if it is not valid JSON). If IDENTIFIER is a hex
     id, VALUE is in hex.
     """
-    route, parameters, written = (
-        RequestRoute.from_options(gateway, broker, topic_prefix, tls_ca),
-        build_request_parameters(**options),
-        _parse_value(identifier, value),
-    )
+    parameters, written = build_request_parameters(**options), _parse_value(identifier, value)
     found = send_request(
         route,
-        lambda fleet: fleet.requests.write(device, identifier, written, gateway=gateway, **parameters),
+        lambda fleet: fleet.requests.write(device, identifier, written, gateway=route.gateway, **parameters),
         lambda mesh, via: mesh.write(via, device, identifier, written, **parameters),
     )
     text = "NULL" if value is None else value
-    print_response(
-        to_response_fields(found, gateway), device, f"{identifier} = {text} is written", as_json=as_json
-    )
+    fields = to_response_fields(found, route.gateway)
+    print_response(fields, device, f"{identifier} = {text} is written", as_json=as_json)
 
 
 def _parse_value(identifier: str, text: str | None) -> Json:

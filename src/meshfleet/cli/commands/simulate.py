@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from meshfleet.cli.emulated_fleet import print_fleet_stats, run_emulated_fleet
+from meshfleet.cli.emulated_fleet import mode_option, print_fleet_stats, run_emulated_fleet
 from meshfleet.cli.file_limits import require_connections
 from meshfleet.cli.options import NumberParamType, broker_option, seed_option, speed_option, tls_ca_option
 from meshfleet.cli.shutdown import log_to_terminal
@@ -75,13 +75,7 @@ _Destination = BrokerAddress | _ServiceLogin
     show_default=True,
     help="Devices per gateway.",
 )
-@click.option(
-    "--mode",
-    type=click.Choice([each.value for each in ReportMode]),
-    default="raw",
-    show_default=True,
-    help="Format of values in reports.",
-)
+@mode_option
 @click.option(
     "--rate",
     type=NumberParamType(0.01, 1_000_000),
@@ -162,7 +156,7 @@ async def _add_gateways(
         claims = await claim_gateways(
             destination.url, user=destination.user, password=destination.password, gateways=macs, http=http
         )
-        addresses = [address for _, address in claims]
+        addresses = [each.address for each in claims]
     else:
         addresses = [destination] * len(macs)
     for gateway, address in zip(gateways, addresses, strict=True):

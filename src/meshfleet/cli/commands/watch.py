@@ -32,7 +32,12 @@ from meshfleet.protocol.times import format_time
 from meshfleet.rest.live import LiveHeartbeat, LiveLink, LiveSample, Resync
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
     from meshfleet.client import Report
+    from meshfleet.protocol.ids import Mac
+
+    _Reports = AsyncGenerator["LiveReport", None]
 
 
 # --- Conversion of gateway reports to live events as the service sends them ---
@@ -178,14 +183,6 @@ class _NoticeLogHandler(logging.Handler):
         self._last = record.msg if record.name.startswith("meshfleet.mqtt.client") else ""
 
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from pathlib import Path
-
-    from meshfleet.protocol.ids import Mac
-
-    _Reports = AsyncGenerator[LiveReport, None]
-
 _KINDS: Final = sorted({each.raw_kind.value for each in Kind})
 
 
@@ -229,9 +226,7 @@ def watch(  # noqa: PLR0913 # one for each option
     identifiers: tuple[str, ...],
     seconds: float | None,
     count: int | None,
-    broker: str | None,
-    topic_prefix: str,
-    tls_ca: Path | None,
+    route: RequestRoute,
     as_json: bool,
 ) -> None:
     """Show live reports, one per line, until Ctrl-C. With --broker, no service is needed."""
@@ -241,10 +236,10 @@ def watch(  # noqa: PLR0913 # one for each option
         kinds=frozenset(kinds),
         names=frozenset(map(find_identifier_name, identifiers)),
     )
-    route, connected = RequestRoute.from_options(None, broker, topic_prefix, tls_ca), asyncio.Event()
+    connected = asyncio.Event()
     reports = (
         _receive_from_service(devices, gateways, connected)
-        if broker is None
+        if route.broker is None
         else _receive_from_broker(route, devices, gateways, connected)
     )
     print_connection_changes()

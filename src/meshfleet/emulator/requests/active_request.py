@@ -79,7 +79,7 @@ class ActiveRequest:
         self._respond(status, origin, {"error_message": message})
 
     def fail_at_gateway(self, status: Status, message: str) -> None:
-        """Send an error response, origin GATEWAY, or CONNECTED if the gateway is the target (response-9)."""
+        """Send an error response with origin GATEWAY; CONNECTED if the gateway is the target (response-9)."""
         is_gateway_target = self.topic.device == self._context.settings.mac
         self.extender = None
         self._respond(

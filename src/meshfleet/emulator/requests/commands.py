@@ -35,7 +35,7 @@ class ThroughputTester:
         self._context = context
 
     def start(self, sender: SimulatedDevice, test: ThroughputTest, receivers: list[SimulatedDevice]) -> bool:
-        """Start a test, or stop the running one if `test` has 0 packets. Return False if one is running."""
+        """Start a test. If `test` has 0 packets, stop the running one. Return False if another is running."""
         if not test.remaining:
             sender.throughput_test = None
             return True

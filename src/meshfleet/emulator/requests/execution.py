@@ -123,10 +123,7 @@ class RequestExecutor:
         return True
 
     def can_receive(self, exchange: ActiveRequest) -> bool:
-        """Return whether the device receives the request.
-
-        In storage mode: only writes of 8110 (gateway-32).
-        """
+        """Return whether the device receives a request: in storage mode only a write of 8110 (gateway-32)."""
         device = exchange.device
         if device is None or not device.battery_level(self._context.scheduler.now):
             return False
@@ -140,15 +137,11 @@ class RequestExecutor:
         self.execute(exchange)()
 
     def execute(self, exchange: ActiveRequest) -> Callable[[], None]:
-        """Execute a request.
-
-        Return a function that publishes the response, to call when it reaches the gateway.
-        """
+        """Execute a request. Return a function to call when the gateway has the response, to publish it."""
         device = exchange.device
         assert device is not None  # noqa: S101 # requests to unknown devices are rejected before
         if rejection := self._check_access(device, exchange) or self._check_identifier(device, exchange):
-            status, reason = rejection
-            return lambda: exchange.reject(status, reason)
+            return lambda: exchange.reject(*rejection)
         if exchange.topic.operation in _WRITE_OPERATIONS:
             return self._write(device, exchange)
         return self._read(device, exchange)
@@ -172,11 +165,11 @@ class RequestExecutor:
         )
         if rejection is None:
             return exchange.complete
-        return lambda: exchange.reject(rejection.status, rejection.reason)
+        return lambda: exchange.reject(*rejection)
 
     # Checks
 
-    def _check_access(self, device: SimulatedDevice, exchange: ActiveRequest) -> tuple[Status, str] | None:
+    def _check_access(self, device: SimulatedDevice, exchange: ActiveRequest) -> RequestRejection | None:
         """Check the key and the access type (response-32). API versions before 2.2.0 have neither."""
         request = exchange.request
         if not self._checks_access or not isinstance(
@@ -188,28 +181,30 @@ class RequestExecutor:
             requirement = (
                 f"requires accessType {device.access}" if device.access else "does not use accessType"
             )
-            return Status.ACCESS_DENIED, f"the device {requirement}"
+            return RequestRejection(Status.ACCESS_DENIED, f"the device {requirement}")
         if request.key is not UNSET and request.key != Secret(self._context.site.network_key):
-            return Status.ACCESS_DENIED, "the key is not the key of this network"
+            return RequestRejection(Status.ACCESS_DENIED, "the key is not the key of this network")
         if access_type is AccessType.UNPROVISIONED and request.public_key != Secret(
             derive_public_key(device.mac)
         ):
-            return Status.ACCESS_DENIED, "the publicKey is not the public key of this device"
+            return RequestRejection(
+                Status.ACCESS_DENIED, "the publicKey is not the public key of this device"
+            )
         return None
 
-    def _check_identifier(
-        self, device: SimulatedDevice, exchange: ActiveRequest
-    ) -> tuple[Status, str] | None:
+    def _check_identifier(self, device: SimulatedDevice, exchange: ActiveRequest) -> RequestRejection | None:
         """Check that the device has the identifier and allows the access (response-26, response-28)."""
         identifier = self._get_identifier(exchange)
         if identifier not in device.product.identifiers:
             if identifier in _GATEWAY_ONLY_IDENTIFIERS:
-                return Status.NOT_SUPPORTED, f"only gateways have {identifier}"
-            return Status.UNKNOWN_IDENTIFIER, f"{device.product.name} has no {identifier}"
+                return RequestRejection(Status.NOT_SUPPORTED, f"only gateways have {identifier}")
+            return RequestRejection(Status.UNKNOWN_IDENTIFIER, f"{device.product.name} has no {identifier}")
         access = self._context.catalogue[identifier].access
-        if exchange.topic.operation in _WRITE_OPERATIONS:
-            return None if access in _WRITABLE else (Status.ACCESS_NOT_ALLOWED, f"{identifier} is read-only")
-        return None if access in _READABLE else (Status.ACCESS_NOT_ALLOWED, f"{identifier} is write-only")
+        is_write = exchange.topic.operation in _WRITE_OPERATIONS
+        if access in (_WRITABLE if is_write else _READABLE):
+            return None
+        reason = f"{identifier} is {'read-only' if is_write else 'write-only'}"
+        return RequestRejection(Status.ACCESS_NOT_ALLOWED, reason)
 
     # Content of the request
 

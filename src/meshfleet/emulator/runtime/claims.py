@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import httpx
 import msgspec
@@ -41,6 +41,14 @@ _MAX_QUOTED_CHARACTERS: Final = 200
 """Maximum characters of a problem description of the service that an error quotes."""
 
 
+class ClaimedGateway(NamedTuple):
+    """Gateway that a service has claimed."""
+
+    mac: Mac
+    address: BrokerAddress
+    """Address of the broker, with the credentials of the gateway."""
+
+
 async def claim_gateways(  # noqa: PLR0913 # all but the first are keyword-only
     service: str,
     *,
@@ -50,8 +58,8 @@ async def claim_gateways(  # noqa: PLR0913 # all but the first are keyword-only
     http: httpx.AsyncClient,
     concurrency: int = 20,
     on_claimed: Callable[[Mac], None] | None = None,
-) -> list[tuple[Mac, BrokerAddress]]:
-    """Claim gateways. Return each MAC once with its broker address and credentials, in the given order.
+) -> list[ClaimedGateway]:
+    """Claim gateways. Return each gateway once, in the given order.
 
     A gateway that is already claimed gets a new password, which disconnects other clients that use the old
     one. `on_claimed` is called after each claim. Raises ServiceRefused at the first failure; gateways claimed
@@ -71,7 +79,7 @@ async def claim_gateways(  # noqa: PLR0913 # all but the first are keyword-only
                 on_claimed(gateway)
 
     await _run_concurrently([claim_remaining() for _ in range(min(concurrency, len(addresses)))])
-    return [(gateway, address) for gateway, address in addresses.items() if address is not None]
+    return [ClaimedGateway(mac, address) for mac, address in addresses.items() if address is not None]
 
 
 def _parse_service_url(service: str) -> httpx.URL:

@@ -32,7 +32,7 @@ class StepBudget(NamedTuple):
     """Limits of one simulation step."""
 
     until: float
-    """Simulated time up to which to run."""
+    """Simulated time, in seconds, up to which the step runs."""
     reports: float
     """Maximum reports to create."""
 

@@ -87,7 +87,7 @@ class SimulatedClock:
         return self._cached_time[1]
 
     def simulated_time(self, millis: float) -> float:
-        """Return the simulated time of a wall-clock time in milliseconds."""
+        """Return the simulated time, in seconds, of a wall-clock time in milliseconds since 1970."""
         return self._base_time + (millis - self._base_millis) * self.speed / 1000.0
 
     def wall_seconds(self, seconds: float) -> float:

@@ -64,15 +64,13 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
     chip: Chip
     role: NodeRole = NodeRole.LEAF
     modes: frozenset[DeviceMode]
-    default_mode: DeviceMode
-    """Mode in normal use."""
     firmware: Version
     hardware: tuple[int, int] = (1, 0)
     has_battery: bool = True
     has_button: bool = False
     """Whether the device has a button that raises an alarm."""
     motion_code: int = 0
-    """Value of 8810 while the device moves or detects motion; 0 if it cannot."""
+    """First byte of property 8810 during motion; 0 if the device cannot detect motion."""
     has_sensor_number: bool = False
     """Whether the raw value of a temperature (8800) ends with one more byte, the index of the sensor."""
     measurements: tuple[Identifier, ...] = ()
@@ -84,8 +82,13 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
     """Product-specific commands: properties that trigger an action when they are written."""
 
     @cached_property
+    def default_mode(self) -> DeviceMode:
+        """Mode in normal use: connected, if the product has this mode."""
+        return DeviceMode.CONNECTED if DeviceMode.CONNECTED in self.modes else DeviceMode.UNCONNECTED
+
+    @cached_property
     def name(self) -> str:
-        """Product name; if it has none, the code of model number and variant."""
+        """Product name, or the code of model number and variant for a product without a name."""
         return find_product_name(self.model, self.variant) or format_product_code(self.model, self.variant)
 
     @cached_property
@@ -114,19 +117,13 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def events(self) -> tuple[Identifier, ...]:
         """Identifiers that the device reports as events."""
-        return (
-            *_RESETS,
-            *(identifier for identifier in self.own_reported if identifier in _EVENT_PROPERTIES),
-        )
+        return (*_RESETS, *(each for each in self.own_reported if each in _EVENT_PROPERTIES))
 
     @cached_property
     def default_values(self) -> Mapping[Identifier, bytes]:
         """Initial values of the writable properties."""
-        return {
-            identifier: _DEFAULT_VALUES[identifier]
-            for identifier in (*self.own_reported, *self.own_readable)
-            if identifier in _DEFAULT_VALUES
-        }
+        own = (*self.own_reported, *self.own_readable)
+        return {each: _DEFAULT_VALUES[each] for each in own if each in _DEFAULT_VALUES}
 
     @cached_property
     def identifiers(self) -> frozenset[Identifier]:
@@ -139,13 +136,13 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
     def series_index(self) -> Mapping[tuple[Kind, Identifier | None], int]:
         """Index into `SimulatedDevice.seqs` of each series of reports with its own sequence number."""
         series_list: list[tuple[Kind, Identifier | None]] = [(Kind.HEARTBEAT, None), (Kind.RSSI, None)]
-        series_list += (
-            (Kind.PROPERTY, identifier)
-            for identifier in (*self.reported_properties, *self.unreported_properties)
-        )
-        series_list += ((Kind.MEASUREMENT, identifier) for identifier in self.measurements)
-        series_list += ((Kind.MEASUREMENT_ERROR, identifier) for identifier in self.measurements)
-        series_list += ((Kind.EVENT, identifier) for identifier in self.events)
+        for kind, identifiers in (
+            (Kind.PROPERTY, (*self.reported_properties, *self.unreported_properties)),
+            (Kind.MEASUREMENT, self.measurements),
+            (Kind.MEASUREMENT_ERROR, self.measurements),
+            (Kind.EVENT, self.events),
+        ):
+            series_list += ((kind, each) for each in identifiers)
         return {series: index for index, series in enumerate(series_list)}
 
 
@@ -191,6 +188,7 @@ _DEFAULT_VALUES: Final = {
 """Raw values of stored properties in new devices, by identifier."""
 
 _ALL_MODES = frozenset(DeviceMode)
+_CONNECTED_MODES = frozenset({DeviceMode.CONNECTED, DeviceMode.STORAGE})
 _UNCONNECTED_MODES = frozenset({DeviceMode.STORAGE, DeviceMode.UNCONNECTED, DeviceMode.DFU})
 
 
@@ -201,7 +199,6 @@ GATEWAY_PRODUCT: Final = ProductProfile(
     chip=Chip.NRF52840,
     role=NodeRole.GATEWAY,
     modes=frozenset({DeviceMode.CONNECTED}),
-    default_mode=DeviceMode.CONNECTED,
     firmware=Version.parse("2.6.0"),
     hardware=(1, 2),
     has_battery=False,
@@ -216,7 +213,6 @@ PRODUCTS: Final = (
         model=ModelNumber("0005"),
         chip=Chip.NRF52832,
         modes=_ALL_MODES,
-        default_mode=DeviceMode.CONNECTED,
         firmware=Version.parse("3.1.4"),
         motion_code=0x10,
         measurements=_parse_ids("8800 8801 8802"),
@@ -226,7 +222,6 @@ PRODUCTS: Final = (
         model=ModelNumber("000F"),
         chip=Chip.NRF51822,
         modes=_UNCONNECTED_MODES,
-        default_mode=DeviceMode.UNCONNECTED,
         firmware=Version.parse("2.0.9"),
         hardware=(2, 1),
         has_button=True,
@@ -240,7 +235,6 @@ PRODUCTS: Final = (
         chip=Chip.NRF52832,
         variant=1,
         modes=_UNCONNECTED_MODES,
-        default_mode=DeviceMode.UNCONNECTED,
         firmware=Version.parse("1.4.0"),
         has_button=True,
         motion_code=0x11,
@@ -252,7 +246,6 @@ PRODUCTS: Final = (
         chip=Chip.NRF52832,
         variant=4,
         modes=_UNCONNECTED_MODES,
-        default_mode=DeviceMode.UNCONNECTED,
         firmware=Version.parse("1.4.0"),
         has_button=True,
         measurements=_parse_ids("8800"),
@@ -262,7 +255,6 @@ PRODUCTS: Final = (
         model=ModelNumber("0018"),
         chip=Chip.NRF52832,
         modes=_ALL_MODES,
-        default_mode=DeviceMode.CONNECTED,
         firmware=Version.parse("3.0.0"),
         motion_code=0x20,
         measurements=_parse_ids("8803 8813"),
@@ -272,8 +264,7 @@ PRODUCTS: Final = (
         model=ModelNumber("0040"),
         chip=Chip.NRF52840,
         role=NodeRole.EXTENDER,
-        modes=frozenset({DeviceMode.CONNECTED, DeviceMode.STORAGE}),
-        default_mode=DeviceMode.CONNECTED,
+        modes=_CONNECTED_MODES,
         firmware=Version.parse("4.2.1"),
         has_battery=False,
         measurements=_parse_ids("8800"),
@@ -284,8 +275,7 @@ PRODUCTS: Final = (
         model=ModelNumber("0043"),
         chip=Chip.NRF52840,
         role=NodeRole.EXTENDER,
-        modes=frozenset({DeviceMode.CONNECTED, DeviceMode.STORAGE}),
-        default_mode=DeviceMode.CONNECTED,
+        modes=_CONNECTED_MODES,
         firmware=Version.parse("4.2.0"),
         measurements=_parse_ids("8800"),
         own_reported=_parse_ids("8210 9802"),
@@ -293,8 +283,7 @@ PRODUCTS: Final = (
     ProductProfile(
         model=ModelNumber("0050"),
         chip=Chip.NRF52832,
-        modes=frozenset({DeviceMode.CONNECTED, DeviceMode.STORAGE}),
-        default_mode=DeviceMode.CONNECTED,
+        modes=_CONNECTED_MODES,
         firmware=Version.parse("1.1.0"),
         has_sensor_number=True,
         measurements=_parse_ids("8800"),
@@ -304,7 +293,6 @@ PRODUCTS: Final = (
         model=ModelNumber("0060"),
         chip=Chip.NRF52832,
         modes=frozenset({DeviceMode.STORAGE, DeviceMode.UNCONNECTED}),
-        default_mode=DeviceMode.UNCONNECTED,
         firmware=Version.parse("1.0.2"),
         has_button=True,
         motion_code=0x11,
@@ -315,7 +303,6 @@ PRODUCTS: Final = (
         model=ModelNumber("0063"),
         chip=Chip.NRF52832,
         modes=_UNCONNECTED_MODES,
-        default_mode=DeviceMode.UNCONNECTED,
         firmware=Version.parse("2.2.0-beta.3"),
         has_button=True,
         motion_code=0x10,

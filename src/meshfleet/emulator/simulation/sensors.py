@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import sin, tau
 from struct import pack
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.emulator.simulation.noise import drift_noise, noise_bits, triangular_noise, uniform_noise
 from meshfleet.protocol.codes import Status
@@ -87,9 +87,17 @@ def read_sensor(device: SimulatedDevice, identifier: Identifier, t: float) -> by
     return _SENSORS[identifier](device, t)
 
 
-def find_sensor_failure(device: SimulatedDevice, identifier: Identifier) -> tuple[Status, int | None] | None:
-    """Return status and optional detail if this heartbeat's measurement fails, else None (gateway-30)."""
+class SensorFailure(NamedTuple):
+    """Failure of one measurement, with the content of its report."""
+
+    status: Status
+    detail: int | None
+    """Value of `errorExt` in the report."""
+
+
+def find_sensor_failure(device: SimulatedDevice, identifier: Identifier) -> SensorFailure | None:
+    """Return the failure of the measurement in this heartbeat; None if it succeeds (gateway-30)."""
     bits = noise_bits(device.noise_key ^ _SALTS[identifier], device.heartbeats)
     if bits % 1_000_000 >= _FAILURES_IN_A_MILLION:
         return None
-    return _FAILURES[(bits >> 8) % len(_FAILURES)], (bits >> 16 if bits & 1 else None)
+    return SensorFailure(_FAILURES[(bits >> 8) % len(_FAILURES)], bits >> 16 if bits & 1 else None)

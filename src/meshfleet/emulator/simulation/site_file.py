@@ -44,7 +44,7 @@ FieldProblems = list[tuple[str, str]]
 
 
 class FieldSpec(NamedTuple):
-    """Rule for one field. `read` returns its value; `ValueError` or `MalformedInput` say why it cannot."""
+    """Rule for one field. `read` returns the value, or raises `ValueError` or `MalformedInput`."""
 
     read: Callable[[Any], Any]
     required: bool = False

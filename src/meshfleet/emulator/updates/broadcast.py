@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 BROADCAST_STATE_ID: Final = Identifier("8125")
 
-_REPORT_STEP_PERCENT: Final = 5
 _VERIFIED_SECONDS: Final = VERIFY_SECONDS + 1.0
 """Seconds after the transfer until all devices have verified the image."""
 
@@ -47,12 +46,11 @@ class MeshBroadcast:
         self._behavior = behavior
         self.updates = updates
         self.progress = UpdateStateValue(image)
-        self._reported_percent = 0
         self._transfer: ImageTransfer | None = None
         self._error = Error.NONE
         """Error that made the whole broadcast fail; NONE otherwise."""
         for update in updates:
-            update.on_done = self._on_device_done
+            update.on_done = self._update_overall_state
         self._report()
 
     @property
@@ -71,7 +69,7 @@ class MeshBroadcast:
         self._transfer = ImageTransfer(self._context.scheduler, image.size, self)
 
     def apply(self) -> bool:
-        """Apply the image on all devices where it is staged. Return False if there are none."""
+        """Apply the image on all devices where it is staged. Return False if there are no such devices."""
         staged = [update for update in self._list_active() if update.progress.state is State.STAGED]
         if not staged:
             return False
@@ -108,8 +106,7 @@ class MeshBroadcast:
         for update in self._list_active():
             if self._is_receiving(update):
                 update.set_percent(min(percent, 99))
-        if percent == 0 or percent - self._reported_percent >= _REPORT_STEP_PERCENT:
-            self._reported_percent = percent
+        if self.progress.record_report_if_due():
             self._report()
 
     def _is_receiving(self, update: UpdateSession) -> bool:
@@ -130,9 +127,6 @@ class MeshBroadcast:
             else:
                 update.fail(Error.TRANSFER_LOST)
         self._context.scheduler.after(_VERIFIED_SECONDS, lambda _t: self._update_overall_state())
-
-    def _on_device_done(self) -> None:
-        self._update_overall_state()
 
     def _update_overall_state(self) -> None:
         """Update the state of the broadcast from the states of its devices, and report it."""

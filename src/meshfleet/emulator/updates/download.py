@@ -31,9 +31,6 @@ APPLY_SECONDS: Final = 15.0
 _RESTART_DELAY: Final = 0.1
 """Seconds from the apply command to the restart, so that the device can respond first."""
 
-_REPORT_STEP_PERCENT: Final = 5
-"""Percentage points between two progress reports."""
-
 
 class UpdateSessionPlan(NamedTuple):
     """Settings of an update session: image, staging, and an injected fault or None."""
@@ -60,7 +57,6 @@ class UpdateSession:
         self.progress = UpdateStateValue(plan.image)
         self._waits_for_apply = plan.waits_for_apply
         self._fault = plan.fault
-        self._reported_percent = 0
         self.on_done: Callable[[], None] | None = None
         """Called when the update has ended."""
         self._report()
@@ -90,8 +86,7 @@ class UpdateSession:
         if self._fault and self._fault.loses_power_at(percent):
             self.fail(Error.TRANSFER_LOST)
             self._behavior.reboot(self.device, ResetCause.POWER_ON)
-        elif percent == 0 or percent - self._reported_percent >= _REPORT_STEP_PERCENT:
-            self._reported_percent = percent
+        elif self.progress.record_report_if_due():
             self._report()
 
     def verify(self) -> None:

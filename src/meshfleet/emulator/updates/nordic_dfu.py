@@ -33,7 +33,6 @@ _DFU_MODE_TIMEOUT: Final = 600.0
 """Seconds after which a device leaves DFU mode if no update is in progress."""
 
 _APPLY_SECONDS: Final = 10.0
-_REPORT_STEP_PERCENT: Final = 5
 
 
 def dfu_mac_of(device: SimulatedDevice) -> Mac:
@@ -102,7 +101,6 @@ class NordicDfu:
         self._mac = dfu_mac_of(device)
         self.progress = UpdateStateValue(image)
         self._fault = fault
-        self._reported_percent = 0
         self._transfer: ImageTransfer | None = None
         self.on_image_sent: Callable[[SimulatedDevice, ScheduledCallback], None] | None = None
         """Called when the image is complete, to restart the device; the callback runs after the restart."""
@@ -139,8 +137,7 @@ class NordicDfu:
         self.progress.percent = percent
         if self._fault and self._fault.loses_power_at(percent):
             self.fail(Error.TRANSFER_LOST)
-        elif percent - self._reported_percent >= _REPORT_STEP_PERCENT:
-            self._reported_percent = percent
+        elif self.progress.record_report_if_due():
             self._report()
 
     def on_stalled(self) -> None:

@@ -16,6 +16,9 @@ __all__ = ["IMAGE_KEY_SIZE", "Error", "ImageKey", "State", "UpdateStateValue"]
 _IMAGE: Final = Layout(">H4B")
 _PROGRESS: Final = Layout(">3B")
 
+_REPORT_STEP_PERCENT: Final = 5
+"""Percentage points between two progress reports."""
+
 
 class ImageKey(NamedTuple):
     """Model number and version of a firmware image (firmware-1)."""
@@ -45,6 +48,15 @@ class UpdateStateValue(Struct):
     state: State = State.FETCHING
     percent: int = 0
     error: Error = Error.NONE
+    reported_percent: int = 0
+    """Progress in the last report."""
+
+    def record_report_if_due(self) -> bool:
+        """Return whether the progress must be reported now. If so, record it as reported."""
+        if 0 < self.percent < self.reported_percent + _REPORT_STEP_PERCENT:
+            return False
+        self.reported_percent = self.percent
+        return True
 
     def to_bytes(self) -> bytes:
         """Encode as the value of property 8120. Properties 8125 and 8130 have more bytes after these."""

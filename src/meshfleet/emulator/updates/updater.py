@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from meshfleet.emulator.context import FetchImage
 from meshfleet.emulator.simulation.products import DeviceMode
@@ -27,14 +27,11 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 
-class _ImageWaiter:
+class _ImageWaiter(NamedTuple):
     """Callbacks of an update that waits for an image."""
 
-    __slots__ = ("on_failure", "on_image")
-
-    def __init__(self, on_image: Callable[[ImageInfo], None], on_failure: Callable[[Error], None]) -> None:
-        self.on_image = on_image
-        self.on_failure = on_failure
+    on_image: Callable[[ImageInfo], None]
+    on_failure: Callable[[Error], None]
 
 
 class FirmwareUpdater:

@@ -70,7 +70,7 @@ export function buildTargetFilter(targets: Targets): Filter | null {
   return targets.kind === "filter" ? targets.filter : {};
 }
 
-/** Return the query with exactly these devices; empty: withoutParams devices and filters, so that filters can be chosen. */
+/** Return the query with exactly these devices; empty: without devices and filters, so that filters can be chosen. */
 export function withDevices(query: URLSearchParams, ids: readonly string[]): URLSearchParams {
   const next = withoutParams(clearFilters(query), "Device", "Selection", "All");
   const selection = query.get("Selection") ?? undefined;

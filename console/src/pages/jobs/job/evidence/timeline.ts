@@ -92,7 +92,7 @@ export function collectProof(detail: Detail): readonly string[] {
   return proof;
 }
 
-/** Format a report or a response as a toSentence. */
+/** Format a report or a response as a sentence. */
 function formatEvidence({ kind, content }: Evidence): string {
   const fields = toRecord(content);
   const step = formatStep(fields["step"]);
