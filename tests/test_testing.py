@@ -38,11 +38,6 @@ pytestmark = pytest.mark.anyio
 LONG = 30.0
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def is_listening(url: str) -> bool:
     address = BrokerAddress.parse(url)
     with closing(socket.socket()) as probe:

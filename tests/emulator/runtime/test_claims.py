@@ -36,11 +36,6 @@ PASSWORD = "correct-horse"  # noqa: S105 # not a real password
 PROBLEM = {"type": "about:blank", "title": "No", "status": 418, "detail": "the tea is cold"}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Service:
     """Service with one admin. Responses in `queued` are sent first, each once."""
 

@@ -45,11 +45,6 @@ SPEED = 300.0
 END_STATES = (State.DONE, State.FAILED)
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
     with Mosquitto(tmp_path_factory.mktemp("mosquitto"), "set_tcp_nodelay true") as mosquitto:

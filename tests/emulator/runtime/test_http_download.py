@@ -29,11 +29,6 @@ MAX_BYTES = 20_000
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
     async with httpx.AsyncClient(
         verify=NO_TRUSTED_AUTHORITIES, trust_env=False, auth=("ours", "hunter22")

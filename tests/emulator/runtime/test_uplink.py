@@ -33,11 +33,6 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def broker(tmp_path: Path) -> Mosquitto:
     settings = ("set_tcp_nodelay true", "max_queued_messages 0", "persistence true", "autosave_interval 0")
     return Mosquitto(tmp_path, *settings)

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Return asyncio: ingest supports no other backend."""
-    return "asyncio"
-
-
-@pytest.fixture
 def harness(database: Database, tmp_path: Path) -> Iterator[AckHarness]:
     harness = AckHarness(IngestHarness(database, tmp_path))
     yield harness

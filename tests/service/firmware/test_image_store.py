@@ -37,11 +37,6 @@ CONTENT = bytes(range(256)) * 2048 + b"tail"
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def images(database: Database, tmp_path: Path) -> ImageStore:
     return open_image_store(database, tmp_path)
 

@@ -72,7 +72,6 @@ def test_the_limit_of_other_bodies_is_unchanged(service: RunningService) -> None
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(
     ("path", "status"),
     [(FIRMWARE_PATH, 200), (f"{FIRMWARE_PATH}/", 200), (f"{FIRMWARE_PATH}/x", 408), ("/other", 408)],

@@ -22,12 +22,6 @@ __all__ = ["sqlite_of_module"]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio only: the tests of the broker cover the other event loops."""
-    return "asyncio"
-
-
-@pytest.fixture
 async def broker(sqlite_database: Database) -> AsyncIterator[RunningBroker]:
     async with RunningBroker(sqlite_database) as running:
         yield running
