@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from meshfleet.emulator.runtime.image_fetcher import ImageFetchOptions
@@ -25,14 +24,15 @@ from tests.emulator.runtime.http_server import ScriptedHttpServer, build_respons
 from tests.emulator.updates.harness import TRACKER, build_test_site
 from tests.eventually import RETRY_TIMEOUTS, eventually_async
 from tests.mqtt.client.proxy import Proxy
-from tests.mqtt.client.proxy import to_address as at
 from tests.program_logs import register_log
-from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
+
+    import httpx
 
     from meshfleet.mqtt.client import BrokerAddress
+    from tests.servers import Mosquitto
 
 pytestmark = pytest.mark.anyio
 
@@ -43,23 +43,6 @@ BARE = b"\x7fblob" * 500
 START = (ImageKey(MODEL, NEWER).to_bytes() + b"\0").hex()
 SPEED = 300.0
 END_STATES = (State.DONE, State.FAILED)
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
-    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), "set_tcp_nodelay true") as mosquitto:
-        yield mosquitto
-
-
-@pytest.fixture
-def mosquitto(broker: Mosquitto) -> BrokerAddress:
-    return at(broker.address)
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as client:
-        yield client
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from meshfleet.emulator import ReportRatePace, generate_site
@@ -19,34 +18,16 @@ from tests.eventually import eventually_async
 from tests.mqtt.client.proxy import Proxy
 from tests.mqtt.client.proxy import to_address as at
 from tests.mqtt.client.scripted_broker import wait_until_stable, with_timeout
-from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto
+from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    import httpx
 
     from meshfleet.mqtt.client import BrokerAddress
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
-    with Mosquitto(
-        tmp_path_factory.mktemp("mosquitto"), "set_tcp_nodelay true", "max_queued_messages 0"
-    ) as mosquitto:
-        yield mosquitto
-
-
-@pytest.fixture
-def mosquitto(broker: Mosquitto) -> BrokerAddress:
-    return at(broker.address)
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as client:
-        yield client
 
 
 @pytest.mark.rule("gateway-43")

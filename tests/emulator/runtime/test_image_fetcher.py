@@ -7,7 +7,6 @@ import json
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
-import httpx
 import pytest
 from msgspec.structs import replace
 
@@ -28,49 +27,32 @@ from tests.emulator.runtime.firmware_service import (
     run_firmware_service,
 )
 from tests.emulator.runtime.http_server import ScriptedHttpServer, build_response
-from tests.mqtt.client.proxy import to_address as at
 from tests.mqtt.client.scripted_broker import with_timeout
 from tests.mqtt.client.test_security import Certificates, secured, served
 from tests.row_tables import each_row
-from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto
+from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
+
+    import httpx
 
     from meshfleet.mqtt.client import BrokerAddress
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module")
-def mosquitto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerAddress]:
-    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), "set_tcp_nodelay true") as broker:
-        yield at(broker.address)
-
-
 @pytest.fixture
-async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as client:
-        yield client
-
-
-@pytest.fixture
-async def web() -> AsyncIterator[ScriptedHttpServer]:
-    async with ScriptedHttpServer.serving({"/image": build_response(200, PACKAGE)}) as web:
-        yield web
-
-
-@pytest.fixture
-def gateway() -> Mac:
-    return Mac(f"d0cf5e{uuid4().hex[:6]}")
+def fetcher(mosquitto: BrokerAddress, http: httpx.AsyncClient) -> GatewayImageFetcher:
+    """Return a fetcher of a gateway that no other test uses."""
+    mac = Mac(f"d0cf5e{uuid4().hex[:6]}")
+    return GatewayImageFetcher(mosquitto, mac, link=None, http=http, fetch_options=LONG_TIMEOUT)
 
 
 @pytest.mark.rule("firmware-15")
 async def test_an_image_is_requested_and_downloaded(
-    mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient, web: ScriptedHttpServer
+    mosquitto: BrokerAddress, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    fetcher = GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT)
     answer = build_answer(f"{web.url}/image")
     async with run_firmware_service(
         mosquitto, lambda question_id: [encode_answer(question_id, answer)]
@@ -83,7 +65,7 @@ async def test_an_image_is_requested_and_downloaded(
 
 @pytest.mark.rule("firmware-18")
 async def test_malformed_unknown_and_late_answers_are_ignored(
-    mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient, web: ScriptedHttpServer
+    mosquitto: BrokerAddress, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
     answer = build_answer(f"{web.url}/image")
 
@@ -108,7 +90,6 @@ async def test_malformed_unknown_and_late_answers_are_ignored(
         ]
 
     async with run_firmware_service(mosquitto, replies):
-        fetcher = GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT)
         assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
         fetcher.on_answer(encode_answer(str(uuid4()), None))
         assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
@@ -116,17 +97,13 @@ async def test_malformed_unknown_and_late_answers_are_ignored(
 
 @pytest.mark.rule("firmware-18")
 async def test_an_image_that_the_service_does_not_have_is_unavailable(
-    mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient
+    mosquitto: BrokerAddress, fetcher: GatewayImageFetcher
 ) -> None:
     async with run_firmware_service(
         mosquitto, lambda question_id: [encode_answer(question_id, None)]
     ) as question_ids:
         with pytest.raises(ImageUnavailable, match="the service has no image of model 2011"):
-            await with_timeout(
-                GatewayImageFetcher(
-                    mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT
-                ).fetch(QUESTION)
-            )
+            await with_timeout(fetcher.fetch(QUESTION))
     assert len(question_ids) == 1
 
 
@@ -140,14 +117,12 @@ async def test_an_image_that_the_service_does_not_have_is_unavailable(
 )
 async def test_an_image_with_the_announced_size_and_hash_is_accepted(
     mosquitto: BrokerAddress,
-    gateway: Mac,
-    http: httpx.AsyncClient,
+    fetcher: GatewayImageFetcher,
     web: ScriptedHttpServer,
     checks: dict[str, Any],
 ) -> None:
     answer = build_answer(f"{web.url}/image", **checks)
     async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
-        fetcher = GatewayImageFetcher(mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT)
         assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
 
 
@@ -180,16 +155,12 @@ async def test_an_image_that_differs_from_the_announced_one_is_broken(
 
 @each_row("uri", ["", "nonsense", "file:///etc/passwd", "ftp://127.0.0.1/a", "http://[", "gone"])
 async def test_an_image_with_an_unusable_url_is_unavailable(
-    mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient, web: ScriptedHttpServer, uri: str
+    mosquitto: BrokerAddress, fetcher: GatewayImageFetcher, web: ScriptedHttpServer, uri: str
 ) -> None:
     answer = build_answer(f"{web.url}/gone" if uri == "gone" else uri)
     async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
         with pytest.raises(ImageUnavailable):
-            await with_timeout(
-                GatewayImageFetcher(
-                    mosquitto, gateway, link=None, http=http, fetch_options=LONG_TIMEOUT
-                ).fetch(QUESTION)
-            )
+            await with_timeout(fetcher.fetch(QUESTION))
 
 
 async def test_the_diagnostics_connection_uses_the_given_tls_settings(

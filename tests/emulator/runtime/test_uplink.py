@@ -7,7 +7,6 @@ import json
 import signal
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from msgspec.structs import replace
 
@@ -19,11 +18,13 @@ from tests.eventually import TIMEOUT_SECONDS, eventually_async
 from tests.mqtt.client.proxy import Proxy
 from tests.mqtt.client.proxy import to_address as at
 from tests.mqtt.client.scripted_broker import wait_until_stable, with_timeout
-from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto
+from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
+
+    import httpx
 
     from meshfleet.emulator import EmulatedFleet, Site
     from meshfleet.mqtt.client import BrokerAddress
@@ -49,12 +50,6 @@ async def proxy(broker: Mosquitto, mosquitto: BrokerAddress) -> AsyncIterator[Pr
     assert mosquitto.port == broker.address.port
     async with Proxy(broker.address) as proxy:
         yield proxy
-
-
-@pytest.fixture
-async def http() -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as client:
-        yield client
 
 
 def _build_large_site(mac: Mac) -> Site:
