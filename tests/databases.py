@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import shutil
+from contextlib import closing
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -33,24 +34,26 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture
-def database(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest, database_kind: str) -> Database:
     """Return an empty database with the current schema."""
     database: Database = request.getfixturevalue(f"{database_kind}_database")
-    yield database
-    database.close()
+    return database
 
 
 @pytest.fixture
-def sqlite_database(sqlite_template: Path, tmp_path: Path) -> Database:
+def sqlite_database(sqlite_template: Path, tmp_path: Path) -> Iterator[Database]:
     path = tmp_path / "meshfleet.sqlite"
     shutil.copy(sqlite_template, path)
-    return open_sqlite(path)
+    with closing(open_sqlite(path)) as database:
+        yield database
 
 
 @pytest.fixture
 def postgresql_database(postgresql_server: str) -> Iterator[Database]:
     name = f"test_{next(_numbers)}"
-    yield Database(on_server.create_postgresql_engines(create_database(postgresql_server, name)))
+    address = create_database(postgresql_server, name)
+    with closing(Database(on_server.create_postgresql_engines(address))) as database:
+        yield database
     _execute(postgresql_server, f"DROP DATABASE {name}")
 
 

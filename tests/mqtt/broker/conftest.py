@@ -59,4 +59,3 @@ async def server(
         max_batch_bytes=max_batch_bytes,
     ) as running:
         yield running
-    sqlite_database.close()

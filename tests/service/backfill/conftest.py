@@ -29,4 +29,3 @@ def sqlite_harness(sqlite_database: Database, tmp_path: Path) -> Iterator[AckHar
     harness = AckHarness(IngestHarness(sqlite_database, tmp_path))
     yield harness
     harness.close()
-    sqlite_database.close()

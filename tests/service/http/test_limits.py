@@ -51,7 +51,6 @@ def short_timeout_service(sqlite_database: Database) -> Iterator[RunningService]
     limits = HttpLimits(head_seconds=0.1, body_seconds=0.1, keep_alive_seconds=0.1)
     with run_service(sqlite_database, limits=limits) as service:
         yield service
-    sqlite_database.close()
 
 
 def _build_label_body(size: int) -> bytes:

@@ -37,4 +37,3 @@ def sqlite_harness(
     harness = IngestHarness(sqlite_database, tmp_path, timings=timings)
     yield harness
     harness.close()
-    sqlite_database.close()

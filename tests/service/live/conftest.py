@@ -26,4 +26,3 @@ def service(sqlite_database: Database) -> Iterator[LiveService]:
     """Run a service on SQLite."""
     with run_live_service(sqlite_database) as service:
         yield service
-    sqlite_database.close()

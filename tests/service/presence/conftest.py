@@ -28,4 +28,3 @@ def sqlite_harness(sqlite_database: Database, tmp_path: Path) -> Iterator[Stored
     harness = StoredPresenceHarness(sqlite_database, tmp_path)
     yield harness
     harness.close()
-    sqlite_database.close()

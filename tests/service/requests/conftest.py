@@ -25,7 +25,6 @@ __all__ = ["sqlite_of_module"]
 async def broker(sqlite_database: Database) -> AsyncIterator[RunningBroker]:
     async with RunningBroker(sqlite_database) as running:
         yield running
-    sqlite_database.close()
 
 
 @pytest.fixture(scope="module")
