@@ -83,14 +83,20 @@ def sqlite_template_file() -> Path:
 
 
 def fresh_database(request: pytest.FixtureRequest, kind: str, *, tries: int = MAX_ATTEMPTS) -> Database:
-    """Create another empty database, for a fixture that may be set up more than once."""
+    """Create another empty database, for a fixture that may be set up more than once.
+
+    It is closed with the fixture or test that requests it.
+    """
     if kind == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
         address = create_database(server, f"fresh_{next(_numbers)}")
-        return Database(on_server.create_postgresql_engines(address), max_attempts=tries)
-    path = request.getfixturevalue("tmp_path_factory").mktemp("fresh") / "meshfleet.sqlite"
-    shutil.copy(request.getfixturevalue("sqlite_template"), path)
-    return open_sqlite(path, tries=tries)
+        database = Database(on_server.create_postgresql_engines(address), max_attempts=tries)
+    else:
+        path = request.getfixturevalue("tmp_path_factory").mktemp("fresh") / "meshfleet.sqlite"
+        shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        database = open_sqlite(path, tries=tries)
+    request.addfinalizer(database.close)
+    return database
 
 
 def open_sqlite(path: Path, *, tries: int = MAX_ATTEMPTS) -> Database:

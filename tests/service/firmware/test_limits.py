@@ -29,7 +29,6 @@ MAX_IMAGE_BYTES = 2_000_000
 def service(sqlite_of_module: Database) -> Iterator[RunningService]:
     with run_service(sqlite_of_module, Settings(firmware_max_size=MAX_IMAGE_BYTES)) as service:
         yield service
-    sqlite_of_module.close()
 
 
 @pytest.mark.rule("rest-27")

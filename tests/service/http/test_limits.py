@@ -34,7 +34,6 @@ def service(sqlite_of_module: Database) -> Iterator[RunningService]:
     """Run a service on SQLite only: the database does not matter here."""
     with run_service(sqlite_of_module) as service:
         yield service
-    sqlite_of_module.close()
 
 
 @pytest.fixture(autouse=True)

@@ -30,10 +30,8 @@ async def broker(sqlite_database: Database) -> AsyncIterator[RunningBroker]:
 @pytest.fixture(scope="module")
 def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[ServiceWithBroker]:
     """Run a service that executes requests, shared by the tests of a module."""
-    database = fresh_database(request, database_kind)
-    with run_service(database) as running:
+    with run_service(fresh_database(request, database_kind)) as running:
         yield running
-    database.close()
 
 
 @pytest.fixture(scope="module")
