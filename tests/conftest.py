@@ -6,12 +6,9 @@ import gc
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import settings
-
-if TYPE_CHECKING:
-    import pytest
 
 pytest_plugins = [
     "tests.program_logs",  # first: the others import it
@@ -37,6 +34,12 @@ settings.register_profile("default", deadline=None, derandomize=True, max_exampl
 settings.register_profile("search", deadline=None, derandomize=False, max_examples=100)
 settings.register_profile("fast", settings.get_profile("default"), max_examples=15)
 settings.load_profile("default")
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """Run async tests on asyncio. Tests of transports override this to run on uvloop too."""
+    return "asyncio"
 
 
 def pytest_configure(config: pytest.Config) -> None:

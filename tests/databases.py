@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import shutil
+from contextlib import closing
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -33,24 +34,26 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture
-def database(request: pytest.FixtureRequest, database_kind: str) -> Iterator[Database]:
+def database(request: pytest.FixtureRequest, database_kind: str) -> Database:
     """Return an empty database with the current schema."""
     database: Database = request.getfixturevalue(f"{database_kind}_database")
-    yield database
-    database.close()
+    return database
 
 
 @pytest.fixture
-def sqlite_database(sqlite_template: Path, tmp_path: Path) -> Database:
+def sqlite_database(sqlite_template: Path, tmp_path: Path) -> Iterator[Database]:
     path = tmp_path / "meshfleet.sqlite"
     shutil.copy(sqlite_template, path)
-    return open_sqlite(path)
+    with closing(open_sqlite(path)) as database:
+        yield database
 
 
 @pytest.fixture
 def postgresql_database(postgresql_server: str) -> Iterator[Database]:
     name = f"test_{next(_numbers)}"
-    yield Database(on_server.create_postgresql_engines(create_database(postgresql_server, name)))
+    address = create_database(postgresql_server, name)
+    with closing(Database(on_server.create_postgresql_engines(address))) as database:
+        yield database
     _execute(postgresql_server, f"DROP DATABASE {name}")
 
 
@@ -80,14 +83,20 @@ def sqlite_template_file() -> Path:
 
 
 def fresh_database(request: pytest.FixtureRequest, kind: str, *, tries: int = MAX_ATTEMPTS) -> Database:
-    """Create another empty database, for a fixture that may be set up more than once."""
+    """Create another empty database, for a fixture that may be set up more than once.
+
+    It is closed with the fixture or test that requests it.
+    """
     if kind == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
         address = create_database(server, f"fresh_{next(_numbers)}")
-        return Database(on_server.create_postgresql_engines(address), max_attempts=tries)
-    path = request.getfixturevalue("tmp_path_factory").mktemp("fresh") / "meshfleet.sqlite"
-    shutil.copy(request.getfixturevalue("sqlite_template"), path)
-    return open_sqlite(path, tries=tries)
+        database = Database(on_server.create_postgresql_engines(address), max_attempts=tries)
+    else:
+        path = request.getfixturevalue("tmp_path_factory").mktemp("fresh") / "meshfleet.sqlite"
+        shutil.copy(request.getfixturevalue("sqlite_template"), path)
+        database = open_sqlite(path, tries=tries)
+    request.addfinalizer(database.close)
+    return database
 
 
 def open_sqlite(path: Path, *, tries: int = MAX_ATTEMPTS) -> Database:

@@ -25,7 +25,7 @@ SLOW_MODULES: Final = frozenset(
 """Modules that start programs, a broker or a service. Test files that import one, even indirectly, are
 excluded."""
 
-SLOW_FIXTURES: Final = frozenset({"postgresql_server", "stage"})
+SLOW_FIXTURES: Final = frozenset({"mosquitto", "postgresql_server", "stage"})
 """Fixtures that start such programs, for tests that import none of these modules."""
 
 

@@ -106,7 +106,5 @@ def _docstrings_in(
 
 
 def _is_property(function: Function) -> bool:
-    return any(
-        ast.unparse(decorator).rpartition(".")[2] in PROPERTY_DECORATORS
-        for decorator in function.decorator_list
-    )
+    names = (getattr(each, "attr", getattr(each, "id", "")) for each in function.decorator_list)
+    return not PROPERTY_DECORATORS.isdisjoint(names)

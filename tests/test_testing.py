@@ -12,7 +12,6 @@ import threading
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 from rich.pretty import pretty_repr
 
@@ -26,8 +25,9 @@ from meshfleet.protocol.codes import Kind, Status
 from meshfleet.protocol.ids import Mac, Version
 from meshfleet.testing import EmulatedGateway, RunningFleet, emulated_gateway, running_fleet
 from meshfleet.testing.background import BackgroundContext
+from tests.cli.programs import open_client
 from tests.eventually import eventually
-from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto, free_port
+from tests.servers import Mosquitto, free_port
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 LONG = 30.0
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
 
 
 def is_listening(url: str) -> bool:
@@ -209,10 +204,8 @@ def test_all_devices_of_a_fleet_respond_at_once() -> None:
 
 
 def list_connected(running: RunningFleet) -> dict[str, bool]:
-    with httpx.Client(base_url=running.url, verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as http:
-        login = {"username": running.user, "password": running.password}
-        token = http.post("/api/v1/auth/login", json=login).json()["authToken"]
-        body = http.get("/api/v1/gateways", headers={"Authorization": f"Bearer {token}"}).json()
+    with open_client(running.url, running.password, running.user) as http:
+        body = http.get("/api/v1/gateways").json()
     return {each["mac"]: each["connected"] for each in body["items"]}
 
 

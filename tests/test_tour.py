@@ -10,11 +10,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import httpx
 import pytest
 
-from meshfleet.rest.paths import LOGIN_PATH
-from tests.cli.programs import TEST_TIMEOUT, Program
+from tests.cli.programs import TEST_TIMEOUT, Program, open_client
 from tests.cli.relay import Relay
 from tests.cli.shell import CLEAN_ENVIRONMENT
 from tests.eventually import eventually
@@ -54,12 +52,8 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoService]:
 
 def _wait_until_ready(url: str) -> None:
     """Wait until the device that the tour uses is connected."""
-    login = httpx.post(
-        url + LOGIN_PATH, json={"username": "admin", "password": PASSWORD}, timeout=TEST_TIMEOUT
-    )
-    bearer = {"Authorization": f"Bearer {login.json()['authToken']}"}
-    with httpx.Client(headers=bearer, timeout=TEST_TIMEOUT) as client:
-        device = f"{url}/api/v1/devices/bmac-ca5bda1a0004"
+    with open_client(url, PASSWORD) as client:
+        device = "/api/v1/devices/bmac-ca5bda1a0004"
         eventually(
             lambda: client.get(device).json()["connectivity"]["connected"], "the connection of the device"
         )

@@ -7,14 +7,17 @@ import gc
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import anyio._backends._asyncio
 import click
+import httpcore
+import uvicorn.lifespan.off
 import uvloop
 
 from meshfleet.cli import demo_service, main
 from meshfleet.db import open_database
 from meshfleet.service import api, app
 
-__all__ = ["app", "demo_service", "encodings", "uvloop"]
+__all__ = ["anyio", "app", "demo_service", "encodings", "httpcore", "uvicorn", "uvloop"]
 
 _context = click.Context(main)
 for _name in main.list_commands(_context):

@@ -18,16 +18,20 @@ from queue import Empty, Queue
 from tempfile import mkdtemp
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
+import httpx
 from click.testing import CliRunner
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion
 
 from meshfleet.cli import main
+from meshfleet.rest.paths import LOGIN_PATH
 from tests.cli.forked_process import PIPE_SIZE, ForkedProcess
 from tests.eventually import eventually
 from tests.program_logs import register_log
+from tests.servers import NO_TRUSTED_AUTHORITIES
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping, Sequence
     from signal import Signals
 
@@ -52,6 +56,20 @@ def run_command(*arguments: str, stdin: str = "", **variables: str) -> Result:
     return CliRunner().invoke(
         main, arguments, input=stdin, env={**dict.fromkeys(_VARIABLES), **variables}, prog_name="meshfleet"
     )
+
+
+def log_in(
+    url: str, password: str | None, user: str = "admin", *, trusting: ssl.SSLContext = NO_TRUSTED_AUTHORITIES
+) -> httpx.Response:
+    """Log in to a service, without TLS unless a context is given."""
+    credentials = {"username": user, "password": password}
+    return httpx.post(url + LOGIN_PATH, json=credentials, verify=trusting, timeout=TEST_TIMEOUT)
+
+
+def open_client(url: str, password: str, user: str = "admin") -> httpx.Client:
+    """Log in to a service without TLS, and create a client that sends the token."""
+    headers = {"Authorization": f"Bearer {log_in(url, password, user).json()['authToken']}"}
+    return httpx.Client(base_url=url, headers=headers, verify=NO_TRUSTED_AUTHORITIES, timeout=TEST_TIMEOUT)
 
 
 def broker_url(broker: Mosquitto, *, user: str = "", scheme: str = "mqtt") -> str:

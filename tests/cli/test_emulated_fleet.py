@@ -31,11 +31,6 @@ if TYPE_CHECKING:
 MAC = Mac("d0cf5e000001")
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 # --- End ---
 
 

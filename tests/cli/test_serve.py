@@ -15,9 +15,10 @@ import trustme
 
 from meshfleet.rest.paths import LOGIN_PATH
 from meshfleet.settings import SETTINGS, load_settings
-from tests.cli.programs import TEST_TIMEOUT, Program, run_command
+from tests.cli.programs import TEST_TIMEOUT, Program, log_in, run_command
 from tests.eventually import eventually
 from tests.row_tables import each_row
+from tests.servers import NO_TRUSTED_AUTHORITIES
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,12 +40,6 @@ def serve(folder: Path, *arguments: str, umask: str = "", **variables: str) -> P
 def read_start_message(program: Program) -> StartMessage:
     message: dict[str, Any] = json.loads(program.read_line())
     return StartMessage(message["url"], message["adminPassword"])
-
-
-def log_in(url: str, password: str | None) -> httpx.Response:
-    return httpx.post(
-        url + LOGIN_PATH, json={"username": "admin", "password": password}, timeout=TEST_TIMEOUT
-    )
 
 
 # --- Start ---
@@ -168,7 +163,10 @@ def test_the_openapi_document_is_printed_without_a_service() -> None:
 
 @pytest.mark.parametrize("sig", [SIGINT, SIGTERM])
 def test_a_signal_stops_the_service_with_a_connected_client(sig: Signals, tmp_path: Path) -> None:
-    with serve(tmp_path) as program, httpx.Client(timeout=TEST_TIMEOUT) as client:
+    with (
+        serve(tmp_path) as program,
+        httpx.Client(verify=NO_TRUSTED_AUTHORITIES, timeout=TEST_TIMEOUT) as client,
+    ):
         client.get(f"{read_start_message(program).url}/healthz")
         code, _, errors = program.wait_for_exit(sig)
     assert (code, errors) == (0, "")
@@ -244,7 +242,6 @@ def test_a_password_can_be_reset_while_the_service_runs(tmp_path: Path) -> None:
         assert log_in(url, lost).status_code == 401
         assert log_in(url, json.loads(reset.stdout)["password"]).status_code == 200
         bearer = {"Authorization": f"Bearer {token}"}
-        with httpx.Client(
-            headers=bearer, timeout=TEST_TIMEOUT
-        ) as client:  # the session ends within about a second
+        # The session ends within about a second.
+        with httpx.Client(headers=bearer, verify=NO_TRUSTED_AUTHORITIES, timeout=TEST_TIMEOUT) as client:
             eventually(lambda: client.get(f"{url}/api/v1/users").status_code == 401, "that the session ends")

@@ -29,11 +29,6 @@ class DatabaseLocation(NamedTuple):
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def database_location(request: pytest.FixtureRequest, database_kind: str) -> DatabaseLocation:
     """Return the location of an empty database without tables."""
     location: DatabaseLocation = request.getfixturevalue(f"{database_kind}_location")

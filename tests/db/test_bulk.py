@@ -143,7 +143,6 @@ def test_every_table_can_be_filled_on_postgresql(postgresql_database: Database) 
             fill(connection, table)
 
     postgresql_database.write_now(fill_all)
-    postgresql_database.close()
 
 
 # --- Existing rows ---

@@ -41,7 +41,6 @@ def test_a_full_disk_of_sqlite_is_classified(sqlite_database: Database) -> None:
         connection.exec_driver_sql("CREATE TABLE more AS SELECT randomblob(100000) AS data")
 
     assert _fail_and_classify(sqlite_database, fill) is ReadinessCode.DISK_FULL
-    sqlite_database.close()
 
 
 @pytest.mark.rule("rest-160")
@@ -56,7 +55,6 @@ def test_a_lock_of_another_program_on_sqlite_is_classified(sqlite_database: Data
         is ReadinessCode.DATABASE_LOCKED
     )
     other.close()
-    sqlite_database.close()
 
 
 @pytest.mark.rule("rest-160")
@@ -74,7 +72,6 @@ def test_error_codes_of_postgresql_are_classified(postgresql_database: Database)
 
     codes = [_fail_and_classify(postgresql_database, work) for work in (raise_full, wait_for_lock)]
     assert codes == [ReadinessCode.DISK_FULL, ReadinessCode.DATABASE_LOCKED]
-    postgresql_database.close()
 
 
 @pytest.mark.rule("rest-160")

@@ -16,7 +16,7 @@ from tests.db.test_database import PATIENCE, add, texts
 from tests.eventually import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from sqlalchemy import Connection
 
     from meshfleet.db import Database
 
@@ -28,9 +28,8 @@ _KILL = (
 
 
 @pytest.fixture
-def database(postgresql_database: Database) -> Iterator[Database]:
-    yield postgresql_database
-    postgresql_database.close()
+def database(postgresql_database: Database) -> Database:
+    return postgresql_database
 
 
 def scalar(connection: Connection, query: str) -> object:

@@ -40,9 +40,8 @@ _PRIVATE = "private value"
 
 
 @pytest.fixture
-def database(postgresql_database: Database) -> Iterator[Database]:
-    yield postgresql_database
-    postgresql_database.close()
+def database(postgresql_database: Database) -> Database:
+    return postgresql_database
 
 
 def refuse_to_open(address: str, folder: Path) -> FleetError:

@@ -30,11 +30,12 @@ from meshfleet.mqtt.client import BrokerAddress, ExponentialBackoff, MqttOptions
 from meshfleet.protocol.codes import Kind
 from meshfleet.protocol.ids import Mac, to_device_id
 from meshfleet.protocol.times import format_millis
-from tests.cli.programs import TEST_TIMEOUT
+from tests.cli.programs import TEST_TIMEOUT, open_client
 from tests.emulator.simulation.sites import place_device
 from tests.eventually import eventually_async
 from tests.mqtt.client.proxy import Proxy
 from tests.scenarios.service_process import PASSWORD
+from tests.servers import NO_TRUSTED_AUTHORITIES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -100,7 +101,7 @@ class BufferingSite:
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
             self.network = await stack.enter_async_context(Proxy(self._service.mqtt["mqtt"]))
-            self._http = await stack.enter_async_context(httpx.AsyncClient())
+            self._http = await stack.enter_async_context(httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES))
             self._stack = stack.pop_all()
         return self
 
@@ -240,10 +241,7 @@ class SampleReader:
     """Client that reads stored samples in a thread, so that the simulation continues."""
 
     def __init__(self, service: ServiceProcess) -> None:
-        self._client = httpx.Client(base_url=service.url, timeout=TEST_TIMEOUT)
-        login = {"username": "admin", "password": PASSWORD}
-        token = self._client.post("/api/v1/auth/login", json=login).json()["authToken"]
-        self._client.headers["Authorization"] = f"Bearer {token}"
+        self._client = open_client(service.url, PASSWORD)
 
     def close(self) -> None:
         """Close the connections."""

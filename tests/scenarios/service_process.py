@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from meshfleet.mqtt.codec.packets import Connack, Suback, Subscribe
-from meshfleet.rest.paths import LOGIN_PATH
-from tests.cli.programs import TEST_TIMEOUT, Program
+from tests.cli.programs import TEST_TIMEOUT, Program, log_in
 from tests.databases import sqlite_template_file
 from tests.mqtt.broker.raw_client import RawClient
 from tests.servers import NO_TRUSTED_AUTHORITIES, ServerAddress, free_port
@@ -98,15 +97,21 @@ class ServiceProcess:
     def call(self, method: str, path: str, body: object = None, **headers: str) -> Any:
         """Call the REST API as admin. Log in after each start, and when the token has expired."""
         with httpx.Client(base_url=self.url, verify=self._trusting, timeout=TEST_TIMEOUT) as client:
-            self._token = self._token or _log_in(client)
+            self._token = self._token or self._log_in()
             request = client.build_request(method, path, json=body, headers=headers)
             response = client.send(request, auth=self._bearer)
             if response.status_code == 401:
-                self._token = _log_in(client)
+                self._token = self._log_in()
                 response = client.send(request, auth=self._bearer)
         assert response.is_success, response.text
         is_json = response.headers.get("Content-Type", "").startswith("application/json")
         return response.json() if is_json else response.text
+
+    def _log_in(self) -> str:
+        login = log_in(self.url, PASSWORD, trusting=self._trusting)
+        assert login.status_code == 200, login.text
+        token: str = login.json()["authToken"]
+        return token
 
     def _bearer(self, request: httpx.Request) -> httpx.Request:
         request.headers["Authorization"] = f"Bearer {self._token}"
@@ -164,13 +169,6 @@ class ServiceProcess:
         """Close all connections that were opened here."""
         while self._clients:
             await self._clients.pop().close()
-
-
-def _log_in(client: httpx.Client) -> str:
-    login = client.post(LOGIN_PATH, json={"username": "admin", "password": PASSWORD})
-    assert login.status_code == 200, login.text
-    token: str = login.json()["authToken"]
-    return token
 
 
 def loopback_options(*listeners: str) -> list[str]:

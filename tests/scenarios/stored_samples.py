@@ -5,21 +5,18 @@ from __future__ import annotations
 import csv
 import io
 import json
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import httpx
-
 from meshfleet.protocol.ids import Mac, to_device_id
-from meshfleet.rest.paths import LOGIN_PATH
-from tests.cli.programs import TEST_TIMEOUT
+from tests.cli.programs import open_client
 from tests.eventually import eventually
 from tests.scenarios.report_source import ExpectedSample, to_json
 from tests.scenarios.service_process import PASSWORD
-from tests.servers import NO_TRUSTED_AUTHORITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
+
+    import httpx
 
     from tests.scenarios.report_source import ReportSource
     from tests.scenarios.service_process import ServiceProcess
@@ -30,7 +27,7 @@ def check_stored_samples(service: ServiceProcess, sources: Iterable[ReportSource
 
     Reports that another broker acknowledged may still be on their way: they are waited for.
     """
-    with _open_client(service) as client:
+    with open_client(service.url, PASSWORD) as client:
         for source in sources:
             assert source.unacknowledged == 0
             for device, expected in source.expected.items():
@@ -41,7 +38,7 @@ def check_stored_samples(service: ServiceProcess, sources: Iterable[ReportSource
 
 def count_samples(service: ServiceProcess, device: str) -> int:
     """Count the stored samples of a device."""
-    with _open_client(service) as client:
+    with open_client(service.url, PASSWORD) as client:
         return len(_load_csv(client, Mac(device)))
 
 
@@ -55,15 +52,6 @@ def _compare(stored: list[ExpectedSample], expected: set[ExpectedSample]) -> Non
 def _describe_missing(stored: list[ExpectedSample], expected: set[ExpectedSample]) -> str:
     missing, unexpected = sorted(expected.difference(stored)), sorted(set(stored) - expected)
     return f"{len(missing)} of {len(expected)} are missing: {missing[:3]}; unexpected: {unexpected[:3]}"
-
-
-@contextmanager
-def _open_client(service: ServiceProcess) -> Iterator[httpx.Client]:
-    """Open a client that is logged in as admin."""
-    with httpx.Client(base_url=service.url, verify=NO_TRUSTED_AUTHORITIES, timeout=TEST_TIMEOUT) as client:
-        login = client.post(LOGIN_PATH, json={"username": "admin", "password": PASSWORD})
-        client.headers["Authorization"] = f"Bearer {login.json()['authToken']}"
-        yield client
 
 
 def _wait_for_samples(

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 
 from meshfleet.mqtt.codec.packets import Puback, Publish
-from tests.databases import create_database
 from tests.scenarios.attackers import Attacker, build_attacks
 from tests.scenarios.report_load import ReportLoad
-from tests.scenarios.service_process import ServiceProcess, loopback_options
 from tests.scenarios.stored_samples import check_stored_samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from tests.scenarios.service_process import ServiceProcess
 
 pytestmark = pytest.mark.anyio
 
@@ -29,18 +25,6 @@ MAX_GROWTH = 300.0
 
 ROUNDS = {"large": 120}
 """Rounds of an attack by each of two clients, if not three: enough to exceed the limit."""
-
-_numbers = count(1)
-
-
-@pytest.fixture
-def service(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> Iterator[ServiceProcess]:
-    options = loopback_options("--mqtt")
-    if database_kind == "postgresql":
-        server: str = request.getfixturevalue("postgresql_server")
-        options += ["--database", create_database(server, f"hostile_{next(_numbers)}")]
-    with ServiceProcess(tmp_path, *options) as running:
-        yield running
 
 
 @pytest.mark.rule("report-29", "report-30", "broker-3")

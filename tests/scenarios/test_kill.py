@@ -22,14 +22,12 @@ from meshfleet.mqtt.codec.packets import (
     Unsubscribe,
 )
 from meshfleet.rest.accounts import Role
-from tests.databases import create_database
-from tests.scenarios.service_process import ServiceProcess, loopback_options
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from tests.mqtt.broker.raw_client import RawClient
+    from tests.scenarios.service_process import ServiceProcess
     from tests.service.embedded_broker.mqtt_accounts import Credentials
 
 pytestmark = pytest.mark.anyio
@@ -37,20 +35,12 @@ pytestmark = pytest.mark.anyio
 G, D = "02005e000001", "02005e0000aa"
 REPORTS = "mt/gateway/+/device/#"
 KILLS = 4
-_numbers = count(1)
 
 
 @pytest.fixture
-async def service(
-    request: pytest.FixtureRequest, database_kind: str, tmp_path: Path
-) -> AsyncIterator[ServiceProcess]:
-    options = loopback_options("--mqtt")
-    if database_kind == "postgresql":
-        server: str = request.getfixturevalue("postgresql_server")
-        options += ["--database", create_database(server, f"killed_{next(_numbers)}")]
-    with ServiceProcess(tmp_path, *options) as running:
-        yield running
-        await running.disconnect_all()
+async def service(service: ServiceProcess) -> AsyncIterator[ServiceProcess]:
+    yield service
+    await service.disconnect_all()
 
 
 def report(gateway: str = G, kind: str = "measurement/8100") -> str:

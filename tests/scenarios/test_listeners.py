@@ -9,13 +9,11 @@ import socket
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from meshfleet.mqtt.codec.packets import Connack, Puback, Publish, Will
 from meshfleet.rest.accounts import Role
-from meshfleet.rest.paths import LOGIN_PATH
-from tests.cli.programs import TEST_TIMEOUT, Program
+from tests.cli.programs import Program, open_client
 from tests.eventually import eventually, eventually_async
 from tests.scenarios.service_process import PASSWORD, ServiceProcess, loopback_options
 
@@ -71,14 +69,8 @@ async def test_a_claim_returns_the_real_port_and_the_host_of_the_request(
 def test_mqtt_can_be_turned_off(tmp_path: Path) -> None:
     with ServiceProcess(tmp_path, "--mqtt", "off") as service:
         assert service.mqtt == {}
-        login = {"username": "admin", "password": PASSWORD}
-        token = httpx.post(service.url + LOGIN_PATH, json=login, timeout=TEST_TIMEOUT).json()["authToken"]
-        response = httpx.post(
-            service.url + GATEWAYS,
-            json={"mac": "02005e300001"},
-            headers={"Authorization": f"Bearer {token}"},
-            timeout=TEST_TIMEOUT,
-        )
+        with open_client(service.url, PASSWORD) as client:
+            response = client.post(GATEWAYS, json={"mac": "02005e300001"})
         assert (response.status_code, response.json()["code"]) == (409, "no-broker")
         assert service.call("GET", GATEWAYS)["items"] == []
         assert service.stop() == (0, "")

@@ -8,6 +8,7 @@ import select
 import ssl
 import subprocess
 import sys
+from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from signal import SIGTERM
@@ -93,21 +94,21 @@ def test_clients_of_other_implementations_communicate_through_the_broker(
         implementation for implementation in IMPLEMENTATIONS if scheme in implementation.schemes
     ]
     operator_account = running.add_user(f"operator-{scheme}", Role.OPERATOR)
-    gateways = [
-        (implementation, running.claim(f"02005e10{next(_numbers):04x}")) for implementation in implementations
-    ]
-    for operator_type in implementations:
-        with operator_type(broker, operator_account) as operator:
-            operator.subscribe("mt/gateway/+/device/#")
-            for gateway_type, claimed in gateways:
-                with gateway_type(broker, claimed) as gateway:
-                    _exchange_messages(gateway, operator, claimed.user)
+    with ExitStack() as stack:
+        gateways: dict[str, MqttClient] = {}
+        for gateway_type in implementations:
+            claimed = running.claim(f"02005e10{next(_numbers):04x}")
+            gateway = gateways[claimed.user] = stack.enter_context(gateway_type(broker, claimed))
+            # The service itself sends requests to the gateway, too.
+            gateway.subscribe(f"mt/gateway/{claimed.user}/request/{D}/#")
+        for operator_type in implementations:
+            with operator_type(broker, operator_account) as operator:
+                operator.subscribe("mt/gateway/+/device/#")
+                for mac, gateway in gateways.items():
+                    _exchange_messages(gateway, operator, mac)
 
 
 def _exchange_messages(gateway: MqttClient, operator: MqttClient, mac: str) -> None:
-    gateway.subscribe(
-        f"mt/gateway/{mac}/request/{D}/#"
-    )  # the service itself sends requests to the gateway, too
     for payload in (bytes(range(256)), b"x" * 100_000):
         request = Message(f"mt/gateway/{mac}/request/{D}/write/8000", payload, 1, retain=False)
         operator.publish(request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,30 +10,14 @@ import pytest
 from meshfleet.mqtt.codec.packets import Puback, Publish
 from meshfleet.protocol.ids import Mac, to_device_id
 from meshfleet.protocol.times import format_millis
-from tests.databases import create_database
-from tests.scenarios.service_process import ServiceProcess, loopback_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
     from tests.mqtt.broker.raw_client import RawClient
+    from tests.scenarios.service_process import ServiceProcess
 
 pytestmark = pytest.mark.anyio
 
 GATEWAY, DEVICE = "02005e000001", Mac("c0ffee0000a1")
-
-_numbers = count(1)
-
-
-@pytest.fixture
-def service(request: pytest.FixtureRequest, database_kind: str, tmp_path: Path) -> Iterator[ServiceProcess]:
-    options = loopback_options("--mqtt")
-    if database_kind == "postgresql":
-        server: str = request.getfixturevalue("postgresql_server")
-        options += ["--database", create_database(server, f"stop_{next(_numbers)}")]
-    with ServiceProcess(tmp_path, *options) as running:
-        yield running
 
 
 async def report(gateway: RawClient, number: int, *, seconds_ago: int) -> str:

@@ -25,6 +25,7 @@ from meshfleet.protocol.firmware_image import build_package
 from meshfleet.protocol.ids import Mac, ModelNumber, Version, to_device_id
 from tests.cli.programs import TEST_TIMEOUT
 from tests.eventually import eventually_async
+from tests.servers import NO_TRUSTED_AUTHORITIES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -77,7 +78,7 @@ class UpdateSite:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the gateways while a block lasts."""
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES) as http:
             fleet = EmulatedFleet(self._pace, http=http, options=_RECONNECT_OPTIONS)
             for mac, gateway in self._gateways.items():
                 listener = self._service.mqtt["mqtt"]

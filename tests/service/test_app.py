@@ -19,13 +19,12 @@ import psycopg
 import pytest
 
 from meshfleet.db import open_database
-from meshfleet.rest.paths import LOGIN_PATH
 from meshfleet.service.accounts import user_store
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.secret_store import load_or_create_secret
-from tests.cli.programs import TEST_TIMEOUT, Program, run_command
+from tests.cli.programs import TEST_TIMEOUT, Program, log_in, run_command
 from tests.eventually import eventually
-from tests.servers import free_port, postgresql
+from tests.servers import NO_TRUSTED_AUTHORITIES, free_port, postgresql
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,11 +71,6 @@ def read_startup_info(program: Program) -> dict[str, Any]:
     return info
 
 
-def log_in(url: str, password: str | None) -> int:
-    body = {"username": "admin", "password": password}
-    return httpx.post(url + LOGIN_PATH, json=body, timeout=TEST_TIMEOUT).status_code
-
-
 def wait_until(address: str, query: str, expected: int) -> None:
     """Wait until a query returns this number."""
     with psycopg.connect(address, autocommit=True) as server:
@@ -92,7 +86,7 @@ def test_only_one_of_two_concurrent_starts_reports_the_admin_password(address: s
         infos = [read_startup_info(one), read_startup_info(other)]
         passwords = [each["adminPassword"] for each in infos if each["adminPassword"] is not None]
         assert len(passwords) == 1
-        assert [log_in(each["url"], passwords[0]) for each in infos] == [200, 200]
+        assert [log_in(each["url"], passwords[0]).status_code for each in infos] == [200, 200]
         assert one.wait_for_exit(SIGTERM)[::2] == other.wait_for_exit(SIGTERM)[::2] == (0, "")
 
 
@@ -199,7 +193,7 @@ def test_a_service_that_waits_for_another_migration_reports_starting_and_can_be_
         other.execute("SELECT pg_advisory_xact_lock(%s)", (0x6D657368,))
         wait_until(address, _COUNT_LOCK_REQUESTS, 1)
         responses = [
-            httpx.get(f"http://127.0.0.1:{port}{path}", timeout=TEST_TIMEOUT)
+            httpx.get(f"http://127.0.0.1:{port}{path}", verify=NO_TRUSTED_AUTHORITIES, timeout=TEST_TIMEOUT)
             for path in ("/readyz", "/healthz", "/api/v1/devices")
         ]
         release = threading.Timer(10, other.rollback)  # so that a failing test ends, too
@@ -226,7 +220,7 @@ def test_a_service_without_free_file_descriptors_is_not_ready(tmp_path: Path) ->
     with Program(*arguments, before="ulimit -n 96") as program:
         url = read_startup_info(program)["url"]
         parsed_url = urlsplit(url)
-        with httpx.Client(base_url=url, timeout=TEST_TIMEOUT) as client:
+        with httpx.Client(base_url=url, verify=NO_TRUSTED_AUTHORITIES, timeout=TEST_TIMEOUT) as client:
             _wait_for_codes(client, [])
             with ExitStack() as stack:
                 for _ in range(96):
@@ -255,17 +249,18 @@ def test_a_crash_of_the_database_server_causes_only_temporary_503_responses(tmp_
         _wait_for_server(server)
         with serve(tmp_path, server, MESHFLEET_ADMIN_PASSWORD="correct-horse") as program:  # noqa: S106 # a password of this test
             url = read_startup_info(program)["url"]
-            assert log_in(url, "correct-horse") == 200
+            assert log_in(url, "correct-horse").status_code == 200
             _crash_server(server)
             statuses: set[int] = set()
 
             def is_back() -> bool:
-                statuses.add(log_in(url, "correct-horse"))
+                statuses.add(log_in(url, "correct-horse").status_code)
                 return 200 in statuses
 
             eventually(is_back, "the server answers again")
             assert statuses <= {200, 503}
-            assert httpx.get(f"{url}/readyz", timeout=TEST_TIMEOUT).status_code == 200
+            ready = httpx.get(f"{url}/readyz", verify=NO_TRUSTED_AUTHORITIES, timeout=TEST_TIMEOUT)
+            assert ready.status_code == 200
             code, _, errors = program.wait_for_exit(SIGTERM)
     assert code == 0
     assert "correct-horse" not in errors

@@ -36,7 +36,6 @@ async def test_a_broker_that_cannot_commit_is_reported(sqlite_database: Database
         assert readiness.list_problems() == [error.readiness_problem]
         assert (await viewer.expect(Connack)).code == ConnectReturnCode.ACCEPTED
         assert readiness.list_problems() == []
-    sqlite_database.close()
 
 
 @pytest.mark.rule("rest-160")
@@ -63,4 +62,3 @@ async def test_concurrent_probes_are_all_answered(sqlite_database: Database) -> 
 
     results = await asyncio.gather(*(probe() for _ in range(20)))
     assert results == [[()] * 20] * 20
-    sqlite_database.close()

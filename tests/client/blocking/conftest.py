@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.client.rest.conftest import anyio_backend, service
+from tests.client.rest.conftest import service
 
-__all__ = ["anyio_backend", "service"]
+__all__ = ["service"]

@@ -14,12 +14,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio only: the MQTT client has tests on both loops."""
-    return "asyncio"
-
-
 @pytest.fixture(params=["mosquitto", "embedded"])
 async def broker(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[str]:
     """URL of a broker that accepts every client."""

@@ -229,4 +229,3 @@ async def test_a_client_without_read_access_gets_an_error(sqlite_database: Datab
         viewer = f"mqtt://viewer:correct@127.0.0.1:{broker.port}"
         async with gateway_on(f"mqtt://127.0.0.1:{broker.port}", password="correct"), Mesh(viewer) as mesh:  # noqa: S106
             assert len(await collect_reports(mesh.reports(gateway=GATEWAY), 3)) == 3
-    sqlite_database.close()

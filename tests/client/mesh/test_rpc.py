@@ -269,7 +269,6 @@ async def embedded_broker(sqlite_database: Database) -> AsyncIterator[RunningBro
     """Run the embedded broker with accounts of all roles."""
     async with RunningBroker(sqlite_database) as running:
         yield running
-    sqlite_database.close()
 
 
 def url_of(embedded_broker: RunningBroker, user: str, password: str = "correct") -> str:  # noqa: S107 # the password of every account

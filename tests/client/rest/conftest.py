@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio only: httpx supports every loop."""
-    return "asyncio"
-
-
 @pytest.fixture(scope="package")
 def service(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveService]:
     """Run a service that accepts reports. Tests create their own devices, users and labels."""

@@ -27,7 +27,6 @@ def sqlite_harness(sqlite_database: Database, tmp_path: Path) -> Iterator[StoreH
     """Create an empty store on SQLite, which has segment files."""
     with StoreHarness(sqlite_database, tmp_path) as harness:
         yield harness
-    sqlite_database.close()
 
 
 @pytest.fixture
@@ -35,4 +34,3 @@ def postgresql_harness(postgresql_database: Database, tmp_path: Path) -> Iterato
     """Create an empty store on PostgreSQL, which has partitions."""
     with StoreHarness(postgresql_database, tmp_path) as harness:
         yield harness
-    postgresql_database.close()

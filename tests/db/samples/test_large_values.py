@@ -12,11 +12,6 @@ from tests.db.samples.store_harness import DEVICE, NOON, StoreHarness, build_row
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def test_a_memtable_with_many_bytes_is_flushed_however_few_samples_it_has(
     sqlite_harness: StoreHarness,
 ) -> None:

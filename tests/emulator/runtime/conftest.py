@@ -1,4 +1,4 @@
-"""Fixtures: a broker for each module, an HTTP client, and a server with a firmware image."""
+"""Fixtures: a mosquitto broker for each module, an HTTP client, and a server of a firmware image."""
 
 from __future__ import annotations
 
@@ -10,23 +10,20 @@ import pytest
 from tests.emulator.runtime.firmware_service import PACKAGE
 from tests.emulator.runtime.http_server import ScriptedHttpServer, build_response
 from tests.mqtt.client.proxy import to_address
-from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
 
     from meshfleet.mqtt.client import BrokerAddress
-
-
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
+    from tests.servers import Mosquitto
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mosquitto]:
-    settings = ("set_tcp_nodelay true", "max_queued_messages 0")
-    with Mosquitto(tmp_path_factory.mktemp("mosquitto"), *settings) as mosquitto:
+    from tests.servers import Mosquitto  # noqa: PLC0415 # else all tests here count as slow (tests/fast_suite.py)
+
+    directory = tmp_path_factory.mktemp("mosquitto")
+    with Mosquitto(directory, "set_tcp_nodelay true", "max_queued_messages 0") as mosquitto:
         yield mosquitto
 
 
@@ -37,6 +34,8 @@ def mosquitto(broker: Mosquitto) -> BrokerAddress:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx.AsyncClient]:
+    from tests.servers import NO_TRUSTED_AUTHORITIES  # noqa: PLC0415 # as above
+
     async with httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as client:
         yield client
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from meshfleet.emulator.runtime.image_fetcher import GatewayImageFetcher, ImageFetchOptions
+from meshfleet.emulator.runtime.image_fetcher import ImageFetchOptions
 from meshfleet.mqtt.client import MqttClient, MqttOptions
 from meshfleet.mqtt.codec.packets import Publish
 from meshfleet.protocol.diagnostics import (
@@ -28,8 +28,6 @@ from tests.mqtt.client.proxy import unique_name
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from httpx import AsyncClient
-
     from meshfleet.mqtt.client import BrokerAddress
     from tests.mqtt.client.scripted_broker import Peer, ScriptedBroker
 
@@ -45,17 +43,6 @@ GATEWAY, DIGITS_ONLY_MAC = Mac("d0cf5e0000a1"), Mac("100000000001")
 LONG_TIMEOUT = ImageFetchOptions(idle_timeout=30)
 """Timeout that is reached only if something is broken."""
 SHORT_TIMEOUT = ImageFetchOptions(idle_timeout=0.3)
-
-
-def build_fetcher(
-    address: BrokerAddress,
-    http: AsyncClient,
-    gateway: Mac = GATEWAY,
-    *,
-    link: MqttClient | None = None,
-    options: ImageFetchOptions = LONG_TIMEOUT,
-) -> GatewayImageFetcher:
-    return GatewayImageFetcher(address, gateway, link=link, http=http, fetch_options=options)
 
 
 def build_answer(uri: str, **checks: Any) -> FirmwareAnswer:

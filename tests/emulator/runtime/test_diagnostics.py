@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from meshfleet.emulator.runtime.image_fetcher import ImageFetchOptions
+from meshfleet.emulator.runtime.image_fetcher import GatewayImageFetcher, ImageFetchOptions
 from meshfleet.errors.emulator import ImageUnavailable
 from meshfleet.mqtt.client import MqttClient
 from meshfleet.mqtt.codec.packets import Disconnect, Puback, Publish, Subscribe, Unsuback, Unsubscribe
@@ -28,7 +28,6 @@ from tests.emulator.runtime.firmware_service import (
     SHORT_TIMEOUT,
     accept_diagnostics,
     build_answer,
-    build_fetcher,
     diagnostics_tasks,
     receive_question,
     run_firmware_service,
@@ -40,6 +39,8 @@ from tests.selection import backend_for_loop
 from tests.servers import free_port
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     import httpx
 
     from meshfleet.mqtt.client import BrokerAddress
@@ -53,107 +54,120 @@ def anyio_backend(event_loop: str) -> tuple[str, dict[str, bool]]:
     return backend_for_loop(event_loop)
 
 
+@pytest.fixture
+async def scripted() -> AsyncIterator[ScriptedBroker]:
+    async with ScriptedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def fetcher(scripted: ScriptedBroker, http: httpx.AsyncClient) -> GatewayImageFetcher:
+    """Return a fetcher with a diagnostics connection of its own to the scripted broker."""
+    return GatewayImageFetcher(scripted.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT)
+
+
 @pytest.mark.rule("gateway-5", "topic-9")
 async def test_the_diagnostics_connection_is_separate_and_its_client_id_is_in_upper_case(
-    http: httpx.AsyncClient, web: ScriptedHttpServer
+    scripted: ScriptedBroker, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
-    async with ScriptedBroker() as broker:
-        address = replace(broker.address, user="me", password="")
-        fetch_task = asyncio.create_task(build_fetcher(address, http).fetch(QUESTION))
-        peer = await accept_diagnostics(broker)
-        message = await peer.expect(Publish)
-        question_id, question = decode_question(message.payload)
-        assert (message.topic, message.qos, message.retain) == (format_question_topic(GATEWAY), 1, False)
-        assert question == QUESTION
-        peer.acknowledge([message])
-        send_answer(peer, question_id, build_answer(f"{web.url}/image"))
-        assert await with_timeout(fetch_task) == IMAGE
-        connect: Any = peer.received[0]
-        assert (connect.client_id, connect.keep_alive, connect.clean) == ("D0CF5E0000A1", 15, True)
-        assert (connect.user, connect.password, connect.will) == ("me", b"", None)
-        assert [type(packet) for packet in peer.unread] == [Puback, Disconnect]
-        await eventually_async(lambda: peer.gone)
+    address = replace(scripted.address, user="me", password="")
+    fetch_task = asyncio.create_task(
+        GatewayImageFetcher(address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT).fetch(
+            QUESTION
+        )
+    )
+    peer = await accept_diagnostics(scripted)
+    message = await peer.expect(Publish)
+    question_id, question = decode_question(message.payload)
+    assert (message.topic, message.qos, message.retain) == (format_question_topic(GATEWAY), 1, False)
+    assert question == QUESTION
+    peer.acknowledge([message])
+    send_answer(peer, question_id, build_answer(f"{web.url}/image"))
+    assert await with_timeout(fetch_task) == IMAGE
+    connect: Any = peer.received[0]
+    assert (connect.client_id, connect.keep_alive, connect.clean) == ("D0CF5E0000A1", 15, True)
+    assert (connect.user, connect.password, connect.will) == ("me", b"", None)
+    assert [type(packet) for packet in peer.unread] == [Puback, Disconnect]
+    await eventually_async(lambda: peer.gone)
 
 
 async def test_questions_at_the_same_time_share_a_connection(
-    http: httpx.AsyncClient, web: ScriptedHttpServer
+    scripted: ScriptedBroker, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    async with ScriptedBroker() as broker:
-        fetcher = build_fetcher(broker.address, http)
-        first = asyncio.create_task(fetcher.fetch(QUESTION))
-        peer = await accept_diagnostics(broker)
-        first_id = await receive_question(peer)
-        second = asyncio.create_task(fetcher.fetch(OTHER_QUESTION))
-        second_id = await receive_question(peer)
-        send_answer(peer, second_id, None)
-        with pytest.raises(ImageUnavailable, match="no image of model 000F"):
-            await with_timeout(second)
-        assert not peer.finished
-        send_answer(peer, first_id, build_answer(f"{web.url}/image"))
-        assert await with_timeout(first) == IMAGE
-        await eventually_async(lambda: peer.gone)
-        assert len(broker.peers) == 1
+    first = asyncio.create_task(fetcher.fetch(QUESTION))
+    peer = await accept_diagnostics(scripted)
+    first_id = await receive_question(peer)
+    second = asyncio.create_task(fetcher.fetch(OTHER_QUESTION))
+    second_id = await receive_question(peer)
+    send_answer(peer, second_id, None)
+    with pytest.raises(ImageUnavailable, match="no image of model 000F"):
+        await with_timeout(second)
+    assert not peer.finished
+    send_answer(peer, first_id, build_answer(f"{web.url}/image"))
+    assert await with_timeout(first) == IMAGE
+    await eventually_async(lambda: peer.gone)
+    assert len(scripted.peers) == 1
 
 
 async def test_every_later_question_opens_a_connection_again(
-    http: httpx.AsyncClient, web: ScriptedHttpServer
+    scripted: ScriptedBroker, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    async with ScriptedBroker() as broker:
-        fetcher = build_fetcher(broker.address, http)
-        for _ in range(3):
-            fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
-            peer = await accept_diagnostics(broker)
-            send_answer(peer, await receive_question(peer), build_answer(f"{web.url}/image"))
-            assert await with_timeout(fetch_task) == IMAGE
-            assert peer.finished
+    for _ in range(3):
+        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+        peer = await accept_diagnostics(scripted)
+        send_answer(peer, await receive_question(peer), build_answer(f"{web.url}/image"))
+        assert await with_timeout(fetch_task) == IMAGE
+        assert peer.finished
 
 
 async def test_the_next_connection_waits_until_the_previous_one_is_closed(
-    http: httpx.AsyncClient, web: ScriptedHttpServer
+    scripted: ScriptedBroker, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    async with ScriptedBroker() as broker:
-        fetcher = build_fetcher(broker.address, http)
-        first = asyncio.create_task(fetcher.fetch(QUESTION))
-        peer = await accept_diagnostics(broker)
-        peer.lingers = True
-        send_answer(peer, await receive_question(peer), build_answer(f"{web.url}/image"))
-        await eventually_async(lambda: peer.finished)
-        second = asyncio.create_task(fetcher.fetch(QUESTION))
-        await eventually_async(lambda: len(diagnostics_tasks()) == 2)
-        assert await wait_until_stable(lambda: len(broker.peers)) == 1
-        peer.close()
-        assert await with_timeout(first) == IMAGE
-        next_peer = await accept_diagnostics(broker)
-        send_answer(next_peer, await receive_question(next_peer), build_answer(f"{web.url}/image"))
-        assert await with_timeout(second) == IMAGE
+    first = asyncio.create_task(fetcher.fetch(QUESTION))
+    peer = await accept_diagnostics(scripted)
+    peer.lingers = True
+    send_answer(peer, await receive_question(peer), build_answer(f"{web.url}/image"))
+    await eventually_async(lambda: peer.finished)
+    second = asyncio.create_task(fetcher.fetch(QUESTION))
+    await eventually_async(lambda: len(diagnostics_tasks()) == 2)
+    assert await wait_until_stable(lambda: len(scripted.peers)) == 1
+    peer.close()
+    assert await with_timeout(first) == IMAGE
+    next_peer = await accept_diagnostics(scripted)
+    send_answer(next_peer, await receive_question(next_peer), build_answer(f"{web.url}/image"))
+    assert await with_timeout(second) == IMAGE
 
 
-async def test_a_question_without_an_answer_is_sent_three_times(http: httpx.AsyncClient) -> None:
-    async with ScriptedBroker() as broker:
-        fetcher = build_fetcher(broker.address, http, options=ImageFetchOptions(idle_timeout=1))
-        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
-        peer = await accept_diagnostics(broker)
-        question_ids = [await receive_question(peer) for _ in range(3)]
-        with pytest.raises(
-            ImageUnavailable, match=r"of model 2011 in version 1\.2\.3-beta\.4: the service does not respond"
-        ):
-            await with_timeout(fetch_task)
-        assert len(set(question_ids)) == 1
-        assert isinstance(await peer.next(), Disconnect)
-        assert diagnostics_tasks() == []
+async def test_a_question_without_an_answer_is_sent_three_times(
+    scripted: ScriptedBroker, http: httpx.AsyncClient
+) -> None:
+    fetcher = GatewayImageFetcher(
+        scripted.address, GATEWAY, link=None, http=http, fetch_options=ImageFetchOptions(idle_timeout=1)
+    )
+    fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+    peer = await accept_diagnostics(scripted)
+    question_ids = [await receive_question(peer) for _ in range(3)]
+    with pytest.raises(
+        ImageUnavailable, match=r"of model 2011 in version 1\.2\.3-beta\.4: the service does not respond"
+    ):
+        await with_timeout(fetch_task)
+    assert len(set(question_ids)) == 1
+    assert isinstance(await peer.next(), Disconnect)
+    assert diagnostics_tasks() == []
 
 
 async def test_a_late_answer_to_an_earlier_attempt_is_accepted(
-    http: httpx.AsyncClient, web: ScriptedHttpServer
+    scripted: ScriptedBroker, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
-    async with ScriptedBroker() as broker:
-        fetcher = build_fetcher(broker.address, http, options=ImageFetchOptions(idle_timeout=1))
-        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
-        peer = await accept_diagnostics(broker)
-        first = await receive_question(peer)
-        await receive_question(peer)
-        send_answer(peer, first, build_answer(f"{web.url}/image"))
-        assert await with_timeout(fetch_task) == IMAGE
+    fetcher = GatewayImageFetcher(
+        scripted.address, GATEWAY, link=None, http=http, fetch_options=ImageFetchOptions(idle_timeout=1)
+    )
+    fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+    peer = await accept_diagnostics(scripted)
+    first = await receive_question(peer)
+    await receive_question(peer)
+    send_answer(peer, first, build_answer(f"{web.url}/image"))
+    assert await with_timeout(fetch_task) == IMAGE
 
 
 async def test_a_gateway_whose_mac_has_no_letters_uses_its_main_connection(
@@ -166,7 +180,9 @@ async def test_a_gateway_whose_mac_has_no_letters_uses_its_main_connection(
         ),
         MqttClient(mosquitto, DIGITS_ONLY_MAC, clean=True) as link,
     ):
-        fetcher = build_fetcher(mosquitto, http, DIGITS_ONLY_MAC, link=link)
+        fetcher = GatewayImageFetcher(
+            mosquitto, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
+        )
 
         async def pass_on_answers() -> None:
             async for batch in link:
@@ -183,11 +199,13 @@ async def test_a_gateway_whose_mac_has_no_letters_uses_its_main_connection(
 
 
 async def test_a_gateway_whose_mac_has_no_letters_unsubscribes_afterwards(
-    http: httpx.AsyncClient,
+    scripted: ScriptedBroker, http: httpx.AsyncClient
 ) -> None:
-    async with ScriptedBroker() as broker, MqttClient(broker.address, DIGITS_ONLY_MAC, clean=True) as link:
-        peer = await broker.accept()
-        fetcher = build_fetcher(broker.address, http, DIGITS_ONLY_MAC, link=link)
+    async with MqttClient(scripted.address, DIGITS_ONLY_MAC, clean=True) as link:
+        peer = await scripted.accept()
+        fetcher = GatewayImageFetcher(
+            scripted.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
+        )
         fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         subscribe = await peer.grant()
         assert subscribe.filters == ((format_answer_topic(DIGITS_ONLY_MAC), 1),)
@@ -199,71 +217,76 @@ async def test_a_gateway_whose_mac_has_no_letters_unsubscribes_afterwards(
         peer.send(Unsuback(unsubscribe.packet_id))
         with pytest.raises(ImageUnavailable):
             await with_timeout(fetch_task)
-        assert len(broker.peers) == 1
+        assert len(scripted.peers) == 1
         assert link.connection_error is None
 
 
-async def test_a_gateway_whose_mac_has_no_letters_needs_its_main_connection(http: httpx.AsyncClient) -> None:
-    async with ScriptedBroker() as broker:
-        with pytest.raises(ValueError, match="no letters"):
-            build_fetcher(broker.address, http, DIGITS_ONLY_MAC)
+async def test_a_gateway_whose_mac_has_no_letters_needs_its_main_connection(
+    scripted: ScriptedBroker, http: httpx.AsyncClient
+) -> None:
+    with pytest.raises(ValueError, match="no letters"):
+        GatewayImageFetcher(scripted.address, DIGITS_ONLY_MAC, link=None, http=http)
 
 
-async def test_a_closed_link_makes_the_image_unavailable(http: httpx.AsyncClient) -> None:
-    async with ScriptedBroker() as broker:
-        async with MqttClient(broker.address, DIGITS_ONLY_MAC, clean=True) as link:
-            fetcher = build_fetcher(broker.address, http, DIGITS_ONLY_MAC, link=link)
-        with pytest.raises(ImageUnavailable, match="closed"):
-            await with_timeout(fetcher.fetch(QUESTION))
-        assert diagnostics_tasks() == []
+async def test_a_closed_link_makes_the_image_unavailable(
+    scripted: ScriptedBroker, http: httpx.AsyncClient
+) -> None:
+    async with MqttClient(scripted.address, DIGITS_ONLY_MAC, clean=True) as link:
+        fetcher = GatewayImageFetcher(
+            scripted.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
+        )
+    with pytest.raises(ImageUnavailable, match="closed"):
+        await with_timeout(fetcher.fetch(QUESTION))
+    assert diagnostics_tasks() == []
 
 
 @pytest.mark.parametrize("phase", ["connecting", "subscribing", "asking", "waiting"])
-async def test_a_canceled_question_closes_the_connection(http: httpx.AsyncClient, phase: str) -> None:
-    async with ScriptedBroker() as broker:
-        fetcher = build_fetcher(broker.address, http, options=replace(LONG_TIMEOUT, idle_timeout=1))
-        if phase == "connecting":
-            broker.connack = None
-        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
-        peer = await broker.accept()
-        if phase == "subscribing":
-            await peer.expect(Subscribe)
-        elif phase != "connecting":
-            await peer.grant()
-            await (receive_question(peer) if phase == "waiting" else peer.expect(Publish))
-        fetch_task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await with_timeout(fetch_task)
-        assert diagnostics_tasks() == []
-        await eventually_async(lambda: peer.gone)
-        assert len(broker.peers) == 1
+async def test_a_canceled_question_closes_the_connection(
+    scripted: ScriptedBroker, http: httpx.AsyncClient, phase: str
+) -> None:
+    fetcher = GatewayImageFetcher(
+        scripted.address, GATEWAY, link=None, http=http, fetch_options=replace(LONG_TIMEOUT, idle_timeout=1)
+    )
+    if phase == "connecting":
+        scripted.connack = None
+    fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+    peer = await scripted.accept()
+    if phase == "subscribing":
+        await peer.expect(Subscribe)
+    elif phase != "connecting":
+        await peer.grant()
+        await (receive_question(peer) if phase == "waiting" else peer.expect(Publish))
+    fetch_task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await with_timeout(fetch_task)
+    assert diagnostics_tasks() == []
+    await eventually_async(lambda: peer.gone)
+    assert len(scripted.peers) == 1
 
 
 async def test_a_canceled_question_does_not_affect_others(
-    http: httpx.AsyncClient, web: ScriptedHttpServer
+    scripted: ScriptedBroker, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    async with ScriptedBroker() as broker:
-        fetcher = build_fetcher(broker.address, http)
-        first, second = (
-            asyncio.create_task(fetcher.fetch(question)) for question in (QUESTION, OTHER_QUESTION)
-        )
-        peer = await accept_diagnostics(broker)
-        question_ids = [await receive_question(peer), await receive_question(peer)]
-        first.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await with_timeout(first)
-        assert not peer.finished
-        for question_id in question_ids:
-            send_answer(peer, question_id, build_answer(f"{web.url}/image"))
-        assert await with_timeout(second) == IMAGE
+    first, second = (asyncio.create_task(fetcher.fetch(question)) for question in (QUESTION, OTHER_QUESTION))
+    peer = await accept_diagnostics(scripted)
+    question_ids = [await receive_question(peer), await receive_question(peer)]
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await with_timeout(first)
+    assert not peer.finished
+    for question_id in question_ids:
+        send_answer(peer, question_id, build_answer(f"{web.url}/image"))
+    assert await with_timeout(second) == IMAGE
 
 
 async def test_a_canceled_question_on_the_main_connection_is_unsubscribed(
-    http: httpx.AsyncClient,
+    scripted: ScriptedBroker, http: httpx.AsyncClient
 ) -> None:
-    async with ScriptedBroker() as broker, MqttClient(broker.address, DIGITS_ONLY_MAC, clean=True) as link:
-        peer = await broker.accept()
-        fetcher = build_fetcher(broker.address, http, DIGITS_ONLY_MAC, link=link)
+    async with MqttClient(scripted.address, DIGITS_ONLY_MAC, clean=True) as link:
+        peer = await scripted.accept()
+        fetcher = GatewayImageFetcher(
+            scripted.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
+        )
         fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         await peer.grant()
         await receive_question(peer)
@@ -280,38 +303,45 @@ async def test_the_error_says_that_the_broker_is_unreachable(
 ) -> None:
     unreachable = replace(mosquitto, port=free_port())
     with pytest.raises(ImageUnavailable, match="onnection refused"):
-        await with_timeout(build_fetcher(unreachable, http, options=SHORT_TIMEOUT).fetch(QUESTION))
+        await with_timeout(
+            GatewayImageFetcher(
+                unreachable, GATEWAY, link=None, http=http, fetch_options=SHORT_TIMEOUT
+            ).fetch(QUESTION)
+        )
     assert diagnostics_tasks() == []
 
 
-async def test_the_error_says_that_the_broker_refuses_the_connection(http: httpx.AsyncClient) -> None:
-    async with ScriptedBroker() as broker:
-        broker.refuse()
-        with pytest.raises(ImageUnavailable, match="refuses the connection"):
-            await with_timeout(build_fetcher(broker.address, http, options=SHORT_TIMEOUT).fetch(QUESTION))
+async def test_the_error_says_that_the_broker_refuses_the_connection(
+    scripted: ScriptedBroker, http: httpx.AsyncClient
+) -> None:
+    scripted.refuse()
+    with pytest.raises(ImageUnavailable, match="refuses the connection"):
+        await with_timeout(
+            GatewayImageFetcher(
+                scripted.address, GATEWAY, link=None, http=http, fetch_options=SHORT_TIMEOUT
+            ).fetch(QUESTION)
+        )
 
 
-async def test_the_error_says_that_the_subscription_is_not_granted(http: httpx.AsyncClient) -> None:
-    async with ScriptedBroker() as broker:
-        fetcher = build_fetcher(broker.address, http)
-        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
-        peer = await broker.accept()
-        await peer.grant(0x80)
-        with pytest.raises(ImageUnavailable, match="refused the subscription"):
-            await with_timeout(fetch_task)
-        await eventually_async(lambda: peer.gone)
-        assert diagnostics_tasks() == []
+async def test_the_error_says_that_the_subscription_is_not_granted(
+    scripted: ScriptedBroker, fetcher: GatewayImageFetcher
+) -> None:
+    fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+    peer = await scripted.accept()
+    await peer.grant(0x80)
+    with pytest.raises(ImageUnavailable, match="refused the subscription"):
+        await with_timeout(fetch_task)
+    await eventually_async(lambda: peer.gone)
+    assert diagnostics_tasks() == []
 
 
 async def test_a_question_is_sent_again_after_a_reconnect(
-    http: httpx.AsyncClient, web: ScriptedHttpServer
+    scripted: ScriptedBroker, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    async with ScriptedBroker() as broker:
-        fetcher = build_fetcher(broker.address, http)
-        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
-        peer = await accept_diagnostics(broker)
-        await peer.expect(Publish)
-        peer.close()
-        peer = await accept_diagnostics(broker)
-        send_answer(peer, await receive_question(peer), build_answer(f"{web.url}/image"))
-        assert await with_timeout(fetch_task) == IMAGE
+    fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+    peer = await accept_diagnostics(scripted)
+    await peer.expect(Publish)
+    peer.close()
+    peer = await accept_diagnostics(scripted)
+    send_answer(peer, await receive_question(peer), build_answer(f"{web.url}/image"))
+    assert await with_timeout(fetch_task) == IMAGE

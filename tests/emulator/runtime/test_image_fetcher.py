@@ -10,18 +10,19 @@ from uuid import UUID, uuid4
 import pytest
 from msgspec.structs import replace
 
+from meshfleet.emulator.runtime.image_fetcher import GatewayImageFetcher
 from meshfleet.errors.emulator import ImageBroken, ImageUnavailable
 from meshfleet.mqtt.client import MqttOptions
 from meshfleet.protocol.diagnostics import encode_answer
 from meshfleet.protocol.ids import Mac
 from tests.emulator.runtime.firmware_service import (
+    GATEWAY,
     IMAGE,
     LONG_TIMEOUT,
     PACKAGE,
     QUESTION,
     SHORT_TIMEOUT,
     build_answer,
-    build_fetcher,
     diagnostics_tasks,
     run_firmware_service,
 )
@@ -42,15 +43,16 @@ pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-def gateway() -> Mac:
-    return Mac(f"d0cf5e{uuid4().hex[:6]}")
+def fetcher(mosquitto: BrokerAddress, http: httpx.AsyncClient) -> GatewayImageFetcher:
+    """Return a fetcher of a gateway that no other test uses."""
+    mac = Mac(f"d0cf5e{uuid4().hex[:6]}")
+    return GatewayImageFetcher(mosquitto, mac, link=None, http=http, fetch_options=LONG_TIMEOUT)
 
 
 @pytest.mark.rule("firmware-15")
 async def test_an_image_is_requested_and_downloaded(
-    mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient, web: ScriptedHttpServer
+    mosquitto: BrokerAddress, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    fetcher = build_fetcher(mosquitto, http, gateway)
     answer = build_answer(f"{web.url}/image")
     async with run_firmware_service(
         mosquitto, lambda question_id: [encode_answer(question_id, answer)]
@@ -63,7 +65,7 @@ async def test_an_image_is_requested_and_downloaded(
 
 @pytest.mark.rule("firmware-18")
 async def test_malformed_unknown_and_late_answers_are_ignored(
-    mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient, web: ScriptedHttpServer
+    mosquitto: BrokerAddress, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
     answer = build_answer(f"{web.url}/image")
 
@@ -88,7 +90,6 @@ async def test_malformed_unknown_and_late_answers_are_ignored(
         ]
 
     async with run_firmware_service(mosquitto, replies):
-        fetcher = build_fetcher(mosquitto, http, gateway)
         assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
         fetcher.on_answer(encode_answer(str(uuid4()), None))
         assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
@@ -96,13 +97,13 @@ async def test_malformed_unknown_and_late_answers_are_ignored(
 
 @pytest.mark.rule("firmware-18")
 async def test_an_image_that_the_service_does_not_have_is_unavailable(
-    mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient
+    mosquitto: BrokerAddress, fetcher: GatewayImageFetcher
 ) -> None:
     async with run_firmware_service(
         mosquitto, lambda question_id: [encode_answer(question_id, None)]
     ) as question_ids:
         with pytest.raises(ImageUnavailable, match="the service has no image of model 2011"):
-            await with_timeout(build_fetcher(mosquitto, http, gateway).fetch(QUESTION))
+            await with_timeout(fetcher.fetch(QUESTION))
     assert len(question_ids) == 1
 
 
@@ -116,14 +117,12 @@ async def test_an_image_that_the_service_does_not_have_is_unavailable(
 )
 async def test_an_image_with_the_announced_size_and_hash_is_accepted(
     mosquitto: BrokerAddress,
-    gateway: Mac,
-    http: httpx.AsyncClient,
+    fetcher: GatewayImageFetcher,
     web: ScriptedHttpServer,
     checks: dict[str, Any],
 ) -> None:
     answer = build_answer(f"{web.url}/image", **checks)
     async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
-        fetcher = build_fetcher(mosquitto, http, gateway)
         assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
 
 
@@ -147,17 +146,21 @@ async def test_an_image_that_differs_from_the_announced_one_is_broken(
         async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
             options = replace(LONG_TIMEOUT, max_bytes=20_000)
             with pytest.raises(ImageBroken, match=message):
-                await with_timeout(build_fetcher(mosquitto, http, options=options).fetch(QUESTION))
+                await with_timeout(
+                    GatewayImageFetcher(
+                        mosquitto, GATEWAY, link=None, http=http, fetch_options=options
+                    ).fetch(QUESTION)
+                )
 
 
 @each_row("uri", ["", "nonsense", "file:///etc/passwd", "ftp://127.0.0.1/a", "http://[", "gone"])
 async def test_an_image_with_an_unusable_url_is_unavailable(
-    mosquitto: BrokerAddress, gateway: Mac, http: httpx.AsyncClient, web: ScriptedHttpServer, uri: str
+    mosquitto: BrokerAddress, fetcher: GatewayImageFetcher, web: ScriptedHttpServer, uri: str
 ) -> None:
     answer = build_answer(f"{web.url}/gone" if uri == "gone" else uri)
     async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
         with pytest.raises(ImageUnavailable):
-            await with_timeout(build_fetcher(mosquitto, http, gateway).fetch(QUESTION))
+            await with_timeout(fetcher.fetch(QUESTION))
 
 
 async def test_the_diagnostics_connection_uses_the_given_tls_settings(
@@ -170,8 +173,10 @@ async def test_the_diagnostics_connection_uses_the_given_tls_settings(
         async with run_firmware_service(
             address, lambda question_id: [encode_answer(question_id, answer)], MqttOptions(tls=trust)
         ):
-            fetcher = build_fetcher(address, http, options=options)
+            fetcher = GatewayImageFetcher(address, GATEWAY, link=None, http=http, fetch_options=options)
             assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
-            untrusting = build_fetcher(address, http, options=SHORT_TIMEOUT)
+            untrusting = GatewayImageFetcher(
+                address, GATEWAY, link=None, http=http, fetch_options=SHORT_TIMEOUT
+            )
             with pytest.raises(ImageUnavailable, match="certificate"):
                 await with_timeout(untrusting.fetch(QUESTION))

@@ -8,18 +8,12 @@ import pytest
 
 from meshfleet.mqtt.broker.broker import MAX_BATCH_BYTES
 from meshfleet.mqtt.broker_limits import BrokerLimits
-from tests.selection import backend_for_loop
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from meshfleet.db import Database
     from tests.mqtt.broker.running_broker import RunningBroker
-
-
-@pytest.fixture
-def anyio_backend(event_loop: str) -> tuple[str, dict[str, bool]]:
-    return backend_for_loop(event_loop)
 
 
 @pytest.fixture
@@ -65,4 +59,3 @@ async def server(
         max_batch_bytes=max_batch_bytes,
     ) as running:
         yield running
-    sqlite_database.close()

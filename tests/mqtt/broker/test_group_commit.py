@@ -159,7 +159,6 @@ async def test_a_failed_batch_is_passed_again_unchanged_and_acknowledged_once(
         assert [message.packet_id for message in consumer.messages] == [1, 2, 3, 4]
         await expect_messages(viewer, b"early", b"early", b"late", b"late")
         assert len((await load_stored(server)).messages) == 4
-    sqlite_database.close()
 
 
 async def test_a_batch_whose_commit_result_was_lost_can_be_written_twice(sqlite_database: Database) -> None:
@@ -181,7 +180,6 @@ async def test_a_batch_whose_commit_result_was_lost_can_be_written_twice(sqlite_
         assert [message.payload for _, _, message in stored.messages] == [b"kept", b"twice"]
         assert len(stored.unreleased_ids) == len(stored.retained) == 1
         assert len(stored.subscriptions) == len(stored.sessions) == 2
-    sqlite_database.close()
 
 
 async def test_an_error_other_than_of_the_database_ends_the_broker_without_acknowledgements(
@@ -198,7 +196,6 @@ async def test_an_error_other_than_of_the_database_ends_the_broker_without_ackno
     with pytest.raises(ExceptionGroup) as caught:
         await server.stop()
     assert caught.group_contains(ZeroDivisionError)
-    sqlite_database.close()
 
 
 async def test_a_subscription_is_committed_before_its_suback(server: RunningBroker) -> None:

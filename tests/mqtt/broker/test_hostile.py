@@ -69,7 +69,6 @@ async def server(sqlite_database: Database, caplog: pytest.LogCaptureFixture) ->
     assert loop_errors == []
     assert [record for record in caplog.records if record.levelno > logging.WARNING] == []
     assert PASSWORD.decode() not in caplog.text
-    sqlite_database.close()
 
 
 async def connect_viewer(server: RunningBroker) -> RawClient:
@@ -193,7 +192,6 @@ async def test_a_client_that_floods_with_acknowledgements_is_throttled(sqlite_da
             await check_served(server, viewer)
         assert not response.done(), "the flooding client is still read"
         response.cancel()
-    sqlite_database.close()
 
 
 @each_row("topic_filter", [REPORTS, MINE, "#", "x"])

@@ -29,7 +29,8 @@ from tests.mqtt.broker.running_broker import REPORTS, G, RunningBroker, connect,
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
+    from contextlib import AbstractAsyncContextManager
 
     from meshfleet.db import Database
     from tests.mqtt.broker.raw_client import RawClient
@@ -46,7 +47,7 @@ REFUSED = Connack(code=ConnectReturnCode.SERVER_UNAVAILABLE)
 
 
 @pytest.fixture
-def limited(sqlite_database: Database) -> Iterator[Limited]:
+def limited(sqlite_database: Database) -> Limited:
     """Return a function that runs a broker with small limits and checks in the end that nothing is left."""
 
     @asynccontextmanager
@@ -66,8 +67,7 @@ def limited(sqlite_database: Database) -> Iterator[Limited]:
                 == 0
             )
 
-    yield run
-    sqlite_database.close()
+    return run
 
 
 async def close_all_connections(server: RunningBroker) -> None:

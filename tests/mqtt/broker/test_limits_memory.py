@@ -43,7 +43,6 @@ async def server(sqlite_database: Database) -> AsyncIterator[RunningBroker]:
         for session in running.broker.sessions:
             running.broker.sessions.delete(session)
         assert running.broker.quotas.queued_bytes == 0
-    sqlite_database.close()
 
 
 def retained(topic: str, payload: bytes = b"{}") -> Publish:
@@ -169,7 +168,6 @@ async def test_volatile_messages_fill_no_more_than_a_queue(sqlite_database: Data
             assert server.broker.quotas.dropped_counts["session-full"] == 2 * turn
             gateway.send(*(Puback(message.packet_id) for message in received))
             await gateway.receive_until_pong()
-    sqlite_database.close()
 
 
 # Cached routes
@@ -211,7 +209,6 @@ async def test_a_batch_does_not_grow_forever_while_the_database_is_unavailable(
         await server.until(lambda: server.broker.held_publishers > 0)
         server.consumer.open.set()
         await gateway.receive_until_pong()
-    sqlite_database.close()
 
 
 # Many filters at once
@@ -232,7 +229,6 @@ async def test_a_client_that_subscribes_repeatedly_gets_a_limited_number_of_reta
         assert response.codes.count(0) < 10
         assert set(response.codes[10:]) == {SUBACK_FAILURE}
         assert server.broker.quotas.delivered_count - sent < 50
-    sqlite_database.close()
 
 
 async def test_filters_that_are_too_long_or_too_deep_are_refused(server: RunningBroker) -> None:

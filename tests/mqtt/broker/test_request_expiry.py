@@ -289,4 +289,3 @@ async def test_a_topic_without_the_prefix_is_not_a_request_topic(sqlite_database
         await server.broker.publish(request(), b'{"key":"1"}', retain=True)
         await server.broker.publish(f"axb/{request()}", b'{"key":"1"}', retain=True)
         assert len(server.broker.retained) == 2
-    sqlite_database.close()

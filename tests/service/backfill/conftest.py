@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Return asyncio: ingest supports no other backend."""
-    return "asyncio"
-
-
-@pytest.fixture
 def harness(database: Database, tmp_path: Path) -> Iterator[AckHarness]:
     harness = AckHarness(IngestHarness(database, tmp_path))
     yield harness
@@ -35,4 +29,3 @@ def sqlite_harness(sqlite_database: Database, tmp_path: Path) -> Iterator[AckHar
     harness = AckHarness(IngestHarness(sqlite_database, tmp_path))
     yield harness
     harness.close()
-    sqlite_database.close()

@@ -16,7 +16,5 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def service(request: pytest.FixtureRequest) -> Iterator[RunningService]:
     """Run a service with the built console."""
-    database = fresh_database(request, "sqlite")
-    with run_service(database) as service:
+    with run_service(fresh_database(request, "sqlite")) as service:
         yield service
-    database.close()

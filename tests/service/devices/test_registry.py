@@ -184,7 +184,6 @@ def test_two_processes_that_add_a_device_concurrently_lose_nothing(postgresql_da
     detail = _load_detail(postgresql_database)
     assert (detail.connectivity.connected, detail.model_number) == (True, "000F")
     assert detail.live.gateway == "d0cf5e000001"
-    postgresql_database.close()
 
 
 def test_a_detected_silence_does_not_count_as_a_report(database: Database) -> None:

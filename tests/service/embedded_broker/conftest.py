@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Use asyncio only: the broker's own tests cover other event loops."""
-    return "asyncio"
-
-
-@pytest.fixture
 def accounts(database: Database) -> Iterator[MqttAccounts]:
     created = MqttAccounts(database)
     yield created

@@ -47,7 +47,6 @@ def accounts(sqlite_database: Database) -> Iterator[MqttAccounts]:
     created = MqttAccounts(sqlite_database)
     yield created
     created.close()
-    sqlite_database.close()
 
 
 @pytest.fixture

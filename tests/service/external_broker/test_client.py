@@ -47,10 +47,9 @@ def consumer(database: Database) -> StoringConsumer:
 
 
 @pytest.fixture
-def sqlite_consumer(sqlite_database: Database) -> Iterator[StoringConsumer]:
+def sqlite_consumer(sqlite_database: Database) -> StoringConsumer:
     """Return a consumer for tests in which the database does not matter."""
-    yield StoringConsumer(sqlite_database)
-    sqlite_database.close()
+    return StoringConsumer(sqlite_database)
 
 
 def build_address(broker: Mosquitto) -> BrokerAddress:

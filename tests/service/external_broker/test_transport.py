@@ -51,9 +51,8 @@ def mosquitto(tmp_path: Path) -> Iterator[Mosquitto]:
 
 
 @pytest.fixture
-def consumer(sqlite_database: Database) -> Iterator[StoringConsumer]:
-    yield StoringConsumer(sqlite_database)
-    sqlite_database.close()
+def consumer(sqlite_database: Database) -> StoringConsumer:
+    return StoringConsumer(sqlite_database)
 
 
 @pytest.fixture

@@ -37,10 +37,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="module")
-def module_database(sqlite_of_module: Database) -> Iterator[Database]:
+def module_database(sqlite_of_module: Database) -> Database:
     """Provide a database that stays open for all services of this module."""
-    yield sqlite_of_module
-    sqlite_of_module.close()
+    return sqlite_of_module
 
 
 @pytest.fixture(scope="module", params=["embedded", "embedded with a prefix", "external broker"])

@@ -37,11 +37,6 @@ CONTENT = bytes(range(256)) * 2048 + b"tail"
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 def images(database: Database, tmp_path: Path) -> ImageStore:
     return open_image_store(database, tmp_path)
 
@@ -145,7 +140,6 @@ async def test_postgresql_stores_an_image_in_chunks(postgresql_database: Databas
     assert list(images.folder.iterdir()) == []
     other_store = open_image_store(postgresql_database, tmp_path / "elsewhere")
     assert await _read_image(other_store) == CONTENT
-    postgresql_database.close()
 
 
 @pytest.mark.rule("rest-114")
@@ -204,7 +198,6 @@ async def test_an_unwritable_disk_is_reported(sqlite_database: Database, tmp_pat
     images = open_image_store(sqlite_database, tmp_path)
     with pytest.raises(ImagesUnavailable):
         await _store_image(sqlite_database, images, 1)
-    sqlite_database.close()
 
 
 def test_a_canceled_upload_is_not_created_again(tmp_path: Path) -> None:

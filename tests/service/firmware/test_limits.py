@@ -29,7 +29,6 @@ MAX_IMAGE_BYTES = 2_000_000
 def service(sqlite_of_module: Database) -> Iterator[RunningService]:
     with run_service(sqlite_of_module, Settings(firmware_max_size=MAX_IMAGE_BYTES)) as service:
         yield service
-    sqlite_of_module.close()
 
 
 @pytest.mark.rule("rest-27")
@@ -72,7 +71,6 @@ def test_the_limit_of_other_bodies_is_unchanged(service: RunningService) -> None
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("anyio_backend", ["asyncio"])
 @pytest.mark.parametrize(
     ("path", "status"),
     [(FIRMWARE_PATH, 200), (f"{FIRMWARE_PATH}/", 200), (f"{FIRMWARE_PATH}/x", 408), ("/other", 408)],

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import httpx
 import pytest
 
 from meshfleet.protocol.firmware_image import build_package
 from meshfleet.protocol.ids import ModelNumber, Version, to_device_id
 from meshfleet.rest.firmware import FIRMWARE_PATH
 from meshfleet.testing import running_fleet
+from tests.cli.programs import open_client
 from tests.eventually import eventually
 from tests.firmware_images import bare_image
-from tests.servers import NO_TRUSTED_AUTHORITIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import httpx
 
     from meshfleet.testing import RunningFleet
 
@@ -35,9 +36,7 @@ def fleet() -> Iterator[RunningFleet]:
 
 @pytest.fixture(scope="module")
 def admin(fleet: RunningFleet) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=fleet.url, verify=NO_TRUSTED_AUTHORITIES, timeout=TIMEOUT_S) as client:
-        login = client.post("/api/v1/auth/login", json={"username": fleet.user, "password": fleet.password})
-        client.headers["Authorization"] = f"Bearer {login.json()['authToken']}"
+    with open_client(fleet.url, fleet.password, fleet.user) as client:
         yield client
 
 

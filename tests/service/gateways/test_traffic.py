@@ -142,7 +142,6 @@ def test_raw_reports_are_ignored_for_an_hour_after_a_decoded_one(sqlite_database
     assert flush_and_load_mode(sqlite_database, traffic, START + HOUR - 1) == "decoded"
     traffic.on_commit(build_batch(START + HOUR, ("property", G)))
     assert flush_and_load_mode(sqlite_database, traffic, START + HOUR) == "raw"
-    sqlite_database.close()
 
 
 def test_the_mode_is_restored_after_a_restart(sqlite_database: Database) -> None:
@@ -153,7 +152,6 @@ def test_the_mode_is_restored_after_a_restart(sqlite_database: Database) -> None
     second_run.modes.restore(sqlite_database.read_now(store.load_modes), START + MINUTE)
     second_run.on_commit(build_batch(START + MINUTE, ("measurement", G)))
     assert flush_and_load_mode(sqlite_database, second_run, START + MINUTE) == "decoded"
-    sqlite_database.close()
 
 
 def test_a_gateway_that_is_claimed_again_soon_has_a_mode(sqlite_database: Database) -> None:
@@ -168,7 +166,6 @@ def test_a_gateway_that_is_claimed_again_soon_has_a_mode(sqlite_database: Databa
         stored_mode = flush_and_load_mode(sqlite_database, traffic, START + minute * MINUTE)
         traffic.on_commit(build_batch(START + minute * MINUTE, ("event", G)))
     assert stored_mode == "raw"
-    sqlite_database.close()
 
 
 def test_the_modes_of_many_gateways_are_detected_from_a_few_reports_per_batch(
@@ -187,4 +184,3 @@ def test_the_modes_of_many_gateways_are_detected_from_a_few_reports_per_batch(
     assert {sqlite_database.read_now(store.load_gateway, mac_from_int(each)).mode for each in gateways} == {
         "raw"
     }
-    sqlite_database.close()

@@ -29,7 +29,7 @@ from meshfleet.service.requests.rpc import RpcClient
 from tests.emulator.runtime.fleet_builder import FleetBuilder, fresh_mac
 from tests.eventually import eventually_async
 from tests.mqtt.broker.running_broker import PASSWORD, Clock, G, RunningBroker
-from tests.servers import Mosquitto
+from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto
 from tests.service.embedded_broker.mqtt_accounts import database_outage
 from tests.service.external_broker.storing_consumer import PATIENT, StoringConsumer
 from tests.service.metric_values import read_added_metrics
@@ -258,7 +258,6 @@ async def test_the_number_of_concurrent_requests_is_limited(sqlite_database: Dat
                 await broker.until(lambda: harness.rpc.pending == 0)
     assert max_pending == 20
     assert request_count >= 60
-    sqlite_database.close()
 
 
 async def test_a_database_outage_is_logged_once_and_no_version_is_lost(
@@ -280,7 +279,6 @@ async def test_a_database_outage_is_logged_once_and_no_version_is_lost(
             assert caplog.text.count("versions and clock offsets of gateways cannot be stored") == 1
             await harness.poll_until(lambda: harness.stored_version)
     assert harness.versions.ack_capable == {NUMBER}
-    sqlite_database.close()
 
 
 # --- Acknowledgements and clocks ---
@@ -450,7 +448,10 @@ async def test_emulated_gateways_respond_with_their_versions(broker: RunningBrok
     def load_versions() -> dict[Mac, str | None]:
         return {mac: broker.database.read_now(store.load_gateway, mac).api_version for mac in versions}
 
-    async with httpx.AsyncClient(trust_env=False) as http, tracker_harness.running() as harness:
+    async with (
+        httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as http,
+        tracker_harness.running() as harness,
+    ):
         fleet = FleetBuilder(http, speed=100.0)
         for mac, version in versions.items():
             address = BrokerAddress(host="127.0.0.1", port=broker.port, user=mac, password=PASSWORD.decode())
@@ -485,4 +486,3 @@ async def test_on_an_external_broker_the_version_is_requested_after_the_first_re
         run_task.cancel()
         await asyncio.wait([run_task])
     assert harness.versions.ack_capable == {NUMBER}
-    sqlite_database.close()

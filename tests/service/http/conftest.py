@@ -18,19 +18,15 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[RunningService]:
     """Run a service with an empty registry, shared by the tests of a module."""
-    database = fresh_database(request, database_kind)
-    with run_service(database) as service:
+    with run_service(fresh_database(request, database_kind)) as service:
         yield service
-    database.close()
 
 
 @pytest.fixture(scope="module")
 def slow_hashing(request: pytest.FixtureRequest) -> Iterator[RunningService]:
     """Run a service that hashes passwords at production cost, unlike the others."""
-    database = fresh_database(request, "sqlite")
-    with run_service(database, hashes_slowly=True) as service:
+    with run_service(fresh_database(request, "sqlite"), hashes_slowly=True) as service:
         yield service
-    database.close()
 
 
 @pytest.fixture(scope="module")

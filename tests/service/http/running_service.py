@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from argon2 import PasswordHasher
@@ -32,7 +32,7 @@ from tests.mqtt.broker.running_broker import Clock
 from tests.servers import NO_TRUSTED_AUTHORITIES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Coroutine, Iterator
 
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleStore
@@ -132,16 +132,15 @@ class RunningService:
         for client in (self.anonymous, *self._clients.values()):
             client.close()
 
-    def _key(self, role: Role) -> str:
+    def new_key(self, role: Role, name: str) -> str:
+        """Create and return an API key."""
         issued = self.database.write_now(
-            api_key_store.insert_api_key,
-            f"key of a {role}",
-            role=role,
-            expires_at=None,
-            by=COMMAND_LINE,
-            now=self.clock(),
+            api_key_store.insert_api_key, name, role=role, expires_at=None, by=COMMAND_LINE, now=self.clock()
         )
         return issued.key
+
+    def _key(self, role: Role) -> str:
+        return self.new_key(role, f"key of a {role}")
 
 
 @contextmanager
@@ -178,7 +177,9 @@ def run_service(  # noqa: PLR0913 # keyword-only settings
             hasher=hasher,
             blocks=blocks,
         )
-        with _run_in_thread(api, settings_used, listener, limits):
+        with run_in_thread(
+            lambda started: serve_api(api, settings_used, listener, started=started, limits=limits)
+        ):
             service = RunningService(settings_used.listen_url, database, samples, clock)
             service.addresses = api.url_signer
             service.job_wakeup = api.job_wakeup
@@ -190,21 +191,27 @@ def run_service(  # noqa: PLR0913 # keyword-only settings
 
 
 @contextmanager
-def _run_in_thread(
-    api: RestApi, settings: Settings, listener: socket.socket, limits: HttpLimits
-) -> Iterator[None]:
+def run_in_thread(
+    serve: Callable[[Callable[[], None]], Coroutine[Any, Any, None]],
+) -> Iterator[asyncio.AbstractEventLoop]:
+    """Run a service in a thread of its own until the block ends, and raise its error if it failed.
+
+    `serve` gets a function to call when the service has started. Yield the event loop of the thread.
+    """
     started = threading.Event()
     loop = asyncio.new_event_loop()
-    task = loop.create_task(serve_api(api, settings, listener, started=started.set, limits=limits))
+    task = loop.create_task(serve(started.set))
     thread = threading.Thread(target=_run, args=(loop, task), name="service")
     thread.start()
     try:
         assert started.wait(_TIMEOUT_SECONDS), "the service did not start"
-        yield
+        yield loop
     finally:
         loop.call_soon_threadsafe(task.cancel)
         thread.join()
         loop.close()
+        with suppress(asyncio.CancelledError):
+            task.result()
 
 
 def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[None]) -> None:

@@ -23,7 +23,6 @@ def service(sqlite_of_module: Database) -> Iterator[RunningService]:
     """Run a service on SQLite only: the database does not matter here."""
     with run_service(sqlite_of_module) as service:
         yield service
-    sqlite_of_module.close()
 
 
 @pytest.fixture(autouse=True)
@@ -263,4 +262,3 @@ def test_a_client_that_does_not_read_is_disconnected(sqlite_database: Database) 
     with run_service(sqlite_database, limits=limits) as service, connect_raw(service) as connection:
         connection.send(build_head("GET /api/v1/openapi.json") * 500)
         assert connection.is_cut_off()
-    sqlite_database.close()

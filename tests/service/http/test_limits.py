@@ -34,7 +34,6 @@ def service(sqlite_of_module: Database) -> Iterator[RunningService]:
     """Run a service on SQLite only: the database does not matter here."""
     with run_service(sqlite_of_module) as service:
         yield service
-    sqlite_of_module.close()
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +50,6 @@ def short_timeout_service(sqlite_database: Database) -> Iterator[RunningService]
     limits = HttpLimits(head_seconds=0.1, body_seconds=0.1, keep_alive_seconds=0.1)
     with run_service(sqlite_database, limits=limits) as service:
         yield service
-    sqlite_database.close()
 
 
 def _build_label_body(size: int) -> bytes:

@@ -40,7 +40,6 @@ def service(
     certificate.private_key_pem.write_to_path(key)
     with run_service(sqlite_of_module, Settings(tls_cert=chain, tls_key=key)) as service:
         yield service
-    sqlite_of_module.close()
 
 
 @pytest.fixture

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Return asyncio: ingest supports no other backend."""
-    return "asyncio"
-
-
-@pytest.fixture
 def timings() -> IngestTimings:
     """Return the intervals and timeouts of ingest."""
     return DEFAULT_TIMINGS
@@ -43,4 +37,3 @@ def sqlite_harness(
     harness = IngestHarness(sqlite_database, tmp_path, timings=timings)
     yield harness
     harness.close()
-    sqlite_database.close()

@@ -41,7 +41,6 @@ def pair(postgresql_database: Database, tmp_path: Path) -> Iterator[tuple[Ingest
     yield harnesses
     for harness in harnesses:
         harness.close()
-    postgresql_database.close()
 
 
 async def test_two_pipelines_can_write_the_same_devices_concurrently(

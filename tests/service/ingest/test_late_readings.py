@@ -110,7 +110,6 @@ def limited_harness(sqlite_database: Database, tmp_path: Path) -> Iterator[Inges
     harness = IngestHarness(sqlite_database, tmp_path, max_per_flush=3)
     yield harness
     harness.close()
-    sqlite_database.close()
 
 
 @pytest.mark.parametrize("restarts", [(), (0,), (1,), (0, 1, 2)], ids=str)

@@ -30,7 +30,6 @@ def first(postgresql_database: Database, tmp_path: Path) -> Iterator[IngestHarne
     )
     yield harness
     harness.close()
-    postgresql_database.close()
 
 
 @pytest.fixture

@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio only, as the hub does."""
-    return "asyncio"
-
-
-@pytest.fixture
 def service_on_each_database(database: Database) -> Iterator[LiveService]:
     """Run a service on each of the databases."""
     with run_live_service(database) as service:
@@ -32,4 +26,3 @@ def service(sqlite_database: Database) -> Iterator[LiveService]:
     """Run a service on SQLite."""
     with run_live_service(sqlite_database) as service:
         yield service
-    sqlite_database.close()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,15 +16,13 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from meshfleet.db.samples import open_sample_store
-from meshfleet.service.accounts import api_key_store
-from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.api import RestApi
 from meshfleet.service.app import serve_api
 from meshfleet.service.ingest.pipeline import IngestPipeline
 from meshfleet.service.live.live_events import LiveTimings
 from meshfleet.settings import Settings
 from tests.mqtt.broker.running_broker import Clock
-from tests.service.http.running_service import QUICK_HASHER, RunningService
+from tests.service.http.running_service import QUICK_HASHER, RunningService, run_in_thread
 from tests.service.ingest.ingest_harness import build_batch
 
 if TYPE_CHECKING:
@@ -139,15 +136,7 @@ class LiveService(RunningService):
 
     def _key(self, role: Role) -> str:
         """Create a key with a unique name: a database may be used by several services."""
-        issued = self.database.write_now(
-            api_key_store.insert_api_key,
-            f"{role} {uuid4()}",
-            role=role,
-            expires_at=None,
-            by=COMMAND_LINE,
-            now=self.clock(),
-        )
-        return issued.key
+        return self.new_key(role, f"{role} {uuid4()}")
 
     @property
     def key(self) -> str:
@@ -230,7 +219,7 @@ def run_live_service(database: Database, timings: LiveTimings = QUICK) -> Iterat
             monotonic=clock.monotonic,
             hasher=QUICK_HASHER,
         )
-        with _serve_in_thread(api, listener) as loop:
+        with run_in_thread(lambda started: serve_api(api, Settings(), listener, started=started)) as loop:
             ingest = IngestPipeline(database, samples, prefix="", admission=None, now=clock)
             for subscriber in (api.live.reports, api.traffic):
                 ingest.subscribe(subscriber)
@@ -240,27 +229,3 @@ def run_live_service(database: Database, timings: LiveTimings = QUICK) -> Iterat
                 yield service
             finally:
                 service.close()
-
-
-@contextmanager
-def _serve_in_thread(api: RestApi, listener: socket.socket) -> Iterator[asyncio.AbstractEventLoop]:
-    started = threading.Event()
-    loop = asyncio.new_event_loop()
-    serve_task = loop.create_task(serve_api(api, Settings(), listener, started=started.set))
-    thread = threading.Thread(target=_run, args=(loop, serve_task), name="service")
-    thread.start()
-    try:
-        assert started.wait(PATIENCE), "the service did not start"
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(serve_task.cancel)
-        thread.join()
-        loop.close()
-        with suppress(asyncio.CancelledError):
-            serve_task.result()
-
-
-def _run(loop: asyncio.AbstractEventLoop, serve_task: asyncio.Task[None]) -> None:
-    asyncio.set_event_loop(loop)
-    loop.run_until_complete(asyncio.wait([serve_task]))
-    loop.run_until_complete(loop.shutdown_default_executor())

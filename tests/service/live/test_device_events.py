@@ -98,7 +98,6 @@ async def test_a_gateway_that_disconnects_and_is_renamed_is_published_with_its_d
     devices.mark_gateways_changed({_number(A): GatewayChange("renamed")})
     (event,) = await _run_andread_events(devices, subscriber)
     assert (event["data"]["cause"], event["data"]["devices"]) == ("disconnected", 50)
-    sqlite_database.close()
 
 
 async def test_gateway_changes_are_kept_while_the_database_fails(sqlite_database: Database) -> None:
@@ -115,7 +114,6 @@ async def test_gateway_changes_are_kept_while_the_database_fails(sqlite_database
     (event,) = await read_events(subscriber)
     run_task.cancel()
     assert (event["type"], event["data"]["devices"]) == ("gateway", 50)
-    sqlite_database.close()
 
 
 async def test_a_failing_source_causes_a_resync_and_does_not_affect_others(

@@ -29,7 +29,6 @@ def impatient_service(sqlite_database: Database) -> Iterator[LiveService]:
     """Run a service that waits only briefly for the token."""
     with run_live_service(sqlite_database, QUICK._replace(first_frame=0.25)) as service:
         yield service
-    sqlite_database.close()
 
 
 def _open_stream(service: LiveService) -> socket.socket:
@@ -230,7 +229,6 @@ def test_a_stream_sends_comments_and_disables_buffering(
             assert stream.next_comment().startswith(":")
         service.ingest(temperature(service.clock(), 1))
         assert idle.next() == stream.next(), "the idle websocket was closed"
-    sqlite_database.close()
 
 
 def test_a_head_request_for_a_stream_has_no_body_and_keeps_the_connection(service: LiveService) -> None:

@@ -50,7 +50,6 @@ async def test_without_a_filter_on_reports_batches_are_not_inspected(sqlite_data
     hub.publish("device", {})
     await asyncio.sleep(0)
     assert not hub.published["report"]
-    sqlite_database.close()
 
 
 async def test_events_that_match_no_filter_are_not_built(
@@ -65,7 +64,6 @@ async def test_events_that_match_no_filter_are_not_built(
     reports.on_commit(batch)
     (only,) = await read_events(subscriber)
     assert (only["data"]["device"], hub.published["report"]) == ("bmac-000000000007", 1)
-    sqlite_database.close()
 
 
 @pytest.mark.rule("rest-156")
@@ -121,7 +119,6 @@ async def test_too_many_reports_cause_a_resync(
     assert (await read_events(subscriber))[0]["type"] == "resync"
     hub.publish("device", {})
     assert [event["type"] for event in await read_events(other)] == ["device"]
-    sqlite_database.close()
 
 
 async def test_events_of_one_moment_are_sent_together_and_in_order() -> None:

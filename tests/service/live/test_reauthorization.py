@@ -77,7 +77,6 @@ def test_a_logout_in_another_process_is_detected(sqlite_database: Database) -> N
         with service.client(token) as client, service.stream(client) as stream:
             _log_out(other, token, "")
             assert any(line.startswith(": the session") for line in stream.rest())
-    sqlite_database.close()
 
 
 @pytest.mark.rule("rest-154")
@@ -188,7 +187,6 @@ async def test_an_api_key_without_expiry_is_not_checked_every_second(sqlite_data
     clock.move(seconds=3)
     await reauthorizer.recheck(all_bearers=False)
     assert authenticator.check_count == 2
-    sqlite_database.close()
 
 
 class _CountingAuthenticator(BearerAuthenticator):

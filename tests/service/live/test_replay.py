@@ -115,7 +115,6 @@ def test_resuming_after_a_restart_causes_a_resync(sqlite_database: Database) -> 
         second_run.stream(after=last_id, Types="report") as stream,
     ):
         assert stream.next()["type"] == "resync"
-    sqlite_database.close()
 
 
 @pytest.mark.rule("rest-149")

@@ -58,7 +58,6 @@ def service_on_each_loop(
     monkeypatch.setattr("asyncio.new_event_loop", loops.new_event_loop)
     with run_live_service(sqlite_database) as service:
         yield service
-    sqlite_database.close()
 
 
 def _build_text_frame(payload: bytes) -> bytes:

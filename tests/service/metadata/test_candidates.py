@@ -138,7 +138,6 @@ def test_a_page_is_read_from_an_index_without_sorting(sqlite_database: Database)
         assert f"SEARCH device USING INDEX ix_device_{index}" in plan, plan
         assert "TEMP B-TREE" not in plan
         assert "SCAN" not in plan
-    sqlite_database.close()
 
 
 def _explain_query(connection: Connection, identifier: int) -> str:

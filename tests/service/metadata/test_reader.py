@@ -23,6 +23,7 @@ from meshfleet.service.requests.rpc import RpcClient
 from tests.emulator.runtime.fleet_builder import FleetBuilder, fresh_mac
 from tests.eventually import eventually_async
 from tests.mqtt.broker.running_broker import PASSWORD, D, G, RunningBroker
+from tests.servers import NO_TRUSTED_AUTHORITIES
 from tests.service.embedded_broker.mqtt_accounts import database_outage
 from tests.service.requests.scripted_gateway import connect_gateway, never_respond
 
@@ -201,7 +202,6 @@ async def test_one_device_per_gateway_and_four_in_total_are_read_at_a_time(sqlit
             gateways = Counter((int(name.split()[1], 16) - 0xD00000000000) // 100 for name in task_names)
             assert set(gateways.values()) == {1}
             await harness.wait_until_idle()
-    sqlite_database.close()
 
 
 async def test_an_unresponsive_gateway_gets_fewer_and_fewer_requests(
@@ -220,7 +220,6 @@ async def test_an_unresponsive_gateway_gets_fewer_and_fewer_requests(
                 await harness.wait_until_idle()
             await broker.until(lambda: len(gateway.requests) > 3)
             assert len(gateway.requests) <= 8
-    sqlite_database.close()
 
 
 async def test_limits_and_backoff_apply_to_the_selected_gateway(sqlite_database: Database) -> None:
@@ -251,7 +250,6 @@ async def test_limits_and_backoff_apply_to_the_selected_gateway(sqlite_database:
             routes[mac_to_int(Mac(D))] = mac_to_int(Mac(b))
             observe(broker, D, gateway=Mac(silent))  # its own gateway is in backoff, another one is selected
             await harness.poll_until(lambda: harness.stored_metadata() == ("2011", "1.2.3", "1.5.0"))
-    sqlite_database.close()
 
 
 async def test_a_long_queue_does_not_delay_a_device_behind_another_gateway(
@@ -276,7 +274,6 @@ async def test_a_long_queue_does_not_delay_a_device_behind_another_gateway(
             connect_gateway(broker.port, respond_with_values, other),
         ):
             await harness.poll_until(lambda: harness.stored_metadata(macs[-1]) == ("2011", "1.2.3", "1.5.0"))
-    sqlite_database.close()
 
 
 @pytest.mark.parametrize("status", [4, 5, 7])
@@ -311,7 +308,6 @@ async def test_reading_a_device_stops_at_a_failure_and_is_retried_later(
             assert len(gateway.requests) == 1
             gateway.responder = respond_with_values
             await harness.poll_until(lambda: harness.stored_metadata() == ("2011", "1.2.3", "1.5.0"))
-    sqlite_database.close()
 
 
 @pytest.mark.parametrize(
@@ -346,7 +342,6 @@ async def test_implausible_values_are_rejected_and_not_read_again_at_once(
             await harness.wait_until_idle()
             assert len(gateway.requests) == 3
             await broker.until(lambda: harness.stored_metadata() == expected)
-    sqlite_database.close()
 
 
 async def test_devices_behind_a_disconnected_gateway_are_not_read_and_need_no_backoff(
@@ -376,7 +371,6 @@ async def test_a_database_outage_is_logged_once_and_reading_continues(
                     await harness.poll()
             assert caplog.text.count("metadata of devices cannot be read or stored") == 1
             await harness.poll_until(lambda: harness.stored_metadata() == ("2011", "1.2.3", "1.5.0"))
-    sqlite_database.close()
 
 
 # --- Emulated gateways ---
@@ -387,7 +381,10 @@ async def test_the_metadata_of_an_emulated_site_is_read_completely(sqlite_databa
     mac = fresh_mac()
     site = generate_site(mac, devices=6, seed=1)
     macs = [mac, *(each.mac for each in site.devices)]
-    async with RunningBroker(sqlite_database) as broker, httpx.AsyncClient(trust_env=False) as http:
+    async with (
+        RunningBroker(sqlite_database) as broker,
+        httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as http,
+    ):
         broker.database.write_now(store.claim_gateway, mac, name=None, by=COMMAND_LINE, now=0)
         for each in macs:
             observe(broker, each, gateway=mac)
@@ -402,4 +399,3 @@ async def test_the_metadata_of_an_emulated_site_is_read_completely(sqlite_databa
             await harness.poll_until(
                 lambda: all("0.0.0" not in harness.stored_metadata(each) for each in macs), seconds=30
             )
-    sqlite_database.close()

@@ -16,12 +16,6 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio only, as ingest does."""
-    return "asyncio"
-
-
-@pytest.fixture
 def harness(database: Database, tmp_path: Path) -> Iterator[StoredPresenceHarness]:
     harness = StoredPresenceHarness(database, tmp_path)
     yield harness
@@ -34,4 +28,3 @@ def sqlite_harness(sqlite_database: Database, tmp_path: Path) -> Iterator[Stored
     harness = StoredPresenceHarness(sqlite_database, tmp_path)
     yield harness
     harness.close()
-    sqlite_database.close()

@@ -22,25 +22,16 @@ __all__ = ["sqlite_of_module"]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    """Run on asyncio only: the tests of the broker cover the other event loops."""
-    return "asyncio"
-
-
-@pytest.fixture
 async def broker(sqlite_database: Database) -> AsyncIterator[RunningBroker]:
     async with RunningBroker(sqlite_database) as running:
         yield running
-    sqlite_database.close()
 
 
 @pytest.fixture(scope="module")
 def service(request: pytest.FixtureRequest, database_kind: str) -> Iterator[ServiceWithBroker]:
     """Run a service that executes requests, shared by the tests of a module."""
-    database = fresh_database(request, database_kind)
-    with run_service(database) as running:
+    with run_service(fresh_database(request, database_kind)) as running:
         yield running
-    database.close()
 
 
 @pytest.fixture(scope="module")

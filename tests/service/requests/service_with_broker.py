@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from contextlib import closing, contextmanager, suppress
-from functools import partial
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,6 @@ from msgspec.structs import replace
 from meshfleet.protocol.ids import Mac, to_device_id
 from meshfleet.protocol.times import format_millis
 from meshfleet.service import clock
-from meshfleet.service.accounts import api_key_store
 from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.api import RestApi
 from meshfleet.service.app import serve_api
@@ -28,11 +25,11 @@ from meshfleet.service.sockets import open_listener
 from meshfleet.settings import ListenAddress, Settings
 from tests.eventually import eventually
 from tests.mqtt.broker.running_broker import Clock
-from tests.service.http.running_service import QUICK_HASHER, RunningService
+from tests.service.http.running_service import QUICK_HASHER, RunningService, run_in_thread
 from tests.service.requests.scripted_gateway import ScriptedGateway, never_respond
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Iterator
 
     import httpx
 
@@ -66,13 +63,6 @@ class ServiceWithBroker(RunningService):
     def _key(self, role: Role) -> str:
         """Create an API key with a unique name: a database may be used by several services in turn."""
         return self.new_key(role, f"{role} {uuid4()}")
-
-    def new_key(self, role: Role, name: str) -> str:
-        """Create and return an API key."""
-        issued = self.database.write_now(
-            api_key_store.insert_api_key, name, role=role, expires_at=None, by=COMMAND_LINE, now=self.clock()
-        )
-        return issued.key
 
     def new_mac(self) -> Mac:
         """Return a new unique address."""
@@ -224,15 +214,16 @@ def run_service(database: Database, settings: Settings | None = None) -> Iterato
         effective_settings = apply_bound_ports(effective_settings, mqtt_listeners)
         with closing(open_service_samples(database, effective_settings)) as samples:
             api = RestApi(database, effective_settings, samples, hasher=QUICK_HASHER)
-            run_pipeline = partial(
-                run_background_tasks,
-                database,
-                samples,
-                effective_settings,
-                api,
-                mqtt_listeners,
-                timings=_FAST_TIMINGS,
-            )
+
+            async def serve(started: Callable[[], None]) -> None:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(
+                        run_background_tasks(
+                            database, samples, effective_settings, api, mqtt_listeners, timings=_FAST_TIMINGS
+                        )
+                    )
+                    tasks.create_task(serve_api(api, effective_settings, listener, started=started))
+
             service = ServiceWithBroker(
                 f"http://127.0.0.1:{listener.getsockname()[1]}",
                 database,
@@ -240,41 +231,8 @@ def run_service(database: Database, settings: Settings | None = None) -> Iterato
                 mqtt_listeners[0].bound_socket.getsockname()[1] if mqtt_listeners else 0,
             )
             try:
-                with _run_in_thread(partial(serve_api, api, effective_settings, listener), run_pipeline):
+                with run_in_thread(serve):
                     service.wait_until(service.accepts_requests)
                     yield service
             finally:
                 service.close()
-
-
-@contextmanager
-def _run_in_thread(
-    serve_rest: Callable[..., Coroutine[Any, Any, None]],
-    run_pipeline: Callable[[], Coroutine[Any, Any, None]],
-) -> Iterator[None]:
-    started = threading.Event()
-    loop = asyncio.new_event_loop()
-
-    async def serve() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(run_pipeline())
-            tasks.create_task(serve_rest(started=started.set))
-
-    serve_task = loop.create_task(serve())
-    thread = threading.Thread(target=_run, args=(loop, serve_task), name="service")
-    thread.start()
-    try:
-        assert started.wait(PATIENCE), "the service did not start"
-        yield
-    finally:
-        loop.call_soon_threadsafe(serve_task.cancel)
-        thread.join()
-        loop.close()
-        with suppress(asyncio.CancelledError):
-            serve_task.result()
-
-
-def _run(loop: asyncio.AbstractEventLoop, serve_task: asyncio.Task[None]) -> None:
-    asyncio.set_event_loop(loop)
-    loop.run_until_complete(asyncio.wait([serve_task]))
-    loop.run_until_complete(loop.shutdown_default_executor())

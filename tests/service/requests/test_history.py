@@ -9,6 +9,7 @@ import pytest
 
 from meshfleet.rest.accounts import Role
 from tests.row_tables import each_row
+from tests.servers import NO_TRUSTED_AUTHORITIES
 from tests.service.requests.scripted_gateway import never_respond
 from tests.service.requests.service_with_broker import SHORT_TIMEOUT_MS
 
@@ -207,7 +208,7 @@ def test_a_change_is_in_the_history_and_the_audit_log_before_the_gateway_gets_it
 
     def inspect_history(request: IncomingRequest) -> list[OutgoingMessage]:
         headers = service.admin.headers
-        with httpx.Client(base_url=service.url, headers=headers) as client:
+        with httpx.Client(base_url=service.url, headers=headers, verify=NO_TRUSTED_AUTHORITIES) as client:
             record = client.get(f"/api/v1/requests/{request.body['id']}").json()
             rows = client.get("/api/v1/audit", params={"Target": f"bmac-{device}"}).json()["items"]
         observed.append(

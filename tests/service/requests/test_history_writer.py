@@ -156,7 +156,6 @@ async def test_a_flush_waits_for_the_batch_being_written(
         await flush_task
         assert len(list_history(sqlite_database)) == 1
         await asyncio.gather(write_task, hold_task)
-    sqlite_database.close()
 
 
 async def test_new_entries_are_refused_and_finished_ones_retried_while_the_database_fails(
@@ -203,7 +202,6 @@ async def test_a_failing_deletion_does_not_block_writes(sqlite_database: Databas
             clock.move(seconds=3700)
         assert len(list_history(sqlite_database)) == 3
     assert count_audit_rows(sqlite_database) == 3
-    sqlite_database.close()
 
 
 async def test_only_expired_entries_are_deleted(database: Database) -> None:
@@ -295,7 +293,6 @@ async def test_the_number_of_pending_entries_is_limited(sqlite_database: Databas
     assert history_writer.dropped == 2
     with pytest.raises(Unrecorded):
         await history_writer.write(write_entry(clock()))
-    sqlite_database.close()
 
 
 async def test_entries_during_the_last_batch_are_refused(database: Database) -> None:
@@ -334,7 +331,6 @@ async def test_stopping_waits_for_the_batch_in_progress(sqlite_database: Databas
         await asyncio.gather(run_task, write_task, hold_task)
     assert {each.id for each in list_history(sqlite_database)} == {entry.record.id, last.record.id}
     assert count_audit_rows(sqlite_database) == 2
-    sqlite_database.close()
 
 
 async def test_a_restart_fails_unfinished_requests_and_keeps_finished_ones(database: Database) -> None:

@@ -24,6 +24,7 @@ from tests.emulator.runtime.fleet_builder import FleetBuilder, fresh_mac
 from tests.eventually import RETRY_TIMEOUTS
 from tests.mqtt.broker.running_broker import PASSWORD, D, G, RunningBroker
 from tests.row_tables import each_row
+from tests.servers import NO_TRUSTED_AUTHORITIES
 from tests.service.requests.scripted_gateway import OutgoingMessage, connect_gateway, never_respond
 
 if TYPE_CHECKING:
@@ -101,7 +102,6 @@ async def test_requests_and_responses_have_the_topic_prefix(sqlite_database: Dat
         topic = request.topic.replace("/request/", "/response/")
         client.send(Puback(request.packet_id), Publish(topic, json.dumps(body).encode(), 1, packet_id=1))
         assert (await reading).response.status == Status.UNREACHABLE
-    sqlite_database.close()
 
 
 @pytest.mark.rule("request-26", "request-27")
@@ -313,7 +313,7 @@ async def test_keys_are_sent_and_never_logged(
 async def test_an_emulated_gateway_responds_for_itself_and_its_devices(broker: RunningBroker) -> None:
     rpc, mac = rpc_client(broker), fresh_mac()
     address = BrokerAddress(host="127.0.0.1", port=broker.port, user=mac, password=PASSWORD.decode())
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False) as http:
         fleet = FleetBuilder(http, speed=100.0)
         fleet.add(address, mac)
         async with fleet.run():

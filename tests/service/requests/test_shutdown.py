@@ -179,4 +179,3 @@ def test_stopping_fails_all_running_and_queued_requests(sqlite_database: Databas
     with run_service(sqlite_database) as service:
         states = [each["state"] for each in service.history(device, MaxResults=100)]
         assert states == ["FAILED"] * 30
-    sqlite_database.close()

@@ -32,10 +32,8 @@ MINUTE = 60_000
 @pytest.fixture(scope="module")
 def service(request: pytest.FixtureRequest) -> Iterator[ServiceWithBroker]:
     """Run a service on SQLite, shared by the tests of this module."""
-    database = fresh_database(request, "sqlite")
-    with run_service(database) as service:
+    with run_service(fresh_database(request, "sqlite")) as service:
         yield service
-    database.close()
 
 
 @pytest.fixture(scope="module")

@@ -192,4 +192,3 @@ def test_a_gateway_gets_at_most_the_configured_number_of_requests(sqlite_databas
             assert [each.result().status_code for each in (*running, pending)] == [200] * 3
             assert [each.topic_suffix[-4:] for each in gateway.requests][2:] == ["8102"]
         service.wait_until(service.is_idle)
-    sqlite_database.close()

@@ -21,7 +21,7 @@ __all__ = ["service", "sqlite_of_module"]
 @pytest.fixture(scope="module")
 def chunked_service(request: pytest.FixtureRequest) -> Iterator[RunningService]:
     """Run a service that reads a few samples at a time."""
-    database = fresh_database(request, "sqlite")
-    with run_service(database, blocks=ChunkSizes(csv_lines=5, series_samples=20, link_minutes=7)) as service:
+    with run_service(
+        fresh_database(request, "sqlite"), blocks=ChunkSizes(csv_lines=5, series_samples=20, link_minutes=7)
+    ) as service:
         yield service
-    database.close()

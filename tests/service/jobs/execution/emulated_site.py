@@ -24,6 +24,7 @@ from meshfleet.mqtt.client import BrokerAddress, ExponentialBackoff, MqttOptions
 from meshfleet.protocol.codes import UpdateState
 from meshfleet.protocol.ids import Mac, to_device_id
 from tests.cli.programs import TEST_TIMEOUT
+from tests.servers import NO_TRUSTED_AUTHORITIES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -64,7 +65,7 @@ class EmulatedSite:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Run the gateways and record the updates of their devices."""
-        async with httpx.AsyncClient() as http:
+        async with httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES) as http:
             fleet = EmulatedFleet(self._pace, http=http, options=_MQTT_OPTIONS)
             host, port = self._at or self._service.mqtt["mqtt"]
             for mac, gateway in zip(_GATEWAYS, self._gateways, strict=True):

@@ -18,18 +18,15 @@ from tests.eventually import eventually_async
 from tests.service.jobs.execution.simulation import START
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
 
 
 @pytest.fixture
-def database(sqlite_database: Database) -> Iterator[Database]:
+def database(sqlite_database: Database) -> Database:
     """Provide SQLite only: the statements are the same on PostgreSQL."""
-    yield sqlite_database
-    sqlite_database.close()
+    return sqlite_database
 
 
 def _alive_at(connection: Connection) -> int | None:

@@ -26,7 +26,7 @@ from tests.service.jobs.execution.rows import LEGACY, MODEL, firmware_id
 from tests.service.jobs.execution.simulation import BEAT, Simulation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sqlalchemy import Connection
 
@@ -39,17 +39,15 @@ OPEN = {str(each) for each in (ACTIVE_STATES | {ExecutionState.QUEUED})}
 
 
 @pytest.fixture
-def database(sqlite_database: Database) -> Iterator[Database]:
+def database(sqlite_database: Database) -> Database:
     """Provide SQLite only: the selection of gateways does not depend on the database."""
-    yield sqlite_database
-    sqlite_database.close()
+    return sqlite_database
 
 
 @pytest.fixture
-def on_postgresql(postgresql_database: Database) -> Iterator[Database]:
+def on_postgresql(postgresql_database: Database) -> Database:
     """Provide PostgreSQL, where two processes can run jobs."""
-    yield postgresql_database
-    postgresql_database.close()
+    return postgresql_database
 
 
 class ObservedGatewaySelector:

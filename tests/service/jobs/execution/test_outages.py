@@ -24,7 +24,7 @@ from tests.service.jobs.execution.simulated_devices import UpdateFate
 from tests.service.jobs.execution.simulation import Simulation, TransactionAborted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from sqlalchemy import Connection
 
@@ -36,10 +36,9 @@ METHODS = [UpdateMethod.DOWNLOAD, UpdateMethod.BROADCAST]
 
 
 @pytest.fixture
-def on_sqlite(sqlite_database: Database) -> Iterator[Database]:
+def on_sqlite(sqlite_database: Database) -> Database:
     """Provide SQLite only: these tests do not depend on the database."""
-    yield sqlite_database
-    sqlite_database.close()
+    return sqlite_database
 
 
 def build_job(method: UpdateMethod = UpdateMethod.DOWNLOAD, **values: Any) -> NewJob:

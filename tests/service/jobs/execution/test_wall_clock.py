@@ -15,8 +15,6 @@ from tests.service.jobs.execution.simulated_devices import UpdateFate
 from tests.service.jobs.execution.simulation import Simulation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from meshfleet.db import Database
 
 MINUTE = 60_000
@@ -24,10 +22,9 @@ HOUR = 60 * MINUTE
 
 
 @pytest.fixture
-def database(sqlite_database: Database) -> Iterator[Database]:
+def database(sqlite_database: Database) -> Database:
     """Provide SQLite only: no time of day is compared in the database."""
-    yield sqlite_database
-    sqlite_database.close()
+    return sqlite_database
 
 
 def build_job(**values: Any) -> NewJob:
