@@ -20,7 +20,7 @@ from meshfleet.service.backup.restore import check_restore_finished
 from meshfleet.service.backup.sqlite_backup import remove_stale_staging, stage_files
 from meshfleet.service.locks import lock_data_folder
 from tests.cli.programs import Program, run_command
-from tests.databases import create_database
+from tests.databases import create_database, create_empty_database
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,6 +101,15 @@ def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> No
     result = run_command("backup", str(file), "--data", str(data))
     assert (result.exit_code, file.read_text()) == (1, "precious")
     assert "exists; choose another name" in result.stderr
+
+
+def test_a_database_that_was_never_used_is_refused(postgresql_server: str, tmp_path: Path) -> None:
+    (tmp_path / "meshfleet.sqlite").touch()
+    url = create_empty_database(postgresql_server, "unused")
+    for place in (("--data", str(tmp_path)), ("--database", url)):
+        result = run_command("backup", str(tmp_path / "backup.tar"), *place)
+        assert (result.exit_code, "has no tables of Meshfleet" in result.stderr) == (1, True), result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["meshfleet.sqlite"]
 
 
 def test_in_a_directory_backups_are_named_by_time_and_only_the_newest_are_kept(
@@ -213,6 +222,7 @@ def test_backups_that_do_not_fit_are_refused_before_anything_is_written(tmp_path
         (describe(), ["meshfleet.sqlite", "../evil"], "../evil: a backup of SQLite has no such file"),
         (describe(), ["/etc/evil"], "/etc/evil: a backup of SQLite has no such file"),
         (describe(), [], "meshfleet.sqlite: it is missing"),
+        (describe(), ["meshfleet.sqlite"], "meshfleet.sqlite: no such table: alembic_version"),
     ):
         result = restore(build_archive(file, description, *members), restored)
         assert (result.exit_code, message in result.stderr) == (1, True), result.stderr

@@ -6,13 +6,14 @@ of COPY. Samples are in one table per day, whose names tell the days.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import inspect
 
+from meshfleet.db.postgresql import open_copy
 from meshfleet.db.samples.postgresql_store import create_partition_by_name, list_partition_names
 from meshfleet.db.schema import load_revision, run_migrations
-from meshfleet.errors.backup import BackupDamaged, RestoreRefused
+from meshfleet.errors.backup import BackupDamaged, BackupFailed, RestoreRefused
 from meshfleet.service.backup.archive import DESCRIPTION_PATH, TableDescription
 
 if TYPE_CHECKING:
@@ -47,7 +48,12 @@ def disable_timeouts(connection: Connection) -> None:
 
 
 def describe_contents(connection: Connection, *, with_samples: bool) -> DatabaseContents:
-    """Return what a backup contains, with tables in an order in which foreign keys can be restored."""
+    """Return what a backup contains, with tables in an order in which foreign keys can be restored.
+
+    Raise `BackupFailed` if the database has no tables of Meshfleet.
+    """
+    if (schema := load_revision(connection)) is None:
+        raise BackupFailed("the database has no tables of Meshfleet; check the address")
     partitions = list_partition_names(connection)
     inspector = inspect(connection)
     tables = [name for name, _ in inspector.get_sorted_table_and_fkc_names() if name is not None]
@@ -57,7 +63,7 @@ def describe_contents(connection: Connection, *, with_samples: bool) -> Database
     else:
         names.remove("sample_stray")
     return DatabaseContents(
-        load_revision(connection) or "",
+        schema,
         tuple(TableDescription(name, _list_columns(connection, name)) for name in names),
         _load_sequences(connection),
     )
@@ -74,10 +80,9 @@ def write_tables(
 
 
 def _read_chunks(connection: Connection, table: TableDescription) -> Iterator[bytes]:
-    driver: Any = connection.connection.driver_connection
     pieces: list[bytes] = []
     size = 0
-    with driver.cursor() as cursor, cursor.copy(f"COPY {_quote_table(table)} TO STDOUT") as copy:
+    with open_copy(connection, f"COPY {_quote_table(table)} TO STDOUT") as copy:
         for piece in copy:
             pieces.append(bytes(piece))
             size += len(piece)
@@ -125,8 +130,7 @@ def _create_partitions(connection: Connection, description: BackupDescription) -
 def _insert_rows(connection: Connection, table: TableDescription, archive: ArchiveReader) -> None:
     folder = _table_folder(table.name)
     paths = [member.path for member in archive.manifest.members if member.path.startswith(folder)]
-    driver: Any = connection.connection.driver_connection
-    with driver.cursor() as cursor, cursor.copy(f"COPY {_quote_table(table)} FROM STDIN") as copy:
+    with open_copy(connection, f"COPY {_quote_table(table)} FROM STDIN") as copy:
         for path in paths:
             for piece in archive.read_member(path):
                 copy.write(piece)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.service.backup.archive import ArchiveReader
+    from meshfleet.service.backup.archive import ArchiveReader, BackupDescription
     from meshfleet.settings import Settings
 
 _UNFINISHED_FILE: Final = "restore.unfinished"
@@ -109,9 +109,7 @@ def _restore_files(archive: ArchiveReader, folder: Path, replace: str | None, *,
         staging = Path(mkdtemp(prefix=_STAGING_PREFIX, dir=folder))
         try:
             _extract(archive, staging)
-            _use_existing_segments(staging, folder, has_samples=archive.description.has_samples)
-            if as_copy:
-                _remove_secrets(staging / DATABASE_FILE)
+            _adapt_database(archive.description, staging, folder, as_copy=as_copy)
             _take_ownership(staging, folder.stat())
             (folder / _UNFINISHED_FILE).touch(mode=0o600)
             sync_path(folder)
@@ -150,28 +148,34 @@ def _extract(archive: ArchiveReader, staging: Path) -> None:
         sync_path(staging / name)
 
 
-def _use_existing_segments(staging: Path, folder: Path, *, has_samples: bool) -> None:
-    """Complete a backup without samples: link the segments that are still there, and forget the others.
+def _adapt_database(description: BackupDescription, staging: Path, folder: Path, *, as_copy: bool) -> None:
+    """Check the extracted database and change what is different in a copy, or in a backup without samples."""
+    try:
+        with closing(sqlite3.connect(staging / DATABASE_FILE)) as database, database:
+            found = database.execute("SELECT version_num FROM alembic_version").fetchall()
+            if found != [(description.schema,)]:
+                raise BackupDamaged(DATABASE_FILE, f"its schema is not {description.schema}")
+            if not description.has_samples:
+                _use_existing_segments(database, staging / SAMPLES_FOLDER, folder / SAMPLES_FOLDER)
+            for table in _COPIED_SECRETS if as_copy else ():
+                database.execute(f"DELETE FROM {table}")  # noqa: S608 # constant names
+    except sqlite3.Error as exc:
+        raise BackupDamaged(DATABASE_FILE, str(exc)) from exc
+
+
+def _use_existing_segments(database: sqlite3.Connection, target: Path, existing: Path) -> None:
+    """Link the segments that are still there, and forget the others.
 
     Segments never change, so those in the data directory are the ones that the database knows.
     """
-    if has_samples:
+    if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sample_segment'").fetchone():
         return
-    with closing(sqlite3.connect(staging / DATABASE_FILE)) as database, database:
-        if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sample_segment'").fetchone():
-            return
-        for (number,) in database.execute("SELECT id FROM sample_segment").fetchall():
-            segment = segment_path(folder / SAMPLES_FOLDER, number)
-            if segment.exists():
-                os.link(segment, segment_path(staging / SAMPLES_FOLDER, number))
-            else:
-                database.execute("DELETE FROM sample_segment WHERE id = ?", (number,))
-
-
-def _remove_secrets(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as database, database:
-        for table in _COPIED_SECRETS:
-            database.execute(f"DELETE FROM {table}")  # noqa: S608 # constant names
+    for (number,) in database.execute("SELECT id FROM sample_segment").fetchall():
+        segment = segment_path(existing, number)
+        if segment.exists():
+            os.link(segment, segment_path(target, number))
+        else:
+            database.execute("DELETE FROM sample_segment WHERE id = ?", (number,))
 
 
 def _take_ownership(staging: Path, owner: os.stat_result) -> None:

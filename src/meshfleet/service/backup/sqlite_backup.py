@@ -108,14 +108,18 @@ def _stage(data: Path, staging: Path, now: Callable[[], int], *, with_samples: b
     for name in folders:  # what was written while the database was copied
         _link_files(data / name, staging / name)
     with closing(sqlite3.connect(copy)) as connection:
-        schema = _query(connection, "alembic_version", "version_num")[0]
+        schemas = _query(connection, "alembic_version", "version_num")
         segments = _query(connection, "sample_segment", "id") if with_samples else []
         hashes = _query(connection, "firmware", "DISTINCT sha256")
+    if not schemas:
+        raise BackupFailed(
+            f"{data / DATABASE_FILE} has no tables of Meshfleet; was the service started once?"
+        )
     samples = [segment_path(staging / SAMPLES_FOLDER, number) for number in segments]
     images = [staging / IMAGES_FOLDER / digest.hex() for digest in hashes]
     if not all(path.exists() for path in (*samples, *images)):
         return None
-    return StagedFiles(copy, sorted(samples), sorted(images), schema, moment)
+    return StagedFiles(copy, sorted(samples), sorted(images), schemas[0], moment)
 
 
 def _link_files(source: Path, target: Path) -> None:
