@@ -117,6 +117,12 @@ def create_database(server: str, name: str) -> str:
     return f"{server}/{name}"
 
 
+def create_empty_database(server: str, name: str) -> str:
+    """Create a database without tables, and return its URL."""
+    _execute(server, f"CREATE DATABASE {name}")
+    return f"{server}/{name}"
+
+
 def _execute(server: str, command: str) -> None:
     """Execute a statement outside of a transaction, as CREATE DATABASE requires."""
     with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:

@@ -38,8 +38,13 @@ def check_stored_samples(service: ServiceProcess, sources: Iterable[ReportSource
 
 def count_samples(service: ServiceProcess, device: str) -> int:
     """Count the stored samples of a device."""
+    return len(load_samples(service, device))
+
+
+def load_samples(service: ServiceProcess, device: str) -> list[ExpectedSample]:
+    """Load the stored samples of a device, the oldest first."""
     with open_client(service.url, PASSWORD) as client:
-        return len(_load_csv(client, Mac(device)))
+        return _load_csv(client, Mac(device))
 
 
 def _compare(stored: list[ExpectedSample], expected: set[ExpectedSample]) -> None:

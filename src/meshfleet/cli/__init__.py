@@ -17,6 +17,7 @@ _COMMANDS: Final = {
     "ack": "Acknowledge a sample to the device that sent it.",
     "apiversion": "Read the API version of a gateway.",
     "asyncapi": "Print the AsyncAPI document of the messaging interface.",
+    "backup": "Write a backup of all data to one file.",
     "broker-config": "Configure an external broker for the service.",
     "completion": "Print a shell completion script.",
     "devices": "List, rename and label devices.",
@@ -33,6 +34,7 @@ _COMMANDS: Final = {
     "openapi": "Print the OpenAPI document of the REST interface.",
     "read": "Read a property of a device.",
     "requests": "List the requests sent to a device.",
+    "restore": "Check a backup, or restore it.",
     "samples": "List the samples of a device.",
     "serve": "Run the service.",
     "simulate": "Run many emulated gateways in one process.",
@@ -49,6 +51,7 @@ _MODULES: Final = {
     "logout": "login",
     "openapi": "api_documents",
     "read": "requests",
+    "restore": "backup",
     "write": "requests",
 }
 """Module of each command whose module has another name than the command."""

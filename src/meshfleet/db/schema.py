@@ -68,10 +68,10 @@ def _wait_for_lock(connection: Connection, stop: Event) -> None:
 
 def is_schema_current(connection: Connection) -> bool:
     """Return whether the database has exactly the newest schema revision that this version knows."""
-    return _revision(connection) == _revisions()[-1]
+    return load_revision(connection) == list_revisions()[-1]
 
 
-def _revision(connection: Connection) -> str | None:
+def load_revision(connection: Connection) -> str | None:
     """Return the schema revision, which Alembic stores in the database; None if there is none yet."""
     if not inspect(connection).has_table("alembic_version"):
         return None
@@ -80,7 +80,7 @@ def _revision(connection: Connection) -> str | None:
 
 
 @cache
-def _revisions() -> tuple[str, ...]:
+def list_revisions() -> tuple[str, ...]:
     """Return all schema revisions of this version in order, from file names: m0001_first.py is 0001."""
     return tuple(sorted(file.name[1:5] for file in (_MIGRATIONS / "versions").glob("m[0-9]*_*.py")))
 
@@ -96,14 +96,14 @@ def _check_server_version(connection: Connection) -> None:
 
 
 def _check_revision(connection: Connection) -> None:
-    revision = _revision(connection)
+    revision = load_revision(connection)
     existing_tables = sorted(set(inspect(connection).get_table_names()) & set(metadata.tables))
     if revision is None and existing_tables:
         raise UnusableDatabase(
             f"the database contains tables of another program: {', '.join(existing_tables)}; "
             "give Meshfleet a database of its own"
         )
-    if revision is not None and revision not in _revisions():
+    if revision is not None and revision not in list_revisions():
         raise UnusableDatabase(
             f"the database was used by a newer Meshfleet (its schema is {revision}); "
             "run that version, or restore a backup made before"

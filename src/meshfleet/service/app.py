@@ -27,6 +27,8 @@ from meshfleet.service.accounts import user_store
 from meshfleet.service.accounts.passwords import hash_password
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.api import RestApi, load_openapi_document
+from meshfleet.service.backup.restore import check_restore_finished
+from meshfleet.service.backup.sqlite_backup import remove_stale_staging
 from meshfleet.service.embedded_broker.listeners import apply_bound_ports, open_mqtt_listeners
 from meshfleet.service.http.connection import HttpConnection
 from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
@@ -97,6 +99,8 @@ async def serve(
         # After the listeners: it may create the directory, so a wrong address must be reported before.
         lock_data_folder(settings.data),
     ):
+        check_restore_finished(settings.data)
+        remove_stale_staging(settings.data)
         port = listener.getsockname()[1]
         settings = replace(
             apply_bound_ports(settings, mqtt_listeners), http=settings.http._replace(port=port)

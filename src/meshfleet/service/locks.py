@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 # The data directory: not accessible to other users, and used by one service at a time (rest-170).
 
-_LOCK_FILE: Final = "meshfleet.lock"
-_KNOWN_FILES: Final = {_LOCK_FILE, "meshfleet.sqlite"}
+LOCK_FILE: Final = "meshfleet.lock"
+_KNOWN_FILES: Final = {LOCK_FILE, "meshfleet.sqlite"}
 _OTHERS_MODE: Final = 0o077
 """Permission bits of the group and of other users."""
 
@@ -40,7 +40,7 @@ def lock_data_folder(folder: Path) -> Iterator[None]:
     try:
         _create_directory(folder)
         _make_private(folder)
-        lock = os.open(folder / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as exc:
         reason = f"{exc.strerror} ({exc.filename})"
         raise UnusableDataFolder(f"the data directory {folder} cannot be used: {reason}") from exc
@@ -89,18 +89,27 @@ def _list_names(folder: Path) -> set[str]:
 
 def _lock_file(file: int, folder: Path) -> None:
     try:
+        if try_lock_file(file):
+            return
+    except OSError as exc:
+        raise UnusableDataFolder(f"the data directory {folder} cannot be locked: {exc.strerror}") from exc
+    raise UnusableDataFolder(
+        f"the data directory {folder} is in use by another meshfleet serve; "
+        "stop that service, or choose another directory with --data"
+    )
+
+
+def try_lock_file(file: int) -> bool:
+    """Lock an open file until it is closed. Return False if another process has locked it."""
+    try:
         import fcntl  # noqa: PLC0415 # missing on Windows, where nothing is locked
     except ImportError:
-        return
+        return True
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise UnusableDataFolder(
-            f"the data directory {folder} is in use by another meshfleet serve; "
-            "stop that service, or choose another directory with --data"
-        ) from None
-    except OSError as exc:
-        raise UnusableDataFolder(f"the data directory {folder} cannot be locked: {exc.strerror}") from exc
+        return False
+    return True
 
 
 _ADVISORY_LOCK_ID: Final = 0x6D717474

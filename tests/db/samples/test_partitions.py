@@ -154,6 +154,27 @@ async def test_an_expired_partition_is_dropped(postgresql_harness: StoreHarness)
     assert await postgresql_harness.times() == [NOON + 9 * DAY]
 
 
+async def test_a_partition_that_a_backup_reads_is_dropped_later(postgresql_harness: StoreHarness) -> None:
+    postgresql_harness.commit({DEVICE: [build_row(NOON)]})
+    store = open_second_store(postgresql_harness, 1)
+    is_reading, may_end = threading.Event(), threading.Event()
+
+    def read(connection: Connection) -> None:
+        connection.exec_driver_sql("SELECT count(*) FROM sample")
+        is_reading.set()
+        may_end.wait(PATIENCE)
+
+    reader = asyncio.create_task(postgresql_harness.database.read(read))
+    await asyncio.to_thread(is_reading.wait, PATIENCE)
+    later = NOON + 9 * DAY
+    await store.maintain(later)
+    assert NOON in await postgresql_harness.times()
+    may_end.set()
+    await reader
+    await store.maintain(later + 60_000)
+    assert await postgresql_harness.times() == []
+
+
 async def test_processes_can_run_maintenance_concurrently(postgresql_harness: StoreHarness) -> None:
     postgresql_harness.commit(
         {DEVICE: [build_row(NOON - day * DAY, kind=kind) for day in range(6) for kind in SampleKind]}

@@ -127,6 +127,12 @@ _RETENTION_CHECK_MS: Final = 3_600_000
 _EARLY_LOCK_TIMEOUT: Final = "500ms"
 """Maximum time for which creating a partition in advance may block other transactions."""
 
+_DROP_LOCK_TIMEOUT: Final = "1s"
+"""Maximum time for which dropping a partition may block other transactions."""
+
+_DROP_RETRY_MS: Final = 60_000
+"""Milliseconds until the next attempt to drop an expired partition that a reader uses."""
+
 _STREAM_OPTIONS: Final = {"stream_results": True, "max_row_buffer": 2_000}
 """Options for a server-side cursor, which fetches up to 2,000 rows at a time instead of the whole result."""
 
@@ -241,7 +247,7 @@ class PostgresqlSampleStore:
             )
             if expired == _KINDS_BY_TABLE[partition.table]:
                 self._known_partitions.discard(partition)
-                await self._database.write(_drop_partition, partition)
+                await self._drop_partition(partition, now)
             elif expired != self._removed_kinds.get(partition, frozenset()):
                 await self._delete_kinds(partition, expired)
         for kind, retention_ms in self._retention.items():
@@ -260,6 +266,13 @@ class PostgresqlSampleStore:
                 )
                 return
             self._known_partitions.add(partition)
+
+    async def _drop_partition(self, partition: _Partition, now: int) -> None:
+        try:
+            await self._database.write(_drop_partition, partition)
+        except DatabaseUnavailable as exc:
+            _log.info("expired partition %s could not be dropped and will be retried: %s", partition, exc)
+            self._next_retention_check = now + _DROP_RETRY_MS
 
     async def _delete_kinds(self, partition: _Partition, kinds: frozenset[int]) -> None:
         # Set before deleting: if samples of these kinds are written meanwhile, the entry is removed again.
@@ -287,6 +300,19 @@ def _create_partition(connection: Connection, partition: _Partition) -> None:
     )
 
 
+def list_partition_names(connection: Connection) -> list[str]:
+    """Return the names of the tables that contain samples, each of one day."""
+    return list(map(str, _list_partitions(connection)))
+
+
+def create_partition_by_name(connection: Connection, name: str) -> None:
+    """Create the partition with this name. Raise `ValueError` if the name is not that of a partition."""
+    partition = _Partition.parse(name)
+    if str(partition) != name or partition.table not in _KINDS_BY_TABLE:
+        raise ValueError(f"{name} is not the name of a partition")
+    _create_partition(connection, partition)
+
+
 def _create_partition_early(connection: Connection, partition: _Partition) -> None:
     # While ATTACH waits for running readers, all later transactions wait too: limit that time.
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_EARLY_LOCK_TIMEOUT}'")
@@ -294,6 +320,8 @@ def _create_partition_early(connection: Connection, partition: _Partition) -> No
 
 
 def _drop_partition(connection: Connection, partition: _Partition) -> None:
+    # While DROP waits for a reader, such as a backup, all later transactions wait too: limit that time.
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_DROP_LOCK_TIMEOUT}'")
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PARTITION_LOCK})")
     connection.exec_driver_sql(f"DROP TABLE IF EXISTS {partition}")
 

@@ -1,0 +1,31 @@
+"""Errors of backup and restore."""
+
+from __future__ import annotations
+
+from meshfleet.errors import FleetError
+
+
+class BackupFailed(FleetError):
+    """Raised when a backup cannot be written, for example because a disk is full."""
+
+    code = "backup-failed"
+
+
+class BackupDamaged(FleetError):
+    """Raised when a backup file is incomplete or was changed. `member` is the damaged part of the file."""
+
+    code = "backup-damaged"
+
+    def __init__(self, member: str, reason: str) -> None:
+        super().__init__(member, reason)
+        self.member = member
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.member}: {self.reason}"
+
+
+class RestoreRefused(FleetError):
+    """Raised when a backup does not fit this version or the target, before anything is changed."""
+
+    code = "restore-refused"

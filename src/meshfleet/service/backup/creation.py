@@ -1,0 +1,115 @@
+"""Creates backups: describes the data, and writes it to one file or to a pipe."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from importlib.metadata import version
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from meshfleet.db import connect_database, explain_driver_errors
+from meshfleet.db.samples.segments import sync_path
+from meshfleet.errors.backup import BackupFailed
+from meshfleet.protocol.times import format_millis
+from meshfleet.service.backup import postgresql_backup, sqlite_backup
+from meshfleet.service.backup.archive import ArchiveReader, ArchiveWriter, BackupDescription
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from meshfleet.service.backup.sqlite_backup import StagedFiles
+    from meshfleet.settings import Settings
+
+
+class BackupResult(NamedTuple):
+    """Finished backup."""
+
+    moment: str
+    """Every report that was acknowledged before this time (UTC) is in the backup."""
+    size: int
+    """Bytes of the file."""
+    schema: str
+
+
+def create_backup_file(
+    settings: Settings, path: Path, now: Callable[[], int], *, with_samples: bool
+) -> BackupResult:
+    """Write a backup to a new file that only its owner can read, and check it.
+
+    The file gets its name when it is complete and on the disk. Raise `BackupFailed` if it exists.
+    """
+    if path.exists():
+        raise BackupFailed(f"{path} exists; choose another name, or a directory")
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    try:
+        unfinished.unlink(missing_ok=True)  # left by a backup that was killed
+        descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w+b") as file:
+                result = write_backup(settings, file, now, with_samples=with_samples)
+                os.fsync(file.fileno())
+                ArchiveReader(file).check()
+            unfinished.rename(path)
+            sync_path(path.parent)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise BackupFailed(f"{path} cannot be written: {exc.strerror}") from exc
+    return result
+
+
+def write_backup(
+    settings: Settings, output: IO[bytes], now: Callable[[], int], *, with_samples: bool
+) -> BackupResult:
+    """Write a backup front to back. The service may be running."""
+    archive = ArchiveWriter(output)
+    if settings.database == "sqlite":
+        with sqlite_backup.stage_files(settings.data, now, with_samples=with_samples) as staged:
+            return _write_files(archive, staged, with_samples=with_samples)
+    with closing(connect_database(settings.database, settings.data)) as database, explain_driver_errors():
+        return database.read_now(_write_database, archive, now, with_samples=with_samples)
+
+
+def _write_files(archive: ArchiveWriter, staged: StagedFiles, *, with_samples: bool) -> BackupResult:
+    description = BackupDescription(
+        version=version("meshfleet"),
+        schema=staged.schema,
+        database="sqlite",
+        moment=format_millis(staged.moment),
+        has_samples=with_samples,
+    )
+    archive.add_description(description)
+    archive.add_file(sqlite_backup.DATABASE_FILE, staged.database)
+    for folder, paths in (
+        (sqlite_backup.SAMPLES_FOLDER, staged.samples),
+        (sqlite_backup.IMAGES_FOLDER, staged.images),
+    ):
+        for path in paths:
+            archive.add_file(f"{folder}/{path.name}", path)
+    archive.finish()
+    return BackupResult(description.moment, archive.size, description.schema)
+
+
+def _write_database(
+    connection: Connection, archive: ArchiveWriter, now: Callable[[], int], *, with_samples: bool
+) -> BackupResult:
+    moment = now()  # before the first query, with which the snapshot begins
+    postgresql_backup.disable_timeouts(connection)
+    contents = postgresql_backup.describe_contents(connection, with_samples=with_samples)
+    description = BackupDescription(
+        version=version("meshfleet"),
+        schema=contents.schema,
+        database="postgresql",
+        moment=format_millis(moment),
+        has_samples=with_samples,
+        tables=contents.tables,
+        sequences=contents.sequences,
+    )
+    archive.add_description(description)
+    postgresql_backup.write_tables(connection, contents.tables, archive)
+    archive.finish()
+    return BackupResult(description.moment, archive.size, description.schema)

@@ -1,0 +1,268 @@
+"""`meshfleet backup` and `meshfleet restore`."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sqlite3
+import tarfile
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from meshfleet.cli import main
+from meshfleet.errors.startup import UnusableDataFolder
+from meshfleet.service.backup.archive import ArchiveReader, ArchiveWriter, BackupDescription
+from meshfleet.service.backup.restore import check_restore_finished
+from meshfleet.service.backup.sqlite_backup import remove_stale_staging, stage_files
+from meshfleet.service.locks import lock_data_folder
+from tests.cli.programs import Program, run_command
+from tests.databases import create_database, create_empty_database
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+
+IMAGE = "ab" * 32
+SEGMENT = "00000007.samples"
+
+
+@pytest.fixture
+def data(tmp_path: Path, sqlite_template: Path) -> Path:
+    """Return a data directory with a user, a segment and a firmware image."""
+    folder = tmp_path / "data"
+    folder.mkdir(mode=0o700)
+    shutil.copy(sqlite_template, folder)
+    with closing(sqlite3.connect(folder / "meshfleet.sqlite")) as database, database:
+        database.execute("INSERT INTO secret VALUES ('tokens', x'00')")
+        database.execute("INSERT INTO account VALUES ('anna', 'hash', 'admin', 0, NULL)")
+        database.execute("INSERT INTO session VALUES ('s-1', 'anna', 0, 0)")
+        database.execute("INSERT INTO sample_segment VALUES (7, 20000, 0, 1, 1, 0, 7)")
+        database.execute(
+            "INSERT INTO firmware (id, model, version, type, file_name, size, sha256, hardware, notes, state,"
+            " created_by, created_at)"
+            " VALUES ('fw-1', 1, '1.0.0', 0, 'a.zip', 5, ?, '[]', '', 'draft', 'anna', 0)",
+            (bytes.fromhex(IMAGE),),
+        )
+    for path, content in ((f"samples/{SEGMENT}", b"samples"), (f"images/{IMAGE}", b"image")):
+        (folder / path).parent.mkdir()
+        (folder / path).write_bytes(content)
+    return folder
+
+
+def back_up(data: Path, target: Path, *options: str) -> Result:
+    result = run_command("backup", str(target), "--data", str(data), *options)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def restore(source: Path, data: Path, *options: str) -> Result:
+    return run_command("restore", str(source), "--data", str(data), *options)
+
+
+def count_rows(data: Path, table: str) -> int:
+    with closing(sqlite3.connect(data / "meshfleet.sqlite")) as database:
+        (count,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 # constant
+    return int(count)
+
+
+def list_files(folder: Path) -> dict[str, bytes]:
+    """Return the content of all files but the database, whose copy has other bytes, and the lock."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith("meshfleet.")
+    }
+
+
+def test_a_backup_is_restored_to_another_directory(data: Path, tmp_path: Path) -> None:
+    file, restored = tmp_path / "backup.tar", tmp_path / "restored"
+    written = back_up(data, file)
+    assert written.stdout.startswith(f"Written {file} (")
+    assert "Contains everything acknowledged before 20" in written.stdout
+    assert file.stat().st_mode & 0o777 == 0o600
+    result = restore(file, restored)
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (
+        0,
+        "Gateways and users can log in as before; start the service: meshfleet serve",
+    )
+    assert list_files(restored) == list_files(data)
+    assert [count_rows(restored, table) for table in ("account", "session", "secret")] == [1, 1, 1]
+    assert {path.stat().st_mode & 0o077 for path in (restored, *restored.rglob("*"))} == {0}
+
+
+def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "backup.tar"
+    file.write_text("precious")
+    result = run_command("backup", str(file), "--data", str(data))
+    assert (result.exit_code, file.read_text()) == (1, "precious")
+    assert "exists; choose another name" in result.stderr
+
+
+def test_a_database_that_was_never_used_is_refused(postgresql_server: str, tmp_path: Path) -> None:
+    (tmp_path / "meshfleet.sqlite").touch()
+    url = create_empty_database(postgresql_server, "unused")
+    for place in (("--data", str(tmp_path)), ("--database", url)):
+        result = run_command("backup", str(tmp_path / "backup.tar"), *place)
+        assert (result.exit_code, "has no tables of Meshfleet" in result.stderr) == (1, True), result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["meshfleet.sqlite"]
+
+
+def test_in_a_directory_backups_are_named_by_time_and_only_the_newest_are_kept(
+    data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    for day in ("01", "02", "03"):
+        (folder / f"meshfleet-202611{day}T000000Z.tar").touch()
+    (folder / "other.tar").touch()
+    name = json.loads(back_up(data, folder, "--keep", "2", "--json").stdout)["path"]
+    assert sorted(map(str, folder.iterdir())) == [
+        str(folder / "meshfleet-20261103T000000Z.tar"),
+        name,
+        str(folder / "other.tar"),
+    ]
+
+
+def test_a_backup_passes_through_pipes(data: Path, tmp_path: Path) -> None:
+    written = CliRunner().invoke(main, ["backup", "-", "--data", str(data)])
+    assert written.exit_code == 0, written.stderr
+    ArchiveReader(io.BytesIO(written.stdout_bytes)).check()
+    restored = tmp_path / "restored"
+    result = CliRunner().invoke(main, ["restore", "-", "--data", str(restored)], input=written.stdout_bytes)
+    assert result.exit_code == 0, result.stderr
+    assert list_files(restored) == list_files(data)
+
+
+def test_a_backup_without_samples_uses_segments_that_are_still_there(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "backup.tar"
+    back_up(data, file, "--without-samples")
+    with tarfile.open(file) as archive:
+        assert f"samples/{SEGMENT}" not in archive.getnames()
+    elsewhere = tmp_path / "elsewhere"
+    assert restore(file, elsewhere).exit_code == 0
+    assert count_rows(elsewhere, "sample_segment") == 0
+    assert restore(file, data, "--replace").exit_code == 0
+    assert count_rows(data, "sample_segment") == 1
+    assert (data / "samples" / SEGMENT).read_bytes() == b"samples"
+
+
+def test_existing_data_is_refused_or_moved_aside(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "backup.tar"
+    back_up(data, file)
+    (data / "samples" / "00000008.samples").write_bytes(b"newer")
+    before = list_files(data)
+    refused = restore(file, data)
+    assert refused.exit_code == 1
+    assert "is not empty: it contains images; choose another directory" in refused.stderr
+    assert list_files(data) == before
+    assert restore(file, data, "--replace").exit_code == 0
+    (aside,) = data.glob("before-*")
+    assert list_files(aside) == before
+    assert (aside / "meshfleet.sqlite").exists()
+    assert not (data / "samples" / "00000008.samples").exists()
+
+
+def test_a_copy_has_neither_the_logins_nor_the_secrets_of_the_original(data: Path, tmp_path: Path) -> None:
+    file, copy = tmp_path / "backup.tar", tmp_path / "copy"
+    back_up(data, file)
+    assert restore(file, copy, "--as-copy").exit_code == 0
+    assert [count_rows(copy, table) for table in ("account", "session", "secret")] == [1, 0, 0]
+
+
+def test_a_directory_in_use_by_a_service_is_refused(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "backup.tar"
+    with lock_data_folder(data):
+        back_up(data, file)  # a backup is possible meanwhile
+        result = restore(file, data, "--replace")
+    assert result.exit_code == 1
+    assert "is in use by another meshfleet serve" in result.stderr
+
+
+def test_a_damaged_backup_is_named_and_nothing_is_written(data: Path, tmp_path: Path) -> None:
+    file, restored = tmp_path / "backup.tar", tmp_path / "restored"
+    back_up(data, file)
+    content = bytearray(file.read_bytes())
+    content[content.index(b"samples" + bytes(505))] ^= 1  # the content of the segment, a full block
+    file.write_bytes(content)
+    result = restore(file, restored)
+    assert (result.exit_code, result.stderr) == (1, f"Error: samples/{SEGMENT}: SHA-256 differs\n")
+    assert not restored.exists()
+
+
+def build_archive(path: Path, description: BackupDescription, *members: str) -> Path:
+    with path.open("wb") as file:
+        writer = ArchiveWriter(file)
+        writer.add_description(description)
+        for member in members:
+            writer.add_bytes(member, b"")
+        writer.finish()
+    return path
+
+
+def describe(**fields: str) -> BackupDescription:
+    values = {
+        "version": "9.0.0",
+        "schema": "0013",
+        "database": "sqlite",
+        "moment": "2026-11-17T00:00:00.000Z",
+    }
+    return BackupDescription(**values | fields, has_samples=True)  # type: ignore[arg-type]
+
+
+def test_backups_that_do_not_fit_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    file, restored = tmp_path / "backup.tar", tmp_path / "restored"
+    for description, members, message in (
+        (describe(schema="9999"), [], "made by a newer Meshfleet (9.0.0, schema 9999;"),
+        (describe(database="postgresql"), [], "the backup is of a postgresql database, but the settings"),
+        (describe(), ["meshfleet.sqlite", "../evil"], "../evil: a backup of SQLite has no such file"),
+        (describe(), ["/etc/evil"], "/etc/evil: a backup of SQLite has no such file"),
+        (describe(), [], "meshfleet.sqlite: it is missing"),
+        (describe(), ["meshfleet.sqlite"], "meshfleet.sqlite: no such table: alembic_version"),
+    ):
+        result = restore(build_archive(file, description, *members), restored)
+        assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
+        assert not restored.exists() or [path.name for path in restored.iterdir()] == ["meshfleet.lock"]
+    missing = restore(tmp_path / "missing.tar", restored)
+    assert "missing.tar cannot be read: No such file" in missing.stderr
+
+
+def test_a_database_with_tables_is_refused(postgresql_server: str, tmp_path: Path) -> None:
+    url = create_database(postgresql_server, "occupied")
+    file = tmp_path / "backup.tar"
+    assert run_command("backup", str(file), "--database", url).exit_code == 0
+    result = run_command("restore", str(file), "--database", url)
+    assert result.exit_code == 1
+    assert "the database is not empty: it has" in result.stderr
+
+
+def test_an_interrupted_restore_keeps_the_service_from_starting(data: Path) -> None:
+    (data / "restore.unfinished").touch()
+    with pytest.raises(UnusableDataFolder, match="run `meshfleet restore --replace` again"):
+        check_restore_finished(data)
+
+
+def test_files_of_a_killed_backup_are_removed_and_those_of_a_running_one_stay(data: Path) -> None:
+    killed = data / "backup-staging-killed"
+    killed.mkdir()
+    with stage_files(data, lambda: 0, with_samples=True) as staged:
+        remove_stale_staging(data)
+        assert not killed.exists()
+        assert staged.database.exists()
+    assert not staged.database.parent.exists()
+
+
+def test_a_full_disk_is_reported_and_leaves_nothing(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "full"
+    folder.mkdir()
+    with Program("backup", str(folder), "--data", str(data), before="ulimit -f 8") as program:
+        code, _, errors = program.wait_for_exit()
+    assert (code, list(folder.iterdir())) == (1, []), errors
+    assert "Error: " in errors
+    assert {path.name for path in data.iterdir()} >= {"images", "samples", "meshfleet.sqlite"}
+    assert not list(data.glob("backup-staging-*"))
+    assert [path.name for path in (data / "samples").iterdir()] == [SEGMENT]

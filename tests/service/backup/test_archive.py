@@ -1,0 +1,128 @@
+"""Backup files: every change is found, and named by the part of the file that contains it."""
+
+from __future__ import annotations
+
+import io
+import random
+import tarfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.errors.backup import BackupDamaged
+from meshfleet.service.backup.archive import (
+    ArchiveReader,
+    ArchiveWriter,
+    BackupDescription,
+    TableDescription,
+)
+from tests.row_tables import each_row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DESCRIPTION = BackupDescription(
+    version="0.1.0",
+    schema="0013",
+    database="postgresql",
+    moment="2026-11-17T15:31:02.114Z",
+    has_samples=True,
+    tables=(TableDescription("device", ("id", "name")),),
+    sequences={"audit_id_seq": 7},
+)
+SEEDED = random.Random(30)  # noqa: S311 # chooses places to damage
+MEMBERS = {"a.bin": bytes(range(256)) * 9, "folder/empty": b"", "folder/block": b"x" * 512, "z": b"z"}
+
+
+def build_archive() -> bytes:
+    output = io.BytesIO()
+    writer = ArchiveWriter(output)
+    writer.add_description(DESCRIPTION)
+    for path, content in MEMBERS.items():
+        writer.add_bytes(path, content)
+    writer.finish()
+    assert writer.size == len(output.getvalue())
+    return output.getvalue()
+
+
+def check(content: bytes) -> ArchiveReader:
+    reader = ArchiveReader(io.BytesIO(content))
+    reader.check()
+    return reader
+
+
+def find_damage(content: bytes) -> str | None:
+    """Return the member that the check names, or None if it finds nothing."""
+    try:
+        check(content)
+    except BackupDamaged as exc:
+        return exc.member
+    return None
+
+
+def list_regions(content: bytes) -> list[tuple[str, int]]:
+    """Return the members as an independent reader of tar files finds them, and where each ends."""
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        infos = archive.getmembers()
+    starts = [info.offset for info in infos[1:]] + [len(content)]
+    return [(info.name, start) for info, start in zip(infos, starts, strict=True)]
+
+
+def test_a_backup_is_a_tar_file_that_other_programs_read() -> None:
+    content = build_archive()
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        names = archive.getnames()
+        assert names == ["backup.json", *MEMBERS, "MANIFEST.json"]
+        assert {name: archive.extractfile(name).read() for name in MEMBERS} == MEMBERS  # type: ignore[union-attr]
+        assert {info.mode for info in archive} == {0o600}
+
+
+def test_members_and_description_are_read_back() -> None:
+    reader = check(build_archive())
+    assert reader.description == DESCRIPTION
+    assert {path: b"".join(reader.read_member(path)) for path in MEMBERS} == MEMBERS
+
+
+def test_a_file_is_added_with_its_content(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_bytes(b"content" * 500_000)
+    output = io.BytesIO()
+    writer = ArchiveWriter(output)
+    writer.add_description(DESCRIPTION)
+    writer.add_file("large", source)
+    writer.finish()
+    assert b"".join(check(output.getvalue()).read_member("large")) == source.read_bytes()
+
+
+@each_row("offset", SEEDED.sample(range(len(build_archive())), 300))
+def test_every_changed_byte_is_found_and_its_member_is_named(offset: int) -> None:
+    content = build_archive()
+    damaged = bytearray(content)
+    damaged[offset] ^= 1 << offset % 8
+    expected = next(name for name, end in list_regions(content) if offset < end)
+    assert find_damage(bytes(damaged)) == expected
+
+
+def test_a_file_that_was_cut_anywhere_has_no_manifest() -> None:
+    content = build_archive()
+    for length in [*SEEDED.sample(range(len(content)), 50), 0, len(content) - 1]:
+        assert find_damage(content[:length]) == "MANIFEST.json", length
+
+
+def test_swapped_or_missing_members_and_appended_data_are_found() -> None:
+    content = build_archive()
+    (_, start), (_, middle), (_, end), *_ = list_regions(content)
+    first, second = content[start:middle], content[middle:end]
+    assert find_damage(content[:start] + second + first + content[end:]) == "a.bin"
+    assert find_damage(content[:start] + content[middle:]) == "a.bin"
+    assert find_damage(content + bytes(512)) == "MANIFEST.json"
+    assert find_damage(content + b"more") == "MANIFEST.json"
+
+
+def test_a_description_of_another_format_is_refused() -> None:
+    output = io.BytesIO()
+    writer = ArchiveWriter(output)
+    writer.add_bytes("backup.json", b'{"format":2}')
+    writer.finish()
+    with pytest.raises(BackupDamaged, match=r"backup\.json: it is not a known description"):
+        check(output.getvalue())

@@ -1,0 +1,87 @@
+"""Staging of a backup while the service merges and deletes segments."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from contextlib import closing
+from itertools import count
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.db.samples import SampleKind
+from meshfleet.db.samples.sqlite_store import CompactionLimits, SqliteSampleStore
+from meshfleet.service.backup.sqlite_backup import StagedFiles, stage_files
+from tests.databases import open_sqlite
+from tests.db.samples.store_harness import DAY, DEVICE, HOUR, NOON, build_query, build_row
+from tests.service.embedded_broker.running_broker import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.db.samples.store_harness import StoreHarness
+
+pytestmark = pytest.mark.anyio
+
+BACKUPS = 20
+EAGER_LIMITS = CompactionLimits(memtable_samples=1, merge_count=2)
+
+
+async def test_backups_are_complete_while_segments_are_merged_and_expire(
+    sqlite_harness: StoreHarness, tmp_path: Path
+) -> None:
+    harness = sqlite_harness
+    harness.reopen(limits=EAGER_LIMITS, retention={SampleKind.LINK: DAY})
+    committed = 0
+    is_finished = False
+
+    async def write() -> None:
+        nonlocal committed
+        for number in count(1):
+            expired = build_row(NOON - 9 * DAY + number, kind=SampleKind.LINK)
+            await asyncio.to_thread(harness.commit, {DEVICE: [build_row(NOON + number), expired]})
+            committed = number
+            await harness.maintain(after=HOUR)
+            if is_finished:
+                return
+
+    async def wait_for_commits(number: int) -> None:
+        await until(lambda: committed >= number)
+
+    writer = asyncio.create_task(write())
+    seen = []
+    for number in range(BACKUPS):
+        await wait_for_commits(3 * number)
+        before = committed
+        times = await asyncio.to_thread(_back_up_and_read, tmp_path, tmp_path / f"copy-{number}")
+        assert times[:before] == [NOON + each for each in range(1, before + 1)]
+        seen.append(len(times))
+    is_finished = True
+    await writer
+    assert seen == sorted(seen)
+
+
+def _back_up_and_read(data: Path, copy: Path) -> list[int]:
+    """Stage a backup, open a copy of it like a service, and return the times of the recent samples."""
+    with stage_files(data, lambda: 0, with_samples=True) as staged:
+        _copy(staged, copy)
+    database = open_sqlite(copy / "meshfleet.sqlite")
+    store = SqliteSampleStore(database, copy / "samples", {}, now=NOON)
+    try:
+        samples = asyncio.run(store.read(build_query(since=NOON, until=NOON + DAY), list))
+    finally:
+        store.close()
+        database.close()
+    return [sample.time for sample in samples]
+
+
+def _copy(staged: StagedFiles, target: Path) -> None:
+    target.mkdir()
+    (target / "samples").mkdir()
+    shutil.copy(staged.database, target)
+    with closing(sqlite3.connect(staged.database)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    for path in staged.samples:
+        shutil.copy(path, target / "samples")
