@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations
-from tests.browser.conftest import go_to_page_by_key, wait_until
+from tests.browser.conftest import go_to_page_by_key, wait_for_responses, wait_until
 from tests.scenarios.service_process import PASSWORD
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ def test_a_session_that_cannot_be_renewed_ends_with_a_warning(
     page.clock.install()
     open_as("/")
     expect(page.get_by_role("heading", level=1)).to_have_text("Overview")
+    wait_for_responses(page, browser_log)  # the jump would time out the request for the user's name
     page.route("**/auth/refresh", lambda route: route.fulfill(status=401, json={"code": "not-logged-in"}))
     page.clock.fast_forward("16:00")
     expect(page.get_by_role("main").get_by_text("Your session ends at")).to_be_visible()
