@@ -38,6 +38,15 @@ PACKAGES = {
 }
 """Packages, and the packages that each may import."""
 
+SERVICE_ORDER = (
+    *("clock", "actor", "metrics", "readiness", "sockets", "secret_store", "transport", "locks", "backup"),
+    *("http", "audit", "accounts", "catalogue", "console", "asyncapi", "devices", "labels"),
+    *("ingest", "backfill", "telemetry", "presence", "requests", "metadata", "gateways"),
+    *("jobs", "firmware", "live", "operations", "metric_table", "embedded_broker", "external_broker"),
+    *("api", "runtime", "app"),
+)
+"""Packages and modules of `service`: each may import only those before it."""
+
 PURE_PACKAGES = ("protocol", "rest", "mqtt/codec")
 
 PURE_LIBRARIES = {
@@ -135,7 +144,7 @@ def _imported_names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):
-        if node.module in {"meshfleet", "meshfleet.mqtt"}:  # their members are packages of the table
+        if node.module in {"meshfleet", "meshfleet.mqtt", "meshfleet.service"}:  # their members are packages
             return [f"{node.module}.{alias.name}" for alias in node.names]
         return [f"{'.' * node.level}{node.module or ''}"]
     return []
@@ -195,6 +204,22 @@ def _may_import(package: str, name: str) -> bool:
         return False  # imports are absolute, and meshfleet/__init__.py has none
     top, _, module = name.partition(".")
     return top != "meshfleet" or _get_package(module) in {package, *PACKAGES[package]}
+
+
+def test_packages_of_the_service_import_only_those_before_them() -> None:
+    offenders = [
+        (path, name)
+        for path, module in _list_modules("service").items()
+        if path != "service/__init__.py"
+        for name in sorted(_list_imports(module))
+        if name.startswith("meshfleet.service.")
+        and SERVICE_ORDER.index(name.split(".")[2]) > SERVICE_ORDER.index(_get_service_part(path))
+    ]
+    assert offenders == []
+
+
+def _get_service_part(path: str) -> str:
+    return path.split("/")[1].removesuffix(".py")
 
 
 def test_pure_modules_import_no_io_libraries() -> None:

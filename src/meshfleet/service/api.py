@@ -228,7 +228,7 @@ def build_litestar_app() -> Litestar:
                 for name in RouteDependencies._fields
             },
         },
-        middleware=[access.AccessMiddleware(build_provider("authenticator")), QueryNameMiddleware()],
+        middleware=[access.AccessMiddleware(_identify), QueryNameMiddleware()],
         exception_handlers={Exception: build_problem_response},
         request_class=ApiRequest,
         request_max_body_size=_MAX_BODY_BYTES,
@@ -237,6 +237,12 @@ def build_litestar_app() -> Litestar:
     )
     access.check_required_roles(app)
     return app
+
+
+async def _identify(bearer: str, address: str | None) -> Actor:
+    """Authenticate a request of the service that handles it."""
+    authenticator: BearerAuthenticator = build_provider("authenticator")()
+    return await authenticator.identify(bearer, address)
 
 
 def _provide_actor(request: ApiRequest) -> Actor:

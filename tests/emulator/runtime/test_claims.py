@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from meshfleet.emulator.runtime.claims import claim_gateways
+from meshfleet.emulator.runtime.claims import ClaimedGateway, claim_gateways
 from meshfleet.errors import ServiceRefused
 from meshfleet.errors.protocol import MalformedAddress
 from meshfleet.mqtt.client import BrokerAddress
@@ -100,7 +100,7 @@ async def run_service(service: Service) -> AsyncIterator[ScriptedHttpServer]:
 
 async def claim(
     url: str, gateways: Sequence[Mac] = (ONE,), *, password: str = PASSWORD, **settings: Any
-) -> list[tuple[Mac, BrokerAddress]]:
+) -> list[ClaimedGateway]:
     async with httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False, timeout=5) as http:
         return await claim_gateways(
             url, user="ada", password=password, gateways=gateways, http=http, **settings

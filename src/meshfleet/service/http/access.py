@@ -14,12 +14,12 @@ from meshfleet.rest.accounts import Role
 from meshfleet.rest.inputs import parse_bearer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from litestar import Litestar
     from litestar.types import ASGIApp, Receive, Scope, Send
 
-    from meshfleet.service.accounts.bearer import BearerAuthenticator
+    from meshfleet.service.actor import Actor
 
 PUBLIC: Final = None
 """Value in `REQUIRED_ROLES` of a route that needs no authentication."""
@@ -100,8 +100,9 @@ class AccessMiddleware(ASGIMiddleware):
 
     scopes = (ScopeType.HTTP,)
 
-    def __init__(self, provide_authenticator: Callable[[], BearerAuthenticator]) -> None:
-        self._provide_authenticator = provide_authenticator
+    def __init__(self, identify: Callable[[str, str | None], Awaitable[Actor]]) -> None:
+        """`identify` returns the account of a bearer token or API key that a client address sent."""
+        self._identify = identify
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         """Set `scope["user"]` to the user or API key of the request, and pass the request on.
@@ -113,7 +114,7 @@ class AccessMiddleware(ASGIMiddleware):
             raise MethodNotAllowedException(headers={"allow": format_allow_header(scope["path_template"])})
         required = REQUIRED_ROLES[f"{method} {scope['path_template']}"]
         if required is not PUBLIC:
-            actor = await self._provide_authenticator().identify(get_bearer(scope), get_client_address(scope))
+            actor = await self._identify(get_bearer(scope), get_client_address(scope))
             if not actor.role.includes(required):
                 raise NotAllowed(f"requires the role {required}; your role is {actor.role}")
             scope["user"] = actor
