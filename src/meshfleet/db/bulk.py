@@ -240,18 +240,18 @@ def _copy_to_temporary_table(connection: Connection, table: Table, rows: Sequenc
 
 def _copy(connection: Connection, name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Row]) -> None:
     """Send rows to a PostgreSQL table in binary COPY format, for these (column, type) pairs."""
-    with open_copy(connection, name, ", ".join(column for column, _ in columns)) as copy:
+    names = ", ".join(column for column, _ in columns)
+    with open_copy(connection, f"COPY {name} ({names}) FROM STDIN (FORMAT BINARY)") as copy:
         copy.set_types([type_name for _, type_name in columns])
         for row in rows:
             copy.write_row(row)
 
 
 @contextmanager
-def open_copy(connection: Connection, table: str, columns: str) -> Iterator[Any]:
-    """Start a binary COPY into columns of a PostgreSQL table. Yield the `Copy` object of psycopg."""
+def open_copy(connection: Connection, statement: str) -> Iterator[Any]:
+    """Start a COPY statement of PostgreSQL. Yield the `Copy` object of psycopg."""
     driver: Any = connection.connection.driver_connection
     dbapi: Any = connection.dialect.dbapi  # not imported: with SQLite psycopg is never loaded
-    statement = f"COPY {table} ({columns}) FROM STDIN (FORMAT BINARY)"
     try:
         with driver.cursor() as cursor, cursor.copy(statement) as copy:
             yield copy

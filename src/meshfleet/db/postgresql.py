@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from sqlalchemy import URL, Engine, create_engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError
 
 from meshfleet.db.database import Engines
 from meshfleet.errors import Fault
 from meshfleet.errors.startup import WrongSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy import Connection
 
 _CONNECTIONS: Final = 8
 
@@ -70,18 +64,3 @@ def _engine(url: URL) -> Engine:
             **_KEEPALIVE_OPTIONS,
         },
     )
-
-
-@contextmanager
-def open_copy(connection: Connection, statement: str) -> Iterator[Any]:
-    """Start a COPY statement and yield psycopg's object to read or write its data.
-
-    SQLAlchemy does not see errors of a COPY, so they are raised here as SQLAlchemy would raise them.
-    """
-    driver: Any = connection.connection.driver_connection
-    dbapi: Any = connection.dialect.dbapi  # not imported: with SQLite psycopg is never loaded
-    try:
-        with driver.cursor() as cursor, cursor.copy(statement) as copy:
-            yield copy
-    except dbapi.Error as exc:
-        raise DBAPIError.instance(statement, None, exc, dbapi.Error, dialect=connection.dialect) from exc

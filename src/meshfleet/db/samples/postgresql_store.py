@@ -79,7 +79,7 @@ def _copy_rows(connection: Connection, table: str, columns: str, rows: Sequence[
     connection.exec_driver_sql(
         f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table} ON COMMIT DELETE ROWS AS {template}"
     )
-    with bulk.open_copy(connection, f"new_{table}", columns) as copy:
+    with bulk.open_copy(connection, f"COPY new_{table} ({columns}) FROM STDIN (FORMAT BINARY)") as copy:
         copy.write(b"".join((_COPY_HEADER, *rows, _COPY_TRAILER)))
     connection.exec_driver_sql(
         f"INSERT INTO {table} ({columns}) SELECT {columns} FROM new_{table} ON CONFLICT DO NOTHING"  # noqa: S608 # constant names

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import inspect
 
-from meshfleet.db.postgresql import open_copy
+from meshfleet.db.bulk import open_copy
 from meshfleet.db.samples.postgresql_store import create_partition_by_name, list_partition_names
 from meshfleet.db.schema import load_revision, run_migrations
 from meshfleet.errors.backup import BackupDamaged, BackupFailed, RestoreRefused
