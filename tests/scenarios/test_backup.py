@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from itertools import count
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import pytest
@@ -30,6 +31,9 @@ GATEWAYS = [f"02005e00000{number}" for number in range(1, 4)]
 REPORTS_PER_BATCH = 25
 MIN_REPORTS = 2_000
 """Reports to be acknowledged before a backup, and after it."""
+
+
+_numbers = count(1)
 
 
 class Ledger:
@@ -86,7 +90,8 @@ def database_urls(request: pytest.FixtureRequest, database_kind: str) -> tuple[s
     if database_kind == "sqlite":
         return "sqlite", "sqlite"
     server: str = request.getfixturevalue("postgresql_server")
-    return create_database(server, "original"), create_empty_database(server, "restored")
+    number = next(_numbers)
+    return create_database(server, f"original_{number}"), create_empty_database(server, f"restored_{number}")
 
 
 @pytest.mark.both_databases
