@@ -216,10 +216,10 @@ def describe_driver_error(exc: Exception) -> str:
 
 
 def _decode_server_message(error: Any) -> str | None:
-    """Return a PostgreSQL error message with invalid UTF-8 bytes escaped, or None if it has no raw message.
+    """Return the message of a PostgreSQL error with invalid UTF-8 bytes escaped; None if it has no message.
 
     Such bytes occur because the server truncates long names to 63 bytes, even within a character, and sends
-    messages before the login in an unknown encoding. psycopg replaces them all by the same character.
+    messages before the login in an unknown encoding. psycopg would replace each of them by U+FFFD.
     """
     raw = None
     if error.pgresult is not None:

@@ -93,7 +93,7 @@ def format_answer_topic(gateway: Mac) -> str:
 
 
 def parse_question_topic(topic: str) -> Mac:
-    """Return the gateway in the topic of a firmware request."""
+    """Return the MAC of the gateway that requests a firmware image on this topic."""
     match = _QUESTION_TOPIC.fullmatch(topic)
     if match is None:
         raise MalformedTopic("topic", f"{quote_input(topic)} is not a firmware request topic")

@@ -273,7 +273,10 @@ def _build_event_decoder() -> Callable[[bytes], Event]:
 
 
 def _build_parent_decoder(kind: type[_ParentT]) -> Callable[[bytes], _ParentT]:
-    """Build the decoder of a report with a parent; the fast path accepts only parents decoded before."""
+    """Build the decoder of reports that name the mesh parent that received the device.
+
+    The fast path accepts a parent only if the strict decoder has accepted the same MAC before.
+    """
     decode_plain = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _ParentT:

@@ -113,7 +113,7 @@ class RequestAccepted(ResponseBody, frozen=True, kw_only=True):
 
 
 class SentRequest(ResponseBody, frozen=True, kw_only=True):
-    """Request as it was sent, without keys (request-31)."""
+    """Request as it was sent, but without network keys and public keys (request-31)."""
 
     operation: Operation
     identifier: str | UnsetType = UNSET

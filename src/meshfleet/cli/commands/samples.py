@@ -44,7 +44,7 @@ _COLUMNS: Final = (
     "kinds",
     type=click.Choice(get_args(SampleKind)),
     multiple=True,
-    help="Only this kind; repeatable.",
+    help="Only samples of this kind; repeatable.",
 )
 @click.option(
     "--identifier",

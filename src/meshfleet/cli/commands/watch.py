@@ -203,7 +203,9 @@ _KINDS: Final = sorted({each.raw_kind.value for each in Kind})
     shell_complete=complete_gateways,
     help="Only reports received through this gateway; repeatable.",
 )
-@click.option("--kind", "kinds", type=click.Choice(_KINDS), multiple=True, help="Only this kind; repeatable.")
+@click.option(
+    "--kind", "kinds", type=click.Choice(_KINDS), multiple=True, help="Only reports of this kind; repeatable."
+)
 @click.option(
     "--identifier",
     "identifiers",

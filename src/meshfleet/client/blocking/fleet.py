@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Devices(Proxy[devices.Devices]):
-    """Devices of a fleet, including gateways. Methods accept a MAC or device id, in either case."""
+    """Devices of a fleet, including gateways. Methods accept a MAC or device id, in upper or lower case."""
 
     list = wrap_generator(devices.Devices.list)
     summary = wrap_method(devices.Devices.summary)
@@ -38,7 +38,7 @@ class Labels(Proxy[devices.Labels]):
 
 
 class Gateways(Proxy[devices.Gateways]):
-    """Claimed gateways of a fleet. Methods accept a MAC or device id, in either case."""
+    """Claimed gateways of a fleet. Methods accept a MAC or device id, in upper or lower case."""
 
     list = wrap_generator(devices.Gateways.list)
     show = wrap_method(devices.Gateways.show)

@@ -55,7 +55,7 @@ class Mesh:
     """Gateways on an MQTT broker: `async with Mesh("mqtt://user:password@host:1883") as mesh`.
 
     Entering the block connects to the broker, or raises a `MqttError`. After a lost connection, `Mesh`
-    reconnects. Methods accept a MAC or device id for gateways and devices, in either case. A hex identifier
+    reconnects. Methods accept a MAC or device id in upper or lower case. A hex identifier
     selects the raw operation, a name the decoded one. Responses with an error status are returned too:
     `meshfleet.client.check` raises an error for them.
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 
 class Gateways(RestResource):
-    """Claimed gateways of a fleet. Methods accept a MAC or device id, in either case."""
+    """Claimed gateways of a fleet. Methods accept a MAC or device id, in upper or lower case."""
 
     def list(self) -> AsyncGenerator[Gateway, None]:
         """List all claimed gateways, ordered by MAC."""
@@ -131,7 +131,7 @@ class DeviceFilters(TypedDict, total=False):
 
 
 class Devices(RestResource):
-    """Devices of a fleet, including gateways. Methods accept a MAC or device id, in either case."""
+    """Devices of a fleet, including gateways. Methods accept a MAC or device id, in upper or lower case."""
 
     def list(
         self, *, sort: Sort | None = None, live: bool = False, **filters: Unpack[DeviceFilters]

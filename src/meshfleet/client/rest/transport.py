@@ -57,7 +57,7 @@ class LineSplitter:
 ResultT = TypeVar("ResultT")
 
 _MAX_CONCURRENT: Final = 50
-"""Maximum number of concurrent requests. Further requests wait, and their timeout starts later."""
+"""Maximum concurrent requests. Further requests wait; their timeouts start when they are sent."""
 
 _MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 """Maximum bytes of a response body. A page has up to 1000 samples of some KiB each."""

@@ -238,9 +238,9 @@ def _classify_failure(path: Path, exc: Exception) -> Exception:
 
 
 def _is_temporary(exc: Exception) -> bool:
-    """Return whether the file may be intact, for example if too many files are open or the disk is busy.
+    """Return whether an error is temporary: too many files are open, the disk is busy, or the like.
 
-    A file without the table is damaged, although SQLite reports this as an OperationalError too.
+    A file without the table of blocks is damaged, although SQLite raises an OperationalError for it too.
     """
     return isinstance(exc, sqlite3.OperationalError) and exc.sqlite_errorcode != sqlite3.SQLITE_ERROR
 

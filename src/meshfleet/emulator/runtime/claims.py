@@ -38,7 +38,7 @@ _MAX_RETRY_SECONDS: Final = 60
 _MAX_ATTEMPTS: Final = 10
 
 _MAX_QUOTED_CHARACTERS: Final = 200
-"""Maximum characters of a problem description of the service that an error quotes."""
+"""Maximum characters that an error message quotes from a response of the service."""
 
 
 class ClaimedGateway(NamedTuple):

@@ -204,7 +204,7 @@ class SimulatedDevice:
         self.motion_transitions += 1
 
     def is_asleep(self, t: float) -> bool:
-        """Return whether a device saves power because it has not moved for some time (gateway-27)."""
+        """Return whether this device saves power because it has not moved for some time (gateway-27)."""
         if (
             Identifier("9808") not in self.product.default_values
             or not self.product.motion_code

@@ -200,7 +200,7 @@ class GroupCommit:
             self.batch.changes.subscriptions[session.persistent_id, topic_filter] = qos
 
     def save_unreleased_id(self, session: MqttSession, packet_id: int, *, is_open: bool) -> None:
-        """Persist the packet identifier of a QoS 2 message; delete it after PUBREL (`is_open` False)."""
+        """Persist that a QoS 2 message waits for PUBREL (`is_open`), or delete this after the PUBREL."""
         if session.persistent_id is not None:
             self.batch.changes.unreleased_ids[session.persistent_id, packet_id] = is_open
 

@@ -61,9 +61,9 @@ class ConnectHandler:
         self.accepting = asyncio.Event()
         """Event that is set once clients are accepted. Earlier connections are closed without a CONNACK."""
         self._last_number = 0
-        """Sequence number of the latest CONNECT."""
+        """Number of CONNECT packets handled so far. The id of a connection is the number of its CONNECT."""
         self.last_connection_ids: dict[str, int] = {}
-        """CONNECT sequence number of each gateway's current or last connection, by MAC."""
+        """Id of the current or last connection of each gateway, by MAC."""
         self.admitted_count = 0
         """Number of clients accepted since the start."""
         self.refused_count = 0

@@ -61,7 +61,7 @@ class IdentifierDefinition:
     """Version of the vendor's identifier dictionary that introduced the name; None if unknown."""
     kinds: frozenset[IdentifierKind]
     type: str
-    """Layout in the notation of identifier tables; `raw` if it is unknown."""
+    """Layout of the values as an identifier table writes it, such as `u16`; `raw` if it is unknown."""
     unit: str
     access: IdentifierAccess
     ext: str

@@ -21,7 +21,7 @@ _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
 
 _SPACING_MS: Final = 20
-"""Average milliseconds between the requests to gateways that connect together: 100 s for 5,000."""
+"""Average milliseconds between two version requests if many gateways connect at once: 5,000 take 100 s."""
 
 _RETRY_DELAYS: Final = (15 * _SECOND, _MINUTE, 5 * _MINUTE)
 """Milliseconds before the first, second and third retry, as a gateway may still be starting."""

@@ -173,7 +173,7 @@ class Rollups:
         return rows
 
     def drop_closed(self, devices: Iterable[int]) -> None:
-        """Drop the closed minutes of these devices after their samples were committed."""
+        """Drop the finished one-minute values of these devices after they were committed as samples."""
         chains = self._chains
         for device in devices:
             first, last, count = None, None, 0

@@ -58,7 +58,7 @@ class SubscriberList:
             self._run_guarded(subscriber.on_commit, batch)
 
     def prepare_flush(self, states: PendingStates, now: int) -> list[FlushPart]:
-        """Collect the data of all subscribers that the next flush must write."""
+        """Collect from all subscribers the data that the next flush must write."""
         parts: list[FlushPart] = []
         for subscriber in self._subscribers:
             self._run_guarded(lambda each=subscriber: parts.append(each.prepare_flush(states, now)))

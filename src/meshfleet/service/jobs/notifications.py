@@ -58,4 +58,4 @@ class JobNotifier:
 
 
 def ignore_changes(_jobs: Sequence[int], _changed: Sequence[ExecutionChange]) -> None:
-    """Do nothing. Used where no function for changes is given."""
+    """Do nothing: the default where no function is given that publishes changes."""

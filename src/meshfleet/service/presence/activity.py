@@ -54,7 +54,7 @@ class ActivityDetector:
                 self.mark_heard(gateway, gateway, batch.now)
 
     def _detect_by_samples(self, batch: ParsedBatch, fresh_gateways: set[int]) -> None:
-        """Mark devices that sent samples, and collect the gateways of samples less than a minute old."""
+        """Mark devices with samples as active, and collect the gateways of samples of the last minute."""
         now, devices, suspects = batch.now, self._last_seen.devices, self.clocks.suspects
         for device, rows in batch.rows.items():
             time, _, _, _, gateway, _, _, details = rows[-1]

@@ -69,7 +69,7 @@ class RpcResponse(NamedTuple):
     """Time when the response was received, in milliseconds."""
 
 
-class SendProgress(Enum):
+class RequestProgress(Enum):
     """Phase of sending a request."""
 
     WAITING = 0
@@ -91,7 +91,7 @@ class _PendingRequest:
 
         Errors are set as results, because asyncio logs exceptions that a canceled caller does not retrieve.
         """
-        self.progress = SendProgress.WAITING
+        self.progress = RequestProgress.WAITING
         self.started_at = 0.0
         """Time when publishing started, by the event loop's clock."""
         self.connection_id: int | None = None
@@ -225,7 +225,7 @@ class RpcClient:
             raise error from None
         finally:
             is_unanswered = self._tracker.abandon(request_id)
-            if is_unanswered and on_late_response is not None and pending.progress is SendProgress.SENT:
+            if is_unanswered and on_late_response is not None and pending.progress is RequestProgress.SENT:
                 self._add_late_callback(request_id, on_late_response)
         self._record_reachability(topic, reply.response)
         return reply
@@ -244,7 +244,7 @@ class RpcClient:
             if gateway not in connections:
                 connections[gateway] = self._transport.connection_id(gateway)
             if (
-                pending.progress is SendProgress.SENT
+                pending.progress is RequestProgress.SENT
                 and connections[gateway] != pending.connection_id
                 and not pending.response.done()
             ):
@@ -310,11 +310,11 @@ class RpcClient:
         try:
             if before_send is not None:
                 before_send()
-            pending.progress = SendProgress.SENDING
+            pending.progress = RequestProgress.SENDING
             await self._send(topic, request, request_id)
             pending.connection_id, pending.progress = (
                 self._transport.connection_id(topic.gateway),
-                SendProgress.SENT,
+                RequestProgress.SENT,
             )
             outcome = await pending.response
         finally:
@@ -333,13 +333,13 @@ class RpcClient:
         """Return the error for a timeout, depending on the phase in which the request was."""
         gateway = pending.gateway
         match pending.progress:
-            case SendProgress.WAITING:
+            case RequestProgress.WAITING:
                 return GatewayBusy(
                     f"gateway {gateway} is busy: the request was not sent within {timeout:g} s"
                 )
-            case SendProgress.SENDING:
+            case RequestProgress.SENDING:
                 return BrokerUnavailable("the broker did not accept the request in time")
-            case SendProgress.SENT:
+            case RequestProgress.SENT:
                 if self._tracker.may_be_unreadable(request_id):
                     return MalformedResponse(f"gateway {gateway} sent a response that is not a JSON object")
                 return GatewayTimeout(f"gateway {gateway} did not respond within {timeout:g} s")

@@ -84,7 +84,7 @@ class LinkAggregator:
         return frozenset(self._by_parent)
 
     def build_links(self) -> list[Link]:
-        """Return the links sorted by their newest minute, newest first, then by signal, strongest first."""
+        """Return the links, the last seen first; of those seen in the same minute, the strongest first."""
         ranked = sorted(self._by_parent.items(), key=lambda entry: entry[1].rank, reverse=True)
         return [_to_rest_link(parent, link) for parent, link in ranked]
 

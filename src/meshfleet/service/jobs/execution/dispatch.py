@@ -208,7 +208,7 @@ class _Dispatcher:
         elif x.method is UpdateMethod.BROADCAST and not may_be_updated and not reports_target:
             self._start_broadcast(candidate, context)
         else:
-            x = _with_from_version(candidate.loaded, self._requirement)
+            x = _record_previous_version(candidate.loaded, self._requirement)
             decision = dispatch_execution(
                 x, context, self._now, may_be_updated=may_be_updated, reports_target=reports_target
             )
@@ -234,7 +234,7 @@ class _Dispatcher:
             self._add(x, skip_unreachable(x, self._requirement.version, reason, self._now))
 
     def _skip(self, loaded: LoadedExecution, exclusion: Exclusion) -> None:
-        x = _with_from_version(loaded, self._requirement)
+        x = _record_previous_version(loaded, self._requirement)
         self._add(x, end_execution(x, S.SKIPPED, exclusion.reason, self._now, exclusion.code))
 
     def _needs_route(self, candidate: _Candidate) -> bool:
@@ -287,7 +287,7 @@ class _Dispatcher:
                 context, batch=devices, status=snapshot.status, beat_at=snapshot.heartbeat_at
             )
             is_leader = x.device == devices[0]  # as in `UpdateContext.is_batch_leader` from now on
-            x = _with_from_version(loaded, self._requirement)
+            x = _record_previous_version(loaded, self._requirement)
             decision = dispatch_execution(
                 replace(x, batch=batch), member_context, self._now, is_leader=is_leader
             )
@@ -347,7 +347,7 @@ def _find_facts(loaded: LoadedExecution, requirement: FirmwareRequirement) -> De
     return snapshot.facts._replace(firmware=".".join(map(str, version[:3])), beta=version.beta)
 
 
-def _with_from_version(loaded: LoadedExecution, requirement: FirmwareRequirement) -> ExecutionRecord:
+def _record_previous_version(loaded: LoadedExecution, requirement: FirmwareRequirement) -> ExecutionRecord:
     """Return the execution with `from_version` set to the running version of the device, if known.
 
     From the second attempt on, the target version is not used: an earlier attempt may have installed it.

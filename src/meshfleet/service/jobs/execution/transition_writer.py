@@ -112,7 +112,7 @@ class ExecutionTransition(NamedTuple):
     decision: Decision
     evidence: EvidenceItem | None = None
     request_gateway: int | None = None
-    """Gateway through which requests of the decision are sent; None means the gateway of the execution."""
+    """Gateway for the requests of this transition; None means the gateway of the execution."""
 
     @property
     def changes_state(self) -> bool:

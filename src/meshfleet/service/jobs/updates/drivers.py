@@ -180,7 +180,7 @@ class UpdateDriver(NamedTuple):
     def _build_request(
         self, step: UpdateStep, operation: Operation, identifier: str, value: Any = None
     ) -> UpdateRequest:
-        """Build a request to the device for a download, and to its gateway for the other methods."""
+        """Build a request. With the method download it goes to the device, otherwise to the gateway."""
         targets_gateway = self.method is not UpdateMethod.DOWNLOAD
         return UpdateRequest(step, targets_gateway, operation, identifier, value)
 

@@ -53,7 +53,7 @@ def resume_timers(x: ExecutionRecord, context: UpdateContext, now: int) -> Execu
 
 
 def find_suspension_end(x: ExecutionRecord, context: UpdateContext) -> int:
-    """Return the time at which suspended timers must continue."""
+    """Return the time at which timers that a gateway outage suspended must continue."""
     return (x.suspended_at or 0) + _find_outage_left(x, context)
 
 

@@ -22,8 +22,8 @@ _HOST_STATES: Final = _TRANSFER_STATES | {S.STAGED, S.APPLYING}
 def occupies_gateway(state: S, method: UpdateMethod) -> bool:
     """Return whether an execution occupies a slot of its gateway.
 
-    A download occupies its slot until the device has the image. A broadcast or Nordic DFU occupies its slot
-    until the new version is started.
+    With the method download, the slot is occupied until the device has the image. With broadcast or Nordic
+    DFU, the slot is occupied until the device starts the new version.
     """
     return state in (_TRANSFER_STATES if method is UpdateMethod.DOWNLOAD else _HOST_STATES)
 
