@@ -18,7 +18,8 @@ import httpx
 import psycopg
 import pytest
 
-from meshfleet.db import open_database
+from meshfleet.db import connect_database, open_database
+from meshfleet.db.schema import run_migrations
 from meshfleet.service.accounts import user_store
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.secret_store import load_or_create_secret
@@ -75,6 +76,32 @@ def wait_until(address: str, query: str, expected: int) -> None:
     """Wait until a query returns this number."""
     with psycopg.connect(address, autocommit=True) as server:
         eventually(lambda: server.execute(query.encode()).fetchone() == (expected,), query)
+
+
+# --- Migrations ---
+
+
+@pytest.mark.both_databases
+def test_a_start_that_changes_the_schema_writes_a_backup_first(
+    request: pytest.FixtureRequest, database_kind: str, tmp_path: Path
+) -> None:
+    address = "sqlite" if database_kind == "sqlite" else request.getfixturevalue("address")
+    with closing(connect_database(address, tmp_path)) as database:
+        database.write_now(run_migrations, "0012")
+    for _ in range(2):
+        with serve(tmp_path, address) as service:
+            read_startup_info(service)
+    (file,) = (tmp_path / "backups").iterdir()  # the second start changed nothing
+    checked = run_command("restore", "--check", str(file))
+    assert "schema 0012, of " in checked.stdout
+
+
+def test_the_backup_before_a_migration_can_be_disabled(tmp_path: Path) -> None:
+    with closing(connect_database("sqlite", tmp_path)) as database:
+        database.write_now(run_migrations, "0012")
+    with serve(tmp_path, "sqlite", MESHFLEET_BACKUP_BEFORE_MIGRATION="off") as service:
+        read_startup_info(service)
+    assert not (tmp_path / "backups").exists()
 
 
 # --- Concurrent starts ---

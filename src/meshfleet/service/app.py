@@ -27,6 +27,7 @@ from meshfleet.service.accounts import user_store
 from meshfleet.service.accounts.passwords import hash_password
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.api import RestApi, load_openapi_document
+from meshfleet.service.backup.creation import back_up_before_migration
 from meshfleet.service.backup.restore import check_restore_finished
 from meshfleet.service.backup.sqlite_backup import remove_stale_staging
 from meshfleet.service.embedded_broker.listeners import apply_bound_ports, open_mqtt_listeners
@@ -111,6 +112,8 @@ async def serve(
             with contextlib.ExitStack() as stack:
                 await asyncio.to_thread(stack.enter_context, hold_service_lock(database, settings))
                 async with HttpServer(settings, listener, HTTP_LIMITS) as http:
+                    if settings.backup_before_migration:
+                        await asyncio.to_thread(back_up_before_migration, database, settings, clock.now)
                     await _upgrade_schema(database)
                     await _run(database, settings, http, mqtt_listeners, started=started, prepare=prepare)
         finally:

@@ -167,6 +167,14 @@ SETTINGS: Final = (
         "on or off: acknowledge samples to devices, through gateways of version 2.4.0 or later.",
         is_switch=True,
     ),
+    Setting(
+        "backup-before-migration",
+        parsers.parse_switch,
+        "SWITCH",
+        "on or off: write a backup without samples to the data directory before a newer version changes the"
+        " database.",
+        is_switch=True,
+    ),
     _retention_setting("property", "Seconds to keep property samples"),
     _retention_setting("measurement", "Seconds to keep measurements"),
     _retention_setting("measurement-error", "Seconds to keep failed measurements"),

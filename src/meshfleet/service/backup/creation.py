@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import closing
 from importlib.metadata import version
@@ -9,6 +10,7 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from meshfleet.db import connect_database, explain_driver_errors
 from meshfleet.db.samples.segments import sync_path
+from meshfleet.db.schema import list_revisions, load_revision
 from meshfleet.errors.backup import BackupFailed
 from meshfleet.protocol.times import format_millis
 from meshfleet.service.backup import postgresql_backup, sqlite_backup
@@ -20,8 +22,12 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from meshfleet.db import Database
     from meshfleet.service.backup.sqlite_backup import StagedFiles
     from meshfleet.settings import Settings
+
+
+_log = logging.getLogger(__name__)
 
 
 class BackupResult(NamedTuple):
@@ -60,6 +66,22 @@ def create_backup_file(
     except OSError as exc:
         raise BackupFailed(f"{path} cannot be written: {exc.strerror}") from exc
     return result
+
+
+def back_up_before_migration(database: Database, settings: Settings, now: Callable[[], int]) -> None:
+    """Write a backup without samples to the data directory if this version will change the schema.
+
+    If the new version does not work, the older version can be started with the restored backup: samples are
+    in files that migrations do not change, or, with PostgreSQL, in tables that only grow.
+    """
+    schema = database.read_now(load_revision)
+    if schema is None or schema not in list_revisions()[:-1]:  # new, current, or of a newer version
+        return
+    folder = settings.data / "backups"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / f"before-{version('meshfleet')}-{format_millis(now()).replace(':', '')}.tar"
+    create_backup_file(settings, path, now, with_samples=False)
+    _log.info("the database is upgraded from schema %s to %s; backup: %s", schema, list_revisions()[-1], path)
 
 
 def write_backup(
