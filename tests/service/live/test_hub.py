@@ -11,6 +11,7 @@ from websockets.frames import Frame
 from websockets.protocol import State
 from websockets.uri import parse_uri
 
+from meshfleet.db.samples import NO_SEQ, ClockFlag, SampleExtras, SampleKind
 from meshfleet.service.gateways.traffic import GatewayTraffic
 from meshfleet.service.ingest.parsed_batch import ParsedBatch
 from meshfleet.service.live.device_events import DeviceEvents
@@ -64,6 +65,30 @@ async def test_events_that_match_no_filter_are_not_built(
     reports.on_commit(batch)
     (only,) = await read_events(subscriber)
     assert (only["data"]["device"], hub.published["report"]) == ("bmac-000000000007", 1)
+
+
+async def test_heartbeats_and_links_with_an_implausible_time_are_published(sqlite_database: Database) -> None:
+    hub = EventHub(lambda: 0)
+    reports = ReportEvents(hub, DeviceEvents(hub, sqlite_database, GatewayTraffic(lambda: 0), lambda: 0))
+    subscriber = subscribe(hub, REPORTS)
+    batch = ParsedBatch(0)
+    implausible = SampleExtras(clock=ClockFlag.PAST)
+    batch.rows = {
+        7: [
+            (0, SampleKind.HEARTBEAT, 0, NO_SEQ, 3, 1, None, implausible),
+            (0, SampleKind.LINK, 5, NO_SEQ, 3, -60, None, implausible),
+            (0, SampleKind.MEASUREMENT, 0x8800, 1, 3, 1.5, None, implausible),
+        ]
+    }
+    batch.report_kinds = ["heartbeat", "rssi", "measurement"]
+    reports.on_commit(batch)
+    events = [event["data"] for event in await read_events(subscriber)]
+    assert [(each["kind"], each["time"][:4]) for each in events] == [
+        ("heartbeat", "1970"),
+        ("rssi", "1970"),
+        ("measurement", "1970"),
+    ]
+    assert (events[0]["status"], events[1]["parent"], events[1]["rssi"]) == (1, "000000000005", -60)
 
 
 @pytest.mark.rule("rest-156")

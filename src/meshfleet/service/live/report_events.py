@@ -6,7 +6,7 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meshfleet.db.samples.sample import ROW_GATEWAY, StoredSample
+from meshfleet.db.samples.sample import ROW_GATEWAY, SampleKind, SampleRow, StoredSample
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.live import LiveHeartbeat, LiveLink, LiveSample
@@ -107,12 +107,24 @@ def _iter_events(batch: ParsedBatch, interest: Interest) -> Iterator[_ReportEven
         for row in rows:
             gateway = row[ROW_GATEWAY]
             if interest.includes(device, gateway):
-                sample = _to_live_sample(device, StoredSample(*row), batch.foreign_names)
-                yield _ReportEvent(sample, device, gateway)
+                yield _ReportEvent(_to_live_row(device, row, batch.foreign_names), device, gateway)
     for reading in batch.readings:
         kind, device, gateway = reading[:3]
         if kind <= ReadingKind.DFU and interest.includes(device, gateway):
             yield _ReportEvent(_to_live_reading(reading), device, gateway)
+
+
+def _to_live_row(device: int, row: SampleRow, names: dict[int, str]) -> LiveSample | LiveHeartbeat | LiveLink:
+    sample = StoredSample(*row)
+    # A heartbeat or RSSI is a row instead of a reading if its time is implausible.
+    if sample.kind == SampleKind.HEARTBEAT:
+        kind, parent = ReadingKind.HEARTBEAT, 0
+    elif sample.kind == SampleKind.LINK:
+        kind, parent = ReadingKind.LINK, sample.identifier
+    else:
+        return _to_live_sample(device, sample, names)
+    value = int(sample.number or 0)
+    return _to_live_reading((kind, device, sample.gateway, sample.time, value, parent, False))
 
 
 def _to_live_sample(device: int, sample: StoredSample, names: dict[int, str]) -> LiveSample:
