@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from meshfleet.errors.backup import BackupDamaged
+from meshfleet.protocol.decoders import get_decoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -182,7 +183,7 @@ class ArchiveReader:
         if not self.manifest.members or self.manifest.members[0].path != DESCRIPTION_PATH:
             raise BackupDamaged(DESCRIPTION_PATH, "it is not the first member")
         try:
-            return msgspec.json.decode(b"".join(self.read_member(DESCRIPTION_PATH)), type=BackupDescription)
+            return get_decoder(BackupDescription).decode(b"".join(self.read_member(DESCRIPTION_PATH)))
         except msgspec.MsgspecError as exc:
             raise BackupDamaged(DESCRIPTION_PATH, f"it is not a known description: {exc}") from exc
 
@@ -208,7 +209,7 @@ class ArchiveReader:
             is_expected = header == _build_header(MANIFEST_PATH, info.size)
             self._file.seek(offset + len(header))
             content = self._file.read(info.size) if is_expected else b""
-            manifest = msgspec.json.decode(content, type=Manifest)
+            manifest = get_decoder(Manifest).decode(content)
         except (tarfile.TarError, msgspec.MsgspecError) as exc:
             raise BackupDamaged(MANIFEST_PATH, f"it cannot be read: {exc}") from exc
         if content != msgspec.json.encode(manifest) or manifest.checksum != _compute_checksum(
