@@ -205,12 +205,12 @@ class RestApi:
 def load_openapi_document() -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of the REST interface."""
     return openapi.build_openapi_document(
-        [*_ROUTERS, tell_document], ("actor", *RouteDependencies._fields), _QUERY_PROVIDERS
+        [*_ROUTERS, get_openapi], ("actor", *RouteDependencies._fields), _QUERY_PROVIDERS
     )
 
 
 @get("/api/v1/openapi.json", tags=["Operations"])
-async def tell_document() -> dict[str, Any]:
+async def get_openapi() -> dict[str, Any]:
     """Get the OpenAPI document of this interface. It follows OpenAPI 3.1."""
     return load_openapi_document()
 
@@ -219,7 +219,7 @@ async def tell_document() -> dict[str, Any]:
 def build_litestar_app() -> Litestar:
     """Return the Litestar application with all routes, shared by every service in this process."""
     app = Litestar(
-        [*_ROUTERS, live_routes.handle_websocket, tell_document],
+        [*_ROUTERS, live_routes.handle_websocket, get_openapi],
         dependencies={
             "actor": Provide(_provide_actor, sync_to_thread=False),
             **_QUERY_PROVIDERS,

@@ -96,11 +96,11 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "deleteJob": ("jobs.delete", lambda method: method("job-1")),
     "retryJob": ("jobs.retry", lambda method: method("job-1")),
     "streamEvents": ("live", lambda method: method()),
-    "tellHealth": ("operations.health", lambda method: method()),
-    "tellReadiness": ("operations.ready", lambda method: method()),
-    "tellFigures": ("operations.metrics", lambda method: method()),
-    "tellMessaging": ("operations.asyncapi", lambda method: method()),
-    "tellDocument": ("operations.openapi", lambda method: method()),
+    "getHealth": ("operations.health", lambda method: method()),
+    "getReadiness": ("operations.ready", lambda method: method()),
+    "getMetrics": ("operations.metrics", lambda method: method()),
+    "getAsyncapi": ("operations.asyncapi", lambda method: method()),
+    "getOpenapi": ("operations.openapi", lambda method: method()),
 }
 """SDK method for each operation; empty if the SDK or a gateway calls it internally."""
 

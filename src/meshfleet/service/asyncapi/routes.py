@@ -10,9 +10,9 @@ from meshfleet.service.http.request import ApiRequest
 
 
 @get("/asyncapi.json", tags=["Operations"])
-async def tell_messaging(request: ApiRequest, messaging: Given[MessagingDocument]) -> dict[str, Any]:
+async def get_asyncapi(request: ApiRequest, messaging: Given[MessagingDocument]) -> dict[str, Any]:
     """Get the AsyncAPI document of the MQTT messages. It follows AsyncAPI 3.0."""
     return messaging.build(request.url.hostname)
 
 
-router = Router("/api/v1", route_handlers=[tell_messaging])
+router = Router("/api/v1", route_handlers=[get_asyncapi])

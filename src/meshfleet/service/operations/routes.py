@@ -17,13 +17,13 @@ _UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
 
 
 @get("/healthz")
-async def tell_health() -> Health:
+async def get_health() -> Health:
     """Report that the process is alive."""
     return Health(status="ok")
 
 
 @get("/readyz", responses={_UNAVAILABLE: ResponseSpec(NotReady, description="Not ready, with the reasons.")})
-async def tell_readiness(database: Given[Database], readiness: Given[Readiness]) -> Response[Ready]:
+async def get_readiness(database: Given[Database], readiness: Given[Readiness]) -> Response[Ready]:
     """Report whether the service is ready, and the reasons if it is not."""
     reasons = await readiness.list_reasons(database)
     return _build_not_ready_response(reasons) if reasons else Response(Ready(status="ready"))
@@ -34,10 +34,10 @@ def _build_not_ready_response(reasons: tuple[ReadinessReason, ...]) -> Response[
 
 
 @get("/metrics", media_type=METRICS_MEDIA_TYPE)
-async def tell_figures(metrics: Given[Metrics], database: Given[Database]) -> Response[bytes]:
+async def get_metrics(metrics: Given[Metrics], database: Given[Database]) -> Response[bytes]:
     """Get metrics of the service and the fleet in the Prometheus text format."""
     connected, disconnected = await database.read(summary.count_connected_devices)
     return Response(metrics.render(connected, disconnected), media_type=METRICS_MEDIA_TYPE)
 
 
-router = Router("/", route_handlers=[tell_health, tell_readiness, tell_figures], tags=["Operations"])
+router = Router("/", route_handlers=[get_health, get_readiness, get_metrics], tags=["Operations"])
