@@ -74,7 +74,8 @@ def back_up_before_migration(database: Database, settings: Settings, now: Callab
     If the new version does not work, the older version can be started with the restored backup: samples are
     in files that migrations do not change, or, with PostgreSQL, in tables that only grow.
     """
-    schema = database.read_now(load_revision)
+    with explain_driver_errors():
+        schema = database.read_now(load_revision)
     if schema is None or schema not in list_revisions()[:-1]:  # new, current, or of a newer version
         return
     folder = settings.data / "backups"
