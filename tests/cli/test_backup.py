@@ -10,6 +10,7 @@ import tarfile
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
 from click.testing import CliRunner
 
@@ -106,6 +107,8 @@ def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> No
 def test_a_database_that_was_never_used_is_refused(postgresql_server: str, tmp_path: Path) -> None:
     (tmp_path / "meshfleet.sqlite").touch()
     url = create_empty_database(postgresql_server, "unused")
+    missing = run_command("backup", f"{tmp_path}/missing/", "--data", str(tmp_path))
+    assert "there is no directory" in missing.stderr
     for place in (("--data", str(tmp_path)), ("--database", url)):
         result = run_command("backup", str(tmp_path / "backup.tar"), *place)
         assert (result.exit_code, "has no tables of Meshfleet" in result.stderr) == (1, True), result.stderr
@@ -117,15 +120,13 @@ def test_in_a_directory_backups_are_named_by_time_and_only_the_newest_are_kept(
 ) -> None:
     folder = tmp_path / "backups"
     folder.mkdir()
-    for day in ("01", "02", "03"):
-        (folder / f"meshfleet-202611{day}T000000Z.tar").touch()
-    (folder / "other.tar").touch()
+    for day in ("20010101", "20010102", "29990101"):  # the last one by a clock that was wrong
+        (folder / f"meshfleet-{day}T000000Z.tar").touch()
+    for other in ("meshfleet-old.tar", "other.tar", ".meshfleet-backup-killed"):
+        (folder / other).touch()
     name = json.loads(back_up(data, folder, "--keep", "2", "--json").stdout)["path"]
-    assert sorted(map(str, folder.iterdir())) == [
-        str(folder / "meshfleet-20261103T000000Z.tar"),
-        name,
-        str(folder / "other.tar"),
-    ]
+    kept = ("meshfleet-29990101T000000Z.tar", "meshfleet-old.tar", "other.tar")
+    assert set(map(str, folder.iterdir())) == {name, *(str(folder / each) for each in kept)}
 
 
 def test_a_backup_passes_through_pipes(data: Path, tmp_path: Path) -> None:
@@ -136,6 +137,40 @@ def test_a_backup_passes_through_pipes(data: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["restore", "-", "--data", str(restored)], input=written.stdout_bytes)
     assert result.exit_code == 0, result.stderr
     assert list_files(restored) == list_files(data)
+
+
+def test_segments_of_another_service_are_not_taken_for_those_of_a_backup(data: Path, tmp_path: Path) -> None:
+    file, other = tmp_path / "backup.tar", tmp_path / "other"
+    back_up(data, file, "--without-samples")
+    shutil.copytree(data, other)
+    with closing(sqlite3.connect(other / "meshfleet.sqlite")) as database, database:
+        database.execute("UPDATE sample_segment SET samples = 2")
+    result = restore(file, other, "--replace")
+    assert "1 files with samples no longer exist, or are not those of this backup." in result.stdout
+    assert "everything but older samples" in result.stdout
+    assert (count_rows(other, "sample_segment"), list((other / "samples").iterdir())) == (0, [])
+
+
+def test_a_restore_that_was_interrupted_keeps_all_old_files_together(data: Path, tmp_path: Path) -> None:
+    file = tmp_path / "backup.tar"
+    back_up(data, file, "--without-samples")
+    before = list_files(data)
+    # Killed after one old directory was moved aside, and its restored one was put in place.
+    (data / "before-X").mkdir()
+    (data / "images").rename(data / "before-X" / "images")
+    (data / "images").mkdir()
+    (data / "restore.unfinished").write_text("before-X")
+    assert restore(file, data, "--replace").exit_code == 0
+    assert list_files(data / "before-X") == before
+    assert (data / "before-X" / "meshfleet.sqlite").exists()
+    assert (data / "samples" / SEGMENT).exists()
+    assert not (data / "restore.unfinished").exists()
+
+
+def test_a_missing_file_is_named(data: Path, tmp_path: Path) -> None:
+    (data / "images" / IMAGE).unlink()
+    result = run_command("backup", str(tmp_path / "backup.tar"), "--data", str(data))
+    assert f"images/{IMAGE} is missing in {data}" in result.stderr
 
 
 def test_a_backup_without_samples_uses_segments_that_are_still_there(data: Path, tmp_path: Path) -> None:
@@ -172,6 +207,7 @@ def test_a_copy_has_neither_the_logins_nor_the_secrets_of_the_original(data: Pat
     back_up(data, file)
     assert restore(file, copy, "--as-copy").exit_code == 0
     assert [count_rows(copy, table) for table in ("account", "session", "secret")] == [1, 0, 0]
+    assert b"s-1" not in (copy / "meshfleet.sqlite").read_bytes()
 
 
 def test_a_directory_in_use_by_a_service_is_refused(data: Path, tmp_path: Path) -> None:
@@ -235,9 +271,41 @@ def test_a_database_with_tables_is_refused(postgresql_server: str, tmp_path: Pat
     url = create_database(postgresql_server, "occupied")
     file = tmp_path / "backup.tar"
     assert run_command("backup", str(file), "--database", url).exit_code == 0
-    result = run_command("restore", str(file), "--database", url)
-    assert result.exit_code == 1
-    assert "the database is not empty: it has" in result.stderr
+    for options, message in (
+        ([], "the database is not empty: it has"),
+        (["--replace"], "is for SQLite only"),
+    ):
+        result = run_command("restore", str(file), "--database", url, *options)
+        assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
+
+
+def test_tables_of_other_programs_in_the_database_are_ignored(postgresql_server: str, tmp_path: Path) -> None:
+    url, empty = (
+        create_database(postgresql_server, "shared"),
+        create_empty_database(postgresql_server, "unshared"),
+    )
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute('CREATE TABLE "My Notes" (id serial PRIMARY KEY)')
+        connection.execute('INSERT INTO "My Notes" DEFAULT VALUES')
+    file = tmp_path / "backup.tar"
+    assert run_command("backup", str(file), "--database", url).exit_code == 0
+    result = run_command("restore", str(file), "--database", empty)
+    assert result.exit_code == 0, result.stderr
+
+
+def test_a_full_disk_ends_a_backup_of_postgresql(postgresql_server: str, tmp_path: Path) -> None:
+    url = create_database(postgresql_server, "large")
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO audit (time, actor, action, target, detail)"
+            " SELECT 0, 'a', 'b', 'c', repeat('x', 1000) FROM generate_series(1, 20000)"
+        )
+    folder = tmp_path / "full"
+    folder.mkdir()
+    with Program("backup", str(folder), "--database", url, before="ulimit -f 1000") as program:
+        code, _, errors = program.wait_for_exit()
+    assert (code, list(folder.iterdir())) == (1, []), errors
+    assert "cannot be used: File too large" in errors
 
 
 def test_an_interrupted_restore_keeps_the_service_from_starting(data: Path) -> None:

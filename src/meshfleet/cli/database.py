@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from contextlib import closing, contextmanager
+from threading import Event
 from typing import TYPE_CHECKING
 
-from meshfleet.db import open_database
+from meshfleet.db import connect_database, upgrade_database
 from meshfleet.errors.startup import UnusableDataFolder
+from meshfleet.service.backup.creation import back_up_before_migration
+from meshfleet.service.clock import now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +22,10 @@ if TYPE_CHECKING:
 def open_existing_database(settings: Settings) -> Iterator[Database]:
     """Open an existing database. Raise `UnusableDataFolder` if there is none."""
     check_database_exists(settings)
-    with closing(open_database(settings.database, settings.data)) as database:
+    with closing(connect_database(settings.database, settings.data)) as database:
+        if settings.backup_before_migration:
+            back_up_before_migration(database, settings, now)
+        upgrade_database(database, Event())
         yield database
 
 

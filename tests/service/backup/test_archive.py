@@ -80,7 +80,9 @@ def test_a_backup_is_a_tar_file_that_other_programs_read() -> None:
 def test_members_and_description_are_read_back() -> None:
     reader = check(build_archive())
     assert reader.description == DESCRIPTION
-    assert {path: b"".join(reader.read_member(path)) for path in MEMBERS} == MEMBERS
+    assert {
+        member.path: b"".join(reader.read_member(member)) for member in reader.manifest.members[1:]
+    } == MEMBERS
 
 
 def test_a_file_is_added_with_its_content(tmp_path: Path) -> None:
@@ -91,7 +93,8 @@ def test_a_file_is_added_with_its_content(tmp_path: Path) -> None:
     writer.add_description(DESCRIPTION)
     writer.add_file("large", source)
     writer.finish()
-    assert b"".join(check(output.getvalue()).read_member("large")) == source.read_bytes()
+    reader = check(output.getvalue())
+    assert b"".join(reader.read_member(reader.manifest.members[1])) == source.read_bytes()
 
 
 @each_row("offset", SEEDED.sample(range(len(build_archive())), 300))
@@ -126,3 +129,24 @@ def test_a_description_of_another_format_is_refused() -> None:
     writer.finish()
     with pytest.raises(BackupDamaged, match=r"backup\.json: it is not a known description"):
         check(output.getvalue())
+
+
+def test_a_member_that_changes_after_the_check_is_found() -> None:
+    content = build_archive()
+    file = io.BytesIO(content)
+    reader = ArchiveReader(file)
+    reader.check()
+    file.seek(content.index(MEMBERS["a.bin"]))
+    file.write(b"changed")
+    with pytest.raises(BackupDamaged, match=r"a\.bin: SHA-256 differs"):
+        b"".join(reader.read_member(reader.manifest.members[1]))
+
+
+def test_a_member_that_is_listed_twice_is_refused() -> None:
+    output = io.BytesIO()
+    writer = ArchiveWriter(output)
+    writer.add_description(DESCRIPTION)
+    for _ in range(2):
+        writer.add_bytes("same", b"")
+    writer.finish()
+    assert find_damage(output.getvalue()) == "MANIFEST.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import time
@@ -16,18 +17,21 @@ import msgspec
 
 from meshfleet.cli.database import check_database_exists
 from meshfleet.cli.settings_options import load_command_settings, settings_options
+from meshfleet.db.schema import list_revisions
 from meshfleet.errors.backup import BackupFailed, RestoreRefused
 from meshfleet.service.backup.archive import ArchiveReader
 from meshfleet.service.backup.creation import BackupResult, create_backup_file, write_backup
-from meshfleet.service.backup.restore import check_version, restore_backup
+from meshfleet.service.backup.restore import RestoreResult, check_contents, restore_backup
 from meshfleet.service.clock import now
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from meshfleet.service.backup.archive import BackupDescription
     from meshfleet.settings import Settings
 
 _NAME_PREFIX: Final = "meshfleet-"
+_FILE_NAME: Final = re.compile(rf"{_NAME_PREFIX}[0-9]{{8}}T[0-9]{{6}}Z\.tar")
 _PIPE: Final = "-"
 _UNIT_STEP: Final = 1000
 
@@ -68,7 +72,7 @@ def backup(  # noqa: PLR0913 # the options of the command
         result = _write_to_pipe(settings, with_samples=not without_samples)
         path = None
     else:
-        path = _choose_path(Path(target))
+        path = _choose_path(target)
         if keep is not None and path.parent != Path(target):
             raise click.UsageError("--keep needs a directory")
         result = create_backup_file(settings, path, now, with_samples=not without_samples)
@@ -83,7 +87,8 @@ def backup(  # noqa: PLR0913 # the options of the command
             f"Written {path or 'to the pipe'} ({_format_size(result.size)}, {seconds:.0f} s)",
             err=path is None,
         )
-        click.echo(f"Contains everything acknowledged before {result.moment}.", err=path is None)
+        contents = "everything but older samples" if without_samples else "everything"
+        click.echo(f"Contains {contents} acknowledged before {result.moment}.", err=path is None)
 
 
 @click.command
@@ -112,13 +117,14 @@ def restore(  # noqa: PLR0913 # the options of the command
     The whole file is checked before anything is written. The service must not be running.
     """
     settings = load_command_settings(config, flags)
-    with _open_source(source) as file:
+    with _open_source(source, settings.data) as file:
         archive = ArchiveReader(file)
         archive.check()
-        check_version(archive)
+        check_contents(archive)
+        result = RestoreResult()
         if not check:
             name = f"before-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-            restore_backup(archive, settings, replace=name if replace else None, as_copy=as_copy)
+            result = restore_backup(archive, settings, replace=name if replace else None, as_copy=as_copy)
     description = archive.description
     count = len(archive.manifest.members)
     if as_json:
@@ -131,15 +137,32 @@ def restore(  # noqa: PLR0913 # the options of the command
         }
         click.echo(msgspec.json.encode(values))
     elif check:
-        click.echo(f"OK: complete, {count} files, schema {description.schema}, of {description.moment}")
+        schema = f"schema {description.schema} (this Meshfleet: {list_revisions()[-1]})"
+        click.echo(f"OK: complete, {count} files, {schema}, of {description.moment}")
     else:
-        target = settings.data if description.database == "sqlite" else "the database"
-        click.echo(f"Restored to {target}: everything acknowledged before {description.moment}.")
-        click.echo("Gateways and users can log in as before; start the service: meshfleet serve")
+        _print_restored(description, result, settings)
 
 
-def _choose_path(target: Path) -> Path:
-    return target / f"{_NAME_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar" if target.is_dir() else target
+def _print_restored(description: BackupDescription, result: RestoreResult, settings: Settings) -> None:
+    target = settings.data if description.database == "sqlite" else "the database"
+    contents = "everything" if description.has_samples else "everything but older samples"
+    click.echo(f"Restored to {target}: {contents} acknowledged before {description.moment}.")
+    if result.moved_to is not None:
+        click.echo(f"The files that were there are in {result.moved_to}")
+    if result.missing_segments:
+        click.echo(
+            f"{result.missing_segments} files with samples no longer exist, or are not those of this backup."
+        )
+    click.echo("Gateways and users can log in as before; start the service: meshfleet serve")
+
+
+def _choose_path(target: str) -> Path:
+    path = Path(target)
+    if path.is_dir():
+        return path / f"{_NAME_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar"
+    if target.endswith("/"):
+        raise click.UsageError(f"there is no directory {target}")
+    return path
 
 
 def _write_to_pipe(settings: Settings, *, with_samples: bool) -> BackupResult:
@@ -152,25 +175,33 @@ def _write_to_pipe(settings: Settings, *, with_samples: bool) -> BackupResult:
 
 
 def _delete_older(newest: Path, keep: int) -> None:
-    """Delete all but the newest backups of a directory. Their names sort by time."""
-    for path in sorted(newest.parent.glob(f"{_NAME_PREFIX}*.tar"))[:-keep]:
-        path.unlink()
+    """Delete all but the newest backups of a directory, by the times in their names. Keep the new one."""
+    others = sorted(
+        path for path in newest.parent.iterdir() if _FILE_NAME.fullmatch(path.name) and path != newest
+    )
+    for path in others[: len(others) + 1 - keep]:
+        try:
+            path.unlink()
+        except OSError as exc:
+            raise BackupFailed(f"{path} cannot be deleted: {exc.strerror}; {newest} is complete") from exc
 
 
 @contextmanager
-def _open_source(source: str) -> Iterator[IO[bytes]]:
+def _open_source(source: str, data: Path) -> Iterator[IO[bytes]]:
     """Open a backup. A pipe is first copied to a temporary file: it must be checked before it is used."""
-    if source == _PIPE:
-        with TemporaryFile() as copy:
-            shutil.copyfileobj(sys.stdin.buffer, copy)
-            yield copy
-        return
     try:
-        file = Path(source).open("rb")  # noqa: SIM115 # closed below
+        file = sys.stdin.buffer if source == _PIPE else Path(source).open("rb")  # noqa: SIM115 # closed below
     except OSError as exc:
         raise RestoreRefused(f"{source} cannot be read: {exc.strerror}") from exc
     with file:
-        yield file
+        if source != _PIPE and file.seekable():
+            yield file
+            return
+        # Beside the data: the default directory for temporary files may be small.
+        place = next(parent for parent in data.absolute().parents if parent.is_dir())
+        with TemporaryFile(dir=place) as copy:
+            shutil.copyfileobj(file, copy)
+            yield copy
 
 
 def _format_size(size: float) -> str:

@@ -301,7 +301,9 @@ def _create_partition(connection: Connection, partition: _Partition) -> None:
 
 
 def list_partition_names(connection: Connection) -> list[str]:
-    """Return the names of the tables that contain samples, each of one day."""
+    """Return the names of the tables that contain samples, each of one day; none in an older schema."""
+    if connection.exec_driver_sql("SELECT to_regclass('sample_rolled')").scalar() is None:
+        return []
     return list(map(str, _list_partitions(connection)))
 
 

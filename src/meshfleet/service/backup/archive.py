@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
+from collections import deque
 from typing import IO, TYPE_CHECKING, Annotated, Final, Literal
 
 import msgspec
@@ -43,16 +44,21 @@ class TableDescription(Struct, frozen=True, order=True):
     columns: tuple[_SqlName, ...]
 
 
+_Version = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z.+!-]{1,50}\Z")]
+_Schema = Annotated[str, Meta(pattern=r"\A[0-9]{4}\Z")]
+_Time = Annotated[str, Meta(pattern=r"\A[0-9TZ:.-]{20,30}\Z")]
+
+
 class BackupDescription(Struct, frozen=True, kw_only=True, rename="camel"):
     """Content of `backup.json`: which data the backup contains, and of which moment."""
 
     format: Literal[1] = _FORMAT
-    version: str
+    version: _Version
     """Version of Meshfleet that wrote the backup."""
-    schema: str
+    schema: _Schema
     """Revision of the database schema."""
     database: Literal["sqlite", "postgresql"]
-    moment: str
+    moment: _Time
     """Every report that was acknowledged before this time (UTC) is in the backup."""
     has_samples: bool
     tables: tuple[TableDescription, ...] = ()
@@ -65,7 +71,7 @@ class Member(Struct, frozen=True, array_like=True):
     """Entry of the manifest."""
 
     path: str
-    size: int
+    size: Annotated[int, Meta(ge=0)]
     sha256: str
 
 
@@ -154,36 +160,34 @@ class ArchiveReader:
             raise BackupDamaged(MANIFEST_PATH, "unexpected data follows, or the end is missing")
         self.description = self._decode_description()
 
-    def read_member(self, path: str) -> Iterator[bytes]:
-        """Yield the content of a member in pieces."""
-        remaining = next(member.size for member in self.manifest.members if member.path == path)
-        self._file.seek(self._offsets[path])
-        while remaining:
-            piece = self._file.read(min(remaining, _PIECE_BYTES))
-            if not piece:
-                raise BackupDamaged(path, "the file became shorter while it was read")
-            remaining -= len(piece)
-            yield piece
+    def read_member(self, member: Member) -> Iterator[bytes]:
+        """Yield the content of a member in pieces. Raise `BackupDamaged` at the end if it differs by now."""
+        self._file.seek(self._offsets[member.path])
+        yield from self._read_content(member)
 
     def _check_member(self, member: Member) -> None:
         header = _build_header(member.path, member.size)
         if self._file.read(len(header)) != header:
             raise BackupDamaged(member.path, "its header differs from the manifest")
+        deque(self._read_content(member), maxlen=0)
+        if any(self._file.read(_count_padding(member.size))):
+            raise BackupDamaged(member.path, "the padding after it was changed")
+
+    def _read_content(self, member: Member) -> Iterator[bytes]:
         digest = hashlib.sha256()
         remaining = member.size
         while remaining and (piece := self._file.read(min(remaining, _PIECE_BYTES))):
             digest.update(piece)
             remaining -= len(piece)
+            yield piece
         if remaining or digest.hexdigest() != member.sha256:
             raise BackupDamaged(member.path, "SHA-256 differs")
-        if any(self._file.read(_count_padding(member.size))):
-            raise BackupDamaged(member.path, "the padding after it was changed")
 
     def _decode_description(self) -> BackupDescription:
         if not self.manifest.members or self.manifest.members[0].path != DESCRIPTION_PATH:
             raise BackupDamaged(DESCRIPTION_PATH, "it is not the first member")
         try:
-            return get_decoder(BackupDescription).decode(b"".join(self.read_member(DESCRIPTION_PATH)))
+            return get_decoder(BackupDescription).decode(b"".join(self.read_member(self.manifest.members[0])))
         except msgspec.MsgspecError as exc:
             raise BackupDamaged(DESCRIPTION_PATH, f"it is not a known description: {exc}") from exc
 
@@ -212,6 +216,8 @@ class ArchiveReader:
             manifest = get_decoder(Manifest).decode(content)
         except (tarfile.TarError, msgspec.MsgspecError) as exc:
             raise BackupDamaged(MANIFEST_PATH, f"it cannot be read: {exc}") from exc
+        if len({member.path for member in manifest.members}) != len(manifest.members):
+            raise BackupDamaged(MANIFEST_PATH, "it lists a member twice")
         if content != msgspec.json.encode(manifest) or manifest.checksum != _compute_checksum(
             manifest.members
         ):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-from contextlib import closing
+from contextlib import closing, suppress
 from importlib.metadata import version
-from typing import IO, TYPE_CHECKING, NamedTuple
+from tempfile import NamedTemporaryFile
+from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.db import connect_database, explain_driver_errors
 from meshfleet.db.samples.segments import sync_path
@@ -15,6 +16,8 @@ from meshfleet.errors.backup import BackupFailed
 from meshfleet.protocol.times import format_millis
 from meshfleet.service.backup import postgresql_backup, sqlite_backup
 from meshfleet.service.backup.archive import ArchiveReader, ArchiveWriter, BackupDescription
+from meshfleet.service.backup.postgresql_backup import TablesChanged
+from meshfleet.service.locks import try_lock_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +31,9 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger(__name__)
+
+_UNFINISHED_PREFIX: Final = ".meshfleet-backup-"
+_ATTEMPTS: Final = 5
 
 
 class BackupResult(NamedTuple):
@@ -45,43 +51,56 @@ def create_backup_file(
 ) -> BackupResult:
     """Write a backup to a new file that only its owner can read, and check it.
 
-    The file gets its name when it is complete and on the disk. Raise `BackupFailed` if it exists.
+    The file gets its name when it is complete and on the disk. Raise `BackupFailed` if that name exists.
     """
     if path.exists():
         raise BackupFailed(f"{path} exists; choose another name, or a directory")
-    unfinished = path.with_name(f"{path.name}.unfinished")
     try:
-        unfinished.unlink(missing_ok=True)  # left by a backup that was killed
-        descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "w+b") as file:
-                result = write_backup(settings, file, now, with_samples=with_samples)
-                os.fsync(file.fileno())
-                ArchiveReader(file).check()
-            unfinished.rename(path)
-            sync_path(path.parent)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+        _remove_unfinished(path.parent)
+        with NamedTemporaryFile(prefix=_UNFINISHED_PREFIX, dir=path.parent) as file:
+            try_lock_file(file.fileno())
+            result = write_backup(settings, file.file, now, with_samples=with_samples)
+            os.fsync(file.fileno())
+            ArchiveReader(file.file).check()
+            os.link(file.name, path)  # unlike a rename, it never replaces a file
+        sync_path(path.parent)
+    except FileExistsError as exc:
+        raise BackupFailed(f"{path} exists; choose another name, or a directory") from exc
     except OSError as exc:
-        raise BackupFailed(f"{path} cannot be written: {exc.strerror}") from exc
+        raise BackupFailed(f"{exc.filename or path} cannot be used: {exc.strerror}") from exc
     return result
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove files of backups that were killed. Those of running backups are locked."""
+    for path in folder.glob(f"{_UNFINISHED_PREFIX}*"):
+        with path.open("rb") as file:
+            if try_lock_file(file.fileno()):
+                path.unlink(missing_ok=True)
 
 
 def back_up_before_migration(database: Database, settings: Settings, now: Callable[[], int]) -> None:
     """Write a backup without samples to the data directory if this version will change the schema.
 
-    If the new version does not work, the older version can be started with the restored backup: samples are
-    in files that migrations do not change, or, with PostgreSQL, in tables that only grow.
+    Only the newest two such backups are kept: a service that fails to start again and again must not fill
+    the disk.
     """
     with explain_driver_errors():
         schema = database.read_now(load_revision)
     if schema is None or schema not in list_revisions()[:-1]:  # new, current, or of a newer version
         return
     folder = settings.data / "backups"
-    folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"before-{version('meshfleet')}-{format_millis(now()).replace(':', '')}.tar"
-    create_backup_file(settings, path, now, with_samples=False)
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        create_backup_file(settings, path, now, with_samples=False)
+        for older in sorted(folder.glob("before-*.tar"), key=lambda each: each.stat().st_mtime)[:-2]:
+            older.unlink()
+    except (OSError, BackupFailed) as exc:
+        raise BackupFailed(
+            f"the backup before the upgrade failed: {exc}; to upgrade without, set backup-before-migration"
+            " to off"
+        ) from exc
     _log.info("the database is upgraded from schema %s to %s; backup: %s", schema, list_revisions()[-1], path)
 
 
@@ -94,7 +113,10 @@ def write_backup(
         with sqlite_backup.stage_files(settings.data, now, with_samples=with_samples) as staged:
             return _write_files(archive, staged, with_samples=with_samples)
     with closing(connect_database(settings.database, settings.data)) as database, explain_driver_errors():
-        return database.read_now(_write_database, archive, now, with_samples=with_samples)
+        for _ in range(_ATTEMPTS):
+            with suppress(TablesChanged):
+                return database.read_now(_write_database, archive, now, with_samples=with_samples)
+    raise BackupFailed(f"tables were dropped during each of {_ATTEMPTS} attempts; run the backup again")
 
 
 def _write_files(archive: ArchiveWriter, staged: StagedFiles, *, with_samples: bool) -> BackupResult:

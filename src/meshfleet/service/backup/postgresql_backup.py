@@ -6,18 +6,21 @@ of COPY. Samples are in one table per day, whose names tell the days.
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import inspect
+from sqlalchemy.exc import DBAPIError
 
 from meshfleet.db.bulk import open_copy
 from meshfleet.db.samples.postgresql_store import create_partition_by_name, list_partition_names
 from meshfleet.db.schema import load_revision, run_migrations
+from meshfleet.db.tables import metadata
 from meshfleet.errors.backup import BackupDamaged, BackupFailed, RestoreRefused
 from meshfleet.service.backup.archive import DESCRIPTION_PATH, TableDescription
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     from sqlalchemy import Connection
 
@@ -26,9 +29,16 @@ if TYPE_CHECKING:
 _CHUNK_BYTES: Final = 8 << 20
 """A member has at least this size, except for the last member of a table. It is held in memory."""
 
-_REVISION_TABLE: Final = "alembic_version"
-_PARTITIONED: Final = {"sample", "sample_reported", "sample_rolled"}
+_STRAY_TABLE: Final = "sample_stray"
+_OWN_TABLES: Final = frozenset({*metadata.tables, _STRAY_TABLE})
+"""Tables of Meshfleet apart from partitions. Others in the same database are not part of a backup."""
+
+_UNDEFINED_TABLE: Final = "42P01"
 _PARTITION_PREFIXES: Final = ("sample_reported_", "sample_rolled_")
+
+
+class TablesChanged(Exception):
+    """Raised if a table was dropped while a backup began, such as an expired partition."""
 
 
 class DatabaseContents(NamedTuple):
@@ -50,23 +60,33 @@ def disable_timeouts(connection: Connection) -> None:
 def describe_contents(connection: Connection, *, with_samples: bool) -> DatabaseContents:
     """Return what a backup contains, with tables in an order in which foreign keys can be restored.
 
-    Raise `BackupFailed` if the database has no tables of Meshfleet.
+    The tables are locked against changes of their structure until the transaction ends. Raise `TablesChanged`
+    if one was dropped before that, and `BackupFailed` if the database has no tables of Meshfleet or is a
+    standby, which may lack what was acknowledged.
     """
     if (schema := load_revision(connection)) is None:
         raise BackupFailed("the database has no tables of Meshfleet; check the address")
-    partitions = list_partition_names(connection)
-    inspector = inspect(connection)
-    tables = [name for name, _ in inspector.get_sorted_table_and_fkc_names() if name is not None]
-    names = [name for name in tables if name not in {_REVISION_TABLE, *_PARTITIONED, *partitions}]
+    if connection.exec_driver_sql("SELECT pg_is_in_recovery()").scalar():
+        raise BackupFailed("the server is a standby; use the address of the primary")
+    tables = [name for name, _ in inspect(connection).get_sorted_table_and_fkc_names() if name in _OWN_TABLES]
+    names = [name for name in map(str, tables) if with_samples or name != _STRAY_TABLE]
     if with_samples:
-        names += sorted(partitions)
-    else:
-        names.remove("sample_stray")
+        names += sorted(list_partition_names(connection))
+    _lock_tables(connection, names)
     return DatabaseContents(
         schema,
         tuple(TableDescription(name, _list_columns(connection, name)) for name in names),
-        _load_sequences(connection),
+        {name: value for name, value in _select_sequences(connection).items() if value is not None},
     )
+
+
+def _lock_tables(connection: Connection, names: list[str]) -> None:
+    try:
+        connection.exec_driver_sql(f"LOCK TABLE {', '.join(map(_quote, names))} IN ACCESS SHARE MODE")
+    except DBAPIError as exc:
+        if getattr(exc.orig, "sqlstate", None) == _UNDEFINED_TABLE:
+            raise TablesChanged from exc
+        raise
 
 
 def write_tables(
@@ -74,12 +94,13 @@ def write_tables(
 ) -> None:
     """Write the rows of tables to an archive."""
     for table in tables:
-        chunks = _read_chunks(connection, table)
-        for number, chunk in enumerate(chunks):
-            archive.add_bytes(f"{_table_folder(table.name)}{number:06d}.copy", chunk)
+        # If writing fails, closing the generator cancels the COPY: otherwise the server would wait forever.
+        with closing(_read_chunks(connection, table)) as chunks:
+            for number, chunk in enumerate(chunks):
+                archive.add_bytes(f"{_table_folder(table.name)}{number:06d}.copy", chunk)
 
 
-def _read_chunks(connection: Connection, table: TableDescription) -> Iterator[bytes]:
+def _read_chunks(connection: Connection, table: TableDescription) -> Generator[bytes]:
     pieces: list[bytes] = []
     size = 0
     with open_copy(connection, f"COPY {_quote_table(table)} TO STDOUT") as copy:
@@ -111,7 +132,7 @@ def restore_tables(connection: Connection, archive: ArchiveReader) -> None:
     connection.exec_driver_sql(f"TRUNCATE {', '.join(_quote(table.name) for table in contents.tables)}")
     for table in description.tables:
         _insert_rows(connection, table, archive)
-    known_sequences = _list_sequences(connection)
+    known_sequences = _select_sequences(connection)
     for name, value in description.sequences.items():
         if name not in known_sequences:
             raise BackupDamaged(DESCRIPTION_PATH, f"its schema has no sequence {name}")
@@ -129,10 +150,10 @@ def _create_partitions(connection: Connection, description: BackupDescription) -
 
 def _insert_rows(connection: Connection, table: TableDescription, archive: ArchiveReader) -> None:
     folder = _table_folder(table.name)
-    paths = [member.path for member in archive.manifest.members if member.path.startswith(folder)]
+    members = [member for member in archive.manifest.members if member.path.startswith(folder)]
     with open_copy(connection, f"COPY {_quote_table(table)} FROM STDIN") as copy:
-        for path in paths:
-            for piece in archive.read_member(path):
+        for member in members:
+            for piece in archive.read_member(member):
                 copy.write(piece)
 
 
@@ -157,17 +178,13 @@ def _list_columns(connection: Connection, table: str) -> tuple[str, ...]:
     return tuple(name for (name,) in rows)
 
 
-def _load_sequences(connection: Connection) -> dict[str, int]:
-    """Return the last value of each sequence that was used."""
-    return {name: value for name, value in _select_sequences(connection) if value is not None}
-
-
-def _list_sequences(connection: Connection) -> set[str]:
-    return {name for name, _ in _select_sequences(connection)}
-
-
-def _select_sequences(connection: Connection) -> list[tuple[str, int | None]]:
+def _select_sequences(connection: Connection) -> dict[str, int | None]:
+    """Return the sequences of the tables of Meshfleet, and the last value of each; None if never used."""
     rows = connection.exec_driver_sql(
-        "SELECT sequencename, last_value FROM pg_sequences WHERE schemaname = current_schema()"
+        "SELECT s.sequencename, s.last_value FROM pg_sequences s"
+        " JOIN pg_depend d ON d.objid = format('%%I', s.sequencename)::regclass AND d.deptype IN ('a', 'i')"
+        " JOIN pg_class t ON t.oid = d.refobjid"
+        " WHERE s.schemaname = current_schema() AND t.relname = ANY(%s)",
+        (list(_OWN_TABLES),),
     )
-    return [(name, value) for name, value in rows]
+    return {row.sequencename: row.last_value for row in rows}

@@ -9,7 +9,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import inspect
 
@@ -20,7 +20,12 @@ from meshfleet.errors.backup import BackupDamaged, RestoreRefused
 from meshfleet.errors.startup import UnusableDataFolder
 from meshfleet.service.backup import postgresql_backup
 from meshfleet.service.backup.archive import DESCRIPTION_PATH
-from meshfleet.service.backup.sqlite_backup import DATABASE_FILE, IMAGES_FOLDER, SAMPLES_FOLDER
+from meshfleet.service.backup.sqlite_backup import (
+    DATABASE_FILE,
+    IMAGES_FOLDER,
+    SAMPLES_FOLDER,
+    link_or_copy,
+)
 from meshfleet.service.locks import LOCK_FILE, lock_data_folder
 
 if TYPE_CHECKING:
@@ -37,31 +42,59 @@ _UNFINISHED_FILE: Final = "restore.unfinished"
 _STAGING_PREFIX: Final = "restore-staging-"
 _MEMBER_PATH: Final = re.compile(
     rf"{re.escape(DESCRIPTION_PATH)}|{re.escape(DATABASE_FILE)}"
-    rf"|{SAMPLES_FOLDER}/[0-9]{{8,}}\.samples|{IMAGES_FOLDER}/[0-9a-f]{{64}}"
+    rf"|{SAMPLES_FOLDER}/[0-9]{{8,12}}\.samples|{IMAGES_FOLDER}/[0-9a-f]{{64}}"
 )
 """Paths that a backup of SQLite may contain: no file is written anywhere else."""
 
-_COPIED_SECRETS: Final = ("secret", "session")
-"""Tables that a copy for a rehearsal must not share with the original: signing secrets and logins."""
+_KEPT_NAME: Final = re.compile(
+    rf"{re.escape(LOCK_FILE)}|{re.escape(_UNFINISHED_FILE)}|lost\+found|backups|before-.*"
+)
+"""Names in a data directory that a restore leaves where they are."""
+
+_NOT_COPIED: Final = (
+    *("secret", "session", "api_key"),
+    *("broker_message", "broker_received", "broker_subscription", "broker_session", "job_outbox"),
+)
+"""Tables that a copy for a rehearsal must not share with the original."""
 
 
-def check_version(archive: ArchiveReader) -> None:
-    """Raise `RestoreRefused` if a newer version of Meshfleet wrote the backup."""
-    if (schema := archive.description.schema) not in list_revisions():
+class RestoreResult(NamedTuple):
+    """Side effects of a restore that the user should know."""
+
+    moved_to: Path | None = None
+    """Directory with the files that were there before; None if there were none."""
+    missing_segments: int = 0
+    """Segments with samples that a backup without samples names, and that no longer exist."""
+
+
+def check_contents(archive: ArchiveReader) -> None:
+    """Raise `RestoreRefused` or `BackupDamaged` if a checked backup cannot be restored by this version."""
+    description = archive.description
+    if description.schema not in list_revisions():
         raise RestoreRefused(
-            f"made by a newer Meshfleet ({archive.description.version}, schema {schema}; "
+            f"made by a newer Meshfleet ({description.version}, schema {description.schema}; "
             f"this one knows schema {list_revisions()[-1]})"
         )
+    if description.database == "postgresql":
+        return
+    paths = [member.path for member in archive.manifest.members]
+    for path in paths:
+        if not _MEMBER_PATH.fullmatch(path):
+            raise BackupDamaged(path, "a backup of SQLite has no such file")
+    if DATABASE_FILE not in paths:
+        raise BackupDamaged(DATABASE_FILE, "it is missing")
 
 
-def restore_backup(archive: ArchiveReader, settings: Settings, *, replace: str | None, as_copy: bool) -> None:
+def restore_backup(
+    archive: ArchiveReader, settings: Settings, *, replace: str | None, as_copy: bool
+) -> RestoreResult:
     """Restore a checked backup to the data directory or database of the settings.
 
     If `replace` is a name, the files of the data directory are moved to a directory of that name inside;
-    otherwise a data directory with files is refused. If `as_copy` is set, all logins end and new signing
-    secrets are created, so that the copy cannot be mistaken for the original.
+    otherwise a data directory with files is refused. If `as_copy` is set, logins, API keys, signing secrets
+    and MQTT sessions are not restored, so that the copy cannot be mistaken for the original.
     """
-    check_version(archive)
+    check_contents(archive)
     kind = "sqlite" if settings.database == "sqlite" else "postgresql"
     if archive.description.database != kind:
         raise RestoreRefused(
@@ -69,11 +102,16 @@ def restore_backup(archive: ArchiveReader, settings: Settings, *, replace: str |
             f"{kind}; choose the database with --database"
         )
     if kind == "sqlite":
-        _restore_files(archive, settings.data, replace, as_copy=as_copy)
-    else:
-        with closing(connect_database(settings.database, settings.data)) as database, explain_driver_errors():
-            database.write_now(_restore_tables, archive, as_copy=as_copy)
-            database.write_now(_analyze)
+        try:
+            return _restore_files(archive, settings.data, replace, as_copy=as_copy)
+        except OSError as exc:
+            raise RestoreRefused(f"{exc.filename or settings.data} cannot be used: {exc.strerror}") from exc
+    if replace is not None:
+        raise RestoreRefused("--replace is for SQLite only; name an empty database with --database")
+    with closing(connect_database(settings.database, settings.data)) as database, explain_driver_errors():
+        database.write_now(_restore_tables, archive, as_copy=as_copy)
+        database.write_now(_analyze)
+    return RestoreResult()
 
 
 def check_restore_finished(folder: Path) -> None:
@@ -87,7 +125,7 @@ def check_restore_finished(folder: Path) -> None:
 def _restore_tables(connection: Connection, archive: ArchiveReader, *, as_copy: bool) -> None:
     postgresql_backup.restore_tables(connection, archive)
     if as_copy:
-        for table in _COPIED_SECRETS:
+        for table in _NOT_COPIED:
             if inspect(connection).has_table(table):
                 connection.exec_driver_sql(f"DELETE FROM {table}")  # noqa: S608 # constant names
 
@@ -97,10 +135,15 @@ def _analyze(connection: Connection) -> None:
     connection.exec_driver_sql("ANALYZE")
 
 
-def _restore_files(archive: ArchiveReader, folder: Path, replace: str | None, *, as_copy: bool) -> None:
+def _restore_files(
+    archive: ArchiveReader, folder: Path, replace: str | None, *, as_copy: bool
+) -> RestoreResult:
     with lock_data_folder(folder):
-        _remove_leftovers(folder)
-        existing = sorted(path for path in folder.iterdir() if path.name not in {LOCK_FILE, _UNFINISHED_FILE})
+        for path in folder.glob(f"{_STAGING_PREFIX}*"):  # of a restore that was killed
+            shutil.rmtree(path)
+        # An interrupted restore has moved some files aside already: the others belong with them.
+        aside = folder / (_read_text(folder / _UNFINISHED_FILE) or replace or "")
+        existing = sorted(path for path in folder.iterdir() if not _KEPT_NAME.fullmatch(path.name))
         if existing and replace is None:
             raise RestoreRefused(
                 f"{folder} is not empty: it contains {existing[0].name}; "
@@ -109,84 +152,136 @@ def _restore_files(archive: ArchiveReader, folder: Path, replace: str | None, *,
         staging = Path(mkdtemp(prefix=_STAGING_PREFIX, dir=folder))
         try:
             _extract(archive, staging)
-            _adapt_database(archive.description, staging, folder, as_copy=as_copy)
-            _take_ownership(staging, folder.stat())
-            (folder / _UNFINISHED_FILE).touch(mode=0o600)
-            sync_path(folder)
-            if existing and replace is not None:
-                _move_files(existing, folder / replace)
-            # The database is last: a directory without one is not mistaken for a restored one.
-            _move_files(sorted(staging.iterdir(), key=lambda path: path.name == DATABASE_FILE), folder)
-            (folder / _UNFINISHED_FILE).unlink()
-            sync_path(folder)
+            missing = _adapt_database(archive.description, staging, [folder, aside], as_copy=as_copy)
+            _take_ownership([staging, folder / LOCK_FILE], folder.stat())
+            _replace_files(existing, staging, folder, aside)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
+    return RestoreResult(aside if aside != folder else None, missing)
 
 
-def _remove_leftovers(folder: Path) -> None:
-    """Remove what a restore that was killed has extracted. The caller holds the lock of the directory."""
-    for path in folder.glob(f"{_STAGING_PREFIX}*"):
+def _replace_files(existing: list[Path], staging: Path, folder: Path, aside: Path) -> None:
+    """Move the existing files aside and the restored ones in place. Undo all moves if one fails."""
+    marker = folder / _UNFINISHED_FILE
+    is_resumed = marker.exists()
+    marker.write_text(aside.name if aside != folder else "")
+    sync_path(folder)
+    moves: list[tuple[Path, Path]] = []
+    try:
+        if existing:
+            aside.mkdir(mode=0o700, exist_ok=True)
+            _take_ownership([aside], folder.stat())
+        for path in existing:
+            if (aside / path.name).exists():  # a restored file of the interrupted restore
+                _remove(path)
+            else:
+                _move(path, aside / path.name, moves)
+        # The database is last: a directory without one is not mistaken for a restored one.
+        for path in sorted(staging.iterdir(), key=lambda path: path.name == DATABASE_FILE):
+            _move(path, folder / path.name, moves)
+    except OSError:
+        for source, target in reversed(moves):
+            target.rename(source)
+        if not is_resumed:
+            marker.unlink()
+        raise
+    sync_path(folder)
+    marker.unlink()
+    sync_path(folder)
+
+
+def _move(source: Path, target: Path, moves: list[tuple[Path, Path]]) -> None:
+    source.rename(target)
+    moves.append((source, target))
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
         shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _read_text(path: Path) -> str:
+    return path.read_text().strip() if path.exists() else ""
 
 
 def _extract(archive: ArchiveReader, staging: Path) -> None:
     for name in (SAMPLES_FOLDER, IMAGES_FOLDER):
         (staging / name).mkdir(mode=0o700)
     for member in archive.manifest.members:
-        if not _MEMBER_PATH.fullmatch(member.path):
-            raise BackupDamaged(member.path, "a backup of SQLite has no such file")
         if member.path == DESCRIPTION_PATH:
             continue
-        with (staging / member.path).open("xb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.writelines(archive.read_member(member.path))
+        descriptor = os.open(staging / member.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(archive.read_member(member))
             file.flush()
             os.fsync(file.fileno())
-    if not (staging / DATABASE_FILE).exists():
-        raise BackupDamaged(DATABASE_FILE, "it is missing")
-    for name in (SAMPLES_FOLDER, IMAGES_FOLDER):
-        sync_path(staging / name)
 
 
-def _adapt_database(description: BackupDescription, staging: Path, folder: Path, *, as_copy: bool) -> None:
-    """Check the extracted database and change what is different in a copy, or in a backup without samples."""
+def _adapt_database(
+    description: BackupDescription, staging: Path, places: list[Path], *, as_copy: bool
+) -> int:
+    """Check the extracted database and change what is different in a copy, or in a backup without samples.
+
+    Return the number of segments that are missing. `places` are the directories that may have them.
+    """
+    missing = 0
     try:
         with closing(sqlite3.connect(staging / DATABASE_FILE)) as database, database:
             found = database.execute("SELECT version_num FROM alembic_version").fetchall()
             if found != [(description.schema,)]:
                 raise BackupDamaged(DATABASE_FILE, f"its schema is not {description.schema}")
             if not description.has_samples:
-                _use_existing_segments(database, staging / SAMPLES_FOLDER, folder / SAMPLES_FOLDER)
-            for table in _COPIED_SECRETS if as_copy else ():
-                database.execute(f"DELETE FROM {table}")  # noqa: S608 # constant names
+                missing = _adopt_segments(database, staging / SAMPLES_FOLDER, places)
+            if as_copy:
+                database.execute("PRAGMA secure_delete = ON")
+                for table in _NOT_COPIED:
+                    if database.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone():
+                        database.execute(f"DELETE FROM {table}")  # noqa: S608 # constant names
     except sqlite3.Error as exc:
         raise BackupDamaged(DATABASE_FILE, str(exc)) from exc
+    for path in (staging / SAMPLES_FOLDER, staging / IMAGES_FOLDER, staging):
+        sync_path(path)
+    return missing
 
 
-def _use_existing_segments(database: sqlite3.Connection, target: Path, existing: Path) -> None:
-    """Link the segments that are still there, and forget the others.
+def _adopt_segments(database: sqlite3.Connection, target: Path, places: list[Path]) -> int:
+    """Link the segments of the restored database that are still there, and forget the others.
 
-    Segments never change, so those in the data directory are the ones that the database knows.
+    Segments never change, but their numbers repeat in other data directories. So a segment is taken only if
+    the database beside it has the same record of it. Return the number of forgotten segments.
     """
     if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sample_segment'").fetchone():
-        return
-    for (number,) in database.execute("SELECT id FROM sample_segment").fetchall():
-        segment = segment_path(existing, number)
-        if segment.exists():
-            os.link(segment, segment_path(target, number))
+        return 0
+    missing = 0
+    for record in database.execute("SELECT * FROM sample_segment").fetchall():
+        known = (place / SAMPLES_FOLDER for place in places if _knows(place, record))
+        source = next((path for each in known if (path := segment_path(each, record[0])).exists()), None)
+        if source is None:
+            database.execute("DELETE FROM sample_segment WHERE id = ?", record[:1])
+            missing += 1
         else:
-            database.execute("DELETE FROM sample_segment WHERE id = ?", (number,))
+            link_or_copy(source, segment_path(target, record[0]))
+    return missing
 
 
-def _take_ownership(staging: Path, owner: os.stat_result) -> None:
-    """Give the files to the owner of the data directory, if root restores for another user."""
-    if os.geteuid() == 0:
-        for path in (*staging.rglob("*"), staging):
-            os.chown(path, owner.st_uid, owner.st_gid)
+def _knows(place: Path, record: tuple[object, ...]) -> bool:
+    """Return whether the database of a directory has exactly this record of a segment."""
+    path = place / DATABASE_FILE
+    if not path.exists():
+        return False
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            found = database.execute("SELECT * FROM sample_segment WHERE id = ?", record[:1]).fetchone()
+    except sqlite3.Error:
+        return False
+    return bool(found == record)
 
 
-def _move_files(paths: Iterable[Path], target: Path) -> None:
-    target.mkdir(mode=0o700, exist_ok=True)
-    for path in paths:
-        path.rename(target / path.name)
-    sync_path(target)
+def _take_ownership(paths: Iterable[Path], owner: os.stat_result) -> None:
+    """Give files and directories to the owner of the data directory, if root restores for another user."""
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        for path in paths:
+            for each in (path, *path.rglob("*")):
+                os.chown(each, owner.st_uid, owner.st_gid)

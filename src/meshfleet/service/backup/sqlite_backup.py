@@ -7,10 +7,11 @@ names but that were merged or removed before they could be linked mean that stag
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 DATABASE_FILE: Final = "meshfleet.sqlite"
 SAMPLES_FOLDER: Final = "samples"
 IMAGES_FOLDER: Final = "images"
+
+_log = logging.getLogger(__name__)
 
 _STAGING_PREFIX: Final = "backup-staging-"
 _LOCK_FILE: Final = "lock"
@@ -51,23 +54,33 @@ def stage_files(data: Path, now: Callable[[], int], *, with_samples: bool) -> It
 
     Raise `BackupFailed` if the disk is too full, or if the service keeps replacing files.
     """
-    _check_free_space(data)
+    remove_stale_staging(data)
+    _check_free_space(data, with_samples=with_samples)
     with _create_staging(data) as staging:
+        missing: list[Path] = []
         for _ in range(_ATTEMPTS):
-            if (staged := _stage(data, staging, now, with_samples=with_samples)) is not None:
+            staged = _stage(data, staging, now, with_samples=with_samples)
+            missing = [path for path in (*staged.samples, *staged.images) if not path.exists()]
+            if not missing:
                 yield staged
                 return
+        name = missing[0].relative_to(staging)
         raise BackupFailed(
-            f"the service replaced files during each of {_ATTEMPTS} attempts; run the backup again"
+            f"{name} is missing in {data}, or the service replaced files during each of {_ATTEMPTS} attempts"
         )
 
 
 def remove_stale_staging(data: Path) -> None:
     """Remove staging directories of backups that were killed. Those of running backups are locked."""
     for staging in data.glob(f"{_STAGING_PREFIX}*"):
-        with (staging / _LOCK_FILE).open("ab") as lock:
-            if try_lock_file(lock.fileno()):
-                shutil.rmtree(staging)
+        try:
+            with (staging / _LOCK_FILE).open("ab") as lock:
+                if try_lock_file(lock.fileno()):
+                    shutil.rmtree(staging)
+        except OSError as exc:  # it may belong to root
+            _log.warning(
+                "files of an interrupted backup cannot be removed, delete them: %s (%s)", staging, exc
+            )
 
 
 @contextmanager
@@ -81,12 +94,16 @@ def _create_staging(data: Path) -> Iterator[Path]:
             shutil.rmtree(staging)
 
 
-def _check_free_space(data: Path) -> None:
+def _check_free_space(data: Path, *, with_samples: bool) -> None:
     """Raise `BackupFailed` if the disk has no room for a copy of the database.
 
-    While the copy is made, the write-ahead log of the service grows too.
+    While the copy is made, the write-ahead log of the service grows too. Files on another disk cannot be
+    linked, and need room as well.
     """
-    parts = (data / DATABASE_FILE, data / f"{DATABASE_FILE}-wal")
+    parts = [data / DATABASE_FILE, data / f"{DATABASE_FILE}-wal"]
+    for name in (IMAGES_FOLDER, *([SAMPLES_FOLDER] if with_samples else [])):
+        if (data / name).is_dir() and (data / name).stat().st_dev != data.stat().st_dev:
+            parts += (data / name).iterdir()
     needed = int(sum(path.stat().st_size for path in parts if path.exists()) * _SPARE_FACTOR)
     free = shutil.disk_usage(data).free
     if free < needed:
@@ -96,8 +113,8 @@ def _check_free_space(data: Path) -> None:
         )
 
 
-def _stage(data: Path, staging: Path, now: Callable[[], int], *, with_samples: bool) -> StagedFiles | None:
-    """Copy the database and link the files that the copy names. Return None if one of them is gone."""
+def _stage(data: Path, staging: Path, now: Callable[[], int], *, with_samples: bool) -> StagedFiles:
+    """Copy the database and link the files that the copy names. Some of them may be gone already."""
     folders = [IMAGES_FOLDER, *([SAMPLES_FOLDER] if with_samples else [])]
     for name in folders:
         _link_files(data / name, staging / name)
@@ -117,8 +134,6 @@ def _stage(data: Path, staging: Path, now: Callable[[], int], *, with_samples: b
         )
     samples = [segment_path(staging / SAMPLES_FOLDER, number) for number in segments]
     images = [staging / IMAGES_FOLDER / digest.hex() for digest in hashes]
-    if not all(path.exists() for path in (*samples, *images)):
-        return None
     return StagedFiles(copy, sorted(samples), sorted(images), schemas[0], moment)
 
 
@@ -129,21 +144,20 @@ def _link_files(source: Path, target: Path) -> None:
         return
     for entry in os.scandir(source):
         link = target / entry.name
-        if link.exists() or not entry.is_file(follow_symlinks=False):
-            continue
-        try:
-            os.link(entry.path, link)
-        except FileNotFoundError:  # merged or removed just now: only a snapshot that names it needs it
-            continue
-        except OSError:
-            _copy_file(Path(entry.path), link)
+        with suppress(FileNotFoundError):  # merged or removed just now: needed only if the snapshot names it
+            if entry.is_file(follow_symlinks=False) and not (link.exists() and link.samefile(entry.path)):
+                link.unlink(missing_ok=True)  # after a restart of the service a number may be used again
+                link_or_copy(Path(entry.path), link)
 
 
-def _copy_file(source: Path, target: Path) -> None:
+def link_or_copy(source: Path, target: Path) -> None:
+    """Link a file that never changes, or copy it where links do not work, as between two disks."""
     try:
-        shutil.copyfile(source, target)
+        os.link(source, target)
     except FileNotFoundError:
-        target.unlink(missing_ok=True)
+        raise
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def _copy_database(source: Path, target: Path) -> None:
