@@ -93,7 +93,7 @@ def test_a_start_that_changes_the_schema_writes_a_backup_first(
             read_startup_info(service)
     (file,) = (tmp_path / "backups").iterdir()  # the second start changed nothing
     checked = run_command("restore", "--check", str(file))
-    assert "schema 0012, of " in checked.stdout
+    assert "schema 0012 (this Meshfleet: " in checked.stdout
 
 
 def test_the_backup_before_a_migration_can_be_disabled(tmp_path: Path) -> None:
