@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec.structs import replace
 from sqlalchemy import select
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.cli.demo_history import SimulatedDay
     from meshfleet.db import Database
     from meshfleet.emulator import Site
     from meshfleet.emulator.simulation.site import SiteDevice
@@ -113,6 +112,16 @@ def _write_image(folder: Path, spec: _FirmwareSpec) -> ReceivedImage:
     return ReceivedImage(path, len(package), hashlib.sha256(package).digest())
 
 
+class DemoHistory(Protocol):
+    """Simulated history of the demo's devices."""
+
+    until: int
+    """End of the history, in milliseconds since 1970."""
+
+    def write(self, connection: Connection) -> None:
+        """Insert the history into the database, which already contains the devices."""
+
+
 class Building(NamedTuple):
     """Building of the demo: one gateway with its devices."""
 
@@ -168,7 +177,7 @@ def _is_empty(connection: Connection) -> bool:
     return connection.execute(select(device.c.id).limit(1)).first() is None
 
 
-def fill_registry(database: Database, *, static: bool, history: SimulatedDay | None = None) -> dict[Mac, str]:
+def fill_registry(database: Database, *, static: bool, history: DemoHistory | None = None) -> dict[Mac, str]:
     """Insert the buildings if the database has no devices. Return new passwords of their gateways by MAC.
 
     If there are devices, only the claimed gateways of the demo get new passwords. In a static demo the
@@ -180,7 +189,7 @@ def fill_registry(database: Database, *, static: bool, history: SimulatedDay | N
 
 
 def _fill_registry(
-    connection: Connection, now: int, *, static: bool, history: SimulatedDay | None
+    connection: Connection, now: int, *, static: bool, history: DemoHistory | None
 ) -> dict[Mac, str]:
     if _is_empty(connection):
         passwords = {

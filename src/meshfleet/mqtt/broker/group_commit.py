@@ -24,11 +24,20 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection as Transaction
 
     from meshfleet.errors.readiness import ReadinessProblem
-    from meshfleet.mqtt.broker.connection import ServerConnection
     from meshfleet.mqtt.broker.outgoing_message import OutgoingMessage
     from meshfleet.mqtt.broker.session import MqttSession
     from meshfleet.mqtt.broker.wall_clock import WallClockConverter
     from meshfleet.mqtt.codec.packets import Publish
+
+    class Publisher(Protocol):
+        """Connection of a client that waits for PUBACKs."""
+
+        def send_pubacks(self, packet_ids: list[int]) -> None:
+            """Send a PUBACK for each packet identifier."""
+
+        def release_reading(self) -> None:
+            """Read from the client again."""
+
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +117,7 @@ class CommitBatch:
 
     def __init__(self) -> None:
         self.reports: list[Publish] = []
-        self.pending_acks: dict[ServerConnection, list[int]] = {}
+        self.pending_acks: dict[Publisher, list[int]] = {}
         """Packet identifiers to acknowledge after the commit, by connection."""
         self.after_commit: list[Callable[[], None]] = []
         self.changes = PendingChanges()
@@ -137,7 +146,7 @@ class GroupCommit:
         self._owner_token = owner_token
         self._wall_clock = wall_clock
         self._batch_changed = ChangeSignal()
-        self._held_publishers: list[ServerConnection] = []
+        self._held_publishers: list[Publisher] = []
         self._is_stopping = False
 
     # Called by the other parts of the broker
@@ -164,7 +173,7 @@ class GroupCommit:
         """Number of publishers that are not read until the next batch starts."""
         return len(self._held_publishers)
 
-    def release_with_next_batch(self, publisher: ServerConnection) -> None:
+    def release_with_next_batch(self, publisher: Publisher) -> None:
         """Call `release_reading` of a publisher when the next batch starts."""
         self._held_publishers.append(publisher)
 

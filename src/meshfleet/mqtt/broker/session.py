@@ -18,11 +18,36 @@ from meshfleet.mqtt.codec.packets import MAX_PACKET_ID
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from typing import Protocol
 
-    from meshfleet.mqtt.broker.connection import ServerConnection
-    from meshfleet.mqtt.broker.group_commit import GroupCommit
     from meshfleet.mqtt.broker.outgoing_message import OutgoingMessage
     from meshfleet.mqtt.broker.quotas import QueueQuotas
+
+    class SessionConnection(Protocol):
+        """Connection of a client, as its session uses it."""
+
+        is_writable: bool
+        number: int
+        """Of two connections of one client, the one with the higher number is newer."""
+
+        def send(self, data: bytes) -> None:
+            """Send bytes at the end of this event loop iteration."""
+
+        def cut_off(self, reason: str) -> None:
+            """Log a warning and close the connection soon, because its client does not keep up."""
+
+        def close(self, reason: str) -> None:
+            """Close the connection."""
+
+    class MessageStore(Protocol):
+        """Persists the messages that wait in persistent sessions."""
+
+        def save_message(self, persistent_id: int, position: int, message: OutgoingMessage) -> None:
+            """Persist a message that waits for the acknowledgement of the client."""
+
+        def delete_message(self, persistent_id: int, position: int) -> None:
+            """Delete a message that was acknowledged or dropped."""
+
 
 _log = logging.getLogger(__name__)
 
@@ -43,10 +68,10 @@ class MqttSession:
         "_backlog_bytes",
         "_drained_at",
         "_expiring_count",
-        "_group_commit",
         "_in_flight",
         "_last_position",
         "_last_volatile_id",
+        "_message_store",
         "_queue",
         "_quotas",
         "_restored_up_to",
@@ -68,13 +93,13 @@ class MqttSession:
         client_id: str,
         *,
         quotas: QueueQuotas,
-        group_commit: GroupCommit,
+        message_store: MessageStore,
         persistent_id: int | None = None,
     ) -> None:
         self.account = account
         self.client_id = client_id
         self.persistent_id = persistent_id
-        self.connection: ServerConnection | None = None
+        self.connection: SessionConnection | None = None
         self.left_at: int | None = None
         """When the client disconnected, in milliseconds of the monotonic clock; None while it is
         connected."""
@@ -88,7 +113,7 @@ class MqttSession:
         """Bytes that wait for the client: queued, in flight, or in the write buffer of its connection."""
         self._quotas = quotas
         self._account_usage = quotas.account_usage(account)
-        self._group_commit = group_commit
+        self._message_store = message_store
         self._in_flight: dict[int, tuple[int, OutgoingMessage]] = {}
         """Position and message of every unacknowledged message, by packet identifier."""
         self._queue: deque[tuple[int, OutgoingMessage]] = deque()
@@ -138,7 +163,7 @@ class MqttSession:
             self._assign_position(message)
             self._queue.append((self._last_position, message))
 
-    def _send_qos0(self, connection: ServerConnection, message: OutgoingMessage) -> None:
+    def _send_qos0(self, connection: SessionConnection, message: OutgoingMessage) -> None:
         """Send a message at QoS 0.
 
         While the network accepts nothing, the message waits in the write buffer.
@@ -151,7 +176,7 @@ class MqttSession:
         self._quotas.delivered_count += 1
         connection.send(message.encode_qos0())
 
-    def _send_volatile(self, connection: ServerConnection, message: OutgoingMessage) -> None:
+    def _send_volatile(self, connection: SessionConnection, message: OutgoingMessage) -> None:
         """Send a volatile message at once, or drop it.
 
         A hot path: samples are acknowledged with volatile messages. A gateway that sends a thousand reports
@@ -175,7 +200,7 @@ class MqttSession:
         in_flight[packet_id] = -1, message
         connection.send(message.encode_qos1(packet_id))
 
-    def _can_send_next(self, connection: ServerConnection) -> bool:
+    def _can_send_next(self, connection: SessionConnection) -> bool:
         """Return whether the next message can be sent at once.
 
         Skip positions whose packet id is in flight.
@@ -191,10 +216,10 @@ class MqttSession:
         self._last_position += 1
         self._add_queued_bytes(message.size)
         if self.persistent_id is not None:
-            self._group_commit.save_message(self.persistent_id, self._last_position, message)
+            self._message_store.save_message(self.persistent_id, self._last_position, message)
             self._expiring_count += message.expires_at is not None
 
-    def _is_window_open(self, connection: ServerConnection) -> bool:
+    def _is_window_open(self, connection: SessionConnection) -> bool:
         in_flight_count = len(self._in_flight)
         return (
             connection.is_writable
@@ -202,7 +227,7 @@ class MqttSession:
             and in_flight_count < MAX_PACKET_ID
         )
 
-    def _send_qos1(self, connection: ServerConnection, position: int, message: OutgoingMessage) -> None:
+    def _send_qos1(self, connection: SessionConnection, position: int, message: OutgoingMessage) -> None:
         packet_id = position % MAX_PACKET_ID + 1
         if not self._in_flight:
             self._acknowledged_at = self._quotas.clock()
@@ -256,7 +281,7 @@ class MqttSession:
         """Return how many seconds the network has accepted no bytes of the write buffer; 0 if it is empty."""
         return now - self._drained_at if self._backlog_bytes else 0.0
 
-    def resume(self, connection: ServerConnection, now: int) -> None:
+    def resume(self, connection: SessionConnection, now: int) -> None:
         """Attach a new connection: resend the messages in flight, then send the queue."""
         self._add_absent_bytes(-self.queued_bytes)
         self.connection = connection
@@ -321,7 +346,7 @@ class MqttSession:
 
     def _delete_stored(self, persistent_id: int, position: int, message: OutgoingMessage) -> None:
         self._expiring_count -= message.expires_at is not None
-        self._group_commit.delete_message(persistent_id, position)
+        self._message_store.delete_message(persistent_id, position)
 
     def _add_queued_bytes(self, size: int) -> None:
         """Add `size` (may be negative) to the bytes waiting for this client, its account and all clients."""

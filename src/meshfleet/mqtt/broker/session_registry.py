@@ -19,10 +19,10 @@ from meshfleet.mqtt.codec.packets import ConnectReturnCode
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from meshfleet.mqtt.broker.connection import ServerConnection
     from meshfleet.mqtt.broker.group_commit import GroupCommit
     from meshfleet.mqtt.broker.quotas import QueueQuotas
     from meshfleet.mqtt.broker.router import MessageRouter
+    from meshfleet.mqtt.broker.session import SessionConnection
     from meshfleet.mqtt.broker.store import StoredState
     from meshfleet.mqtt.broker.wall_clock import WallClockConverter
     from meshfleet.mqtt.broker_limits import BrokerLimits
@@ -124,7 +124,7 @@ class SessionRegistry:
         session.read_rules = permissions.read_rules
         return OpenedSession(session, session_present=False, must_wait_for_commit=True)
 
-    def find_connection(self, account: str, client_id: str) -> ServerConnection | None:
+    def find_connection(self, account: str, client_id: str) -> SessionConnection | None:
         """Return the connection of a client, or None if it is not connected."""
         session = self._all.get((account, client_id))
         return None if session is None else session.connection
@@ -184,7 +184,7 @@ class SessionRegistry:
             account,
             client_id,
             quotas=self._quotas,
-            group_commit=self._group_commit,
+            message_store=self._group_commit,
             persistent_id=persistent_id,
         )
         self._all[account, client_id] = session

@@ -367,9 +367,11 @@ class MqttClient:
 
     async def _establish(self) -> ClientConnection:
         """Connect, subscribe again if the broker has lost the session, and resend messages in flight."""
-        connection = await connect_to_broker(self._address, self._connect_packet, self, self._options)
+        connection, connack = await connect_to_broker(
+            self._address, self._connect_packet, self, self._options
+        )
         try:
-            self._is_session_lost |= not connection.connack.result().session_present
+            self._is_session_lost |= not connack.session_present
             if self._is_session_lost and self._subscriptions:
                 await self._resubscribe(connection)
             self._is_session_lost = False

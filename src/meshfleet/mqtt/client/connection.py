@@ -112,8 +112,23 @@ class KeepAliveCheck:
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Protocol
 
-    from meshfleet.mqtt.client.client import MqttClient
+    class ConnectionListener(Protocol):
+        """Receives the events of a connection."""
+
+        def on_messages(self, connection: ClientConnection, messages: list[Publish], size: int) -> None:
+            """Handle the messages of one read of `size` bytes."""
+
+        def on_pubacks(self, packet_ids: Sequence[int]) -> None:
+            """Handle acknowledgements of published messages."""
+
+        def on_writable(self) -> None:
+            """Send again: the write buffer has space."""
+
+        def on_connection_lost(self, connection: ClientConnection, reason: ConnectionLost) -> None:
+            """Handle the end of the connection."""
+
 
 _log = logging.getLogger(__name__)
 
@@ -126,13 +141,13 @@ class ClientConnection(asyncio.Protocol):
     """Speaks MQTT over a transport: handshake, keep alive, read pauses, one write per loop iteration."""
 
     __slots__ = (
-        "_client",
         "_is_closing",
         "_is_coalescing",
         "_is_held",
         "_keep_alive_check",
         "_keep_alive_timer",
         "_last_id",
+        "_listener",
         "_loop",
         "_parser",
         "_pending_bytes",
@@ -151,13 +166,13 @@ class ClientConnection(asyncio.Protocol):
     def __init__(
         self,
         connect: Connect,
-        client: MqttClient,
+        listener: ConnectionListener,
         *,
         max_packet_bytes: int,
         ping_interval: float | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._client = client
+        self._listener = listener
         self._ping_interval = (
             connect.keep_alive / CHECKS_PER_KEEP_ALIVE if ping_interval is None else ping_interval
         )
@@ -246,7 +261,7 @@ class ClientConnection(asyncio.Protocol):
         return lost
 
     def cancel(self) -> None:
-        """End the connection without notifying the client, also before it is established."""
+        """End the connection without notifying the listener, also before it is established."""
         self.connack.cancel()
         if not self.lost.done():
             self.lost.set_result(ConnectionLost("the connection attempt was canceled"))
@@ -276,7 +291,7 @@ class ClientConnection(asyncio.Protocol):
         if self._is_closing or self.lost.done():
             return
         if self.connack.done() and (packet_ids := self._parser.parse_pubacks(data)):
-            self._client.on_pubacks(packet_ids)
+            self._listener.on_pubacks(packet_ids)
             if self._read_coalescer.should_pause(len(packet_ids), len(data), self._loop.time()):
                 self._pause_reads()
             return
@@ -297,7 +312,7 @@ class ClientConnection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Publish again: the write buffer has space."""
         self.is_writable = True
-        self._client.on_writable()
+        self._listener.on_writable()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the connection after the broker closed it or the network failed."""
@@ -312,16 +327,16 @@ class ClientConnection(asyncio.Protocol):
     def _handle_packets(self, packets: list[Packet], size: int) -> None:
         packet_types = set(map(type, packets))
         if packet_types == {Publish} and self.connack.done():
-            self._client.on_messages(self, packets, size)  # type: ignore[arg-type] # checked above
+            self._listener.on_messages(self, packets, size)  # type: ignore[arg-type] # checked above
             return
         if not self.connack.done():
             self._handle_connack(packets.pop(0))
             if self._is_closing or self.lost.done():
                 return
         if packet_ids := [packet.packet_id for packet in packets if type(packet) is Puback]:
-            self._client.on_pubacks(packet_ids)
+            self._listener.on_pubacks(packet_ids)
         if messages := [packet for packet in packets if isinstance(packet, Publish)]:
-            self._client.on_messages(self, messages, size)
+            self._listener.on_messages(self, messages, size)
         for packet in packets:
             if type(packet) is not Puback and type(packet) is not Publish:
                 self._handle_packet(packet)
@@ -421,4 +436,4 @@ class ClientConnection(asyncio.Protocol):
             if not waiting.done():
                 waiting.set_exception(reason)
         self._pending_requests.clear()
-        self._client.on_connection_lost(self, reason)
+        self._listener.on_connection_lost(self, reason)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from websockets.protocol import Event
 
     from meshfleet.mqtt.client.address import BrokerAddress
-    from meshfleet.mqtt.client.client import MqttClient
+    from meshfleet.mqtt.client.connection import ConnectionListener
     from meshfleet.mqtt.client.options import MqttOptions
     from meshfleet.mqtt.websocket_transport import InnerProtocol
 
@@ -88,14 +88,14 @@ _REFUSAL_REASONS: Final = {
 
 
 async def connect_to_broker(
-    address: BrokerAddress, connect: Connect, client: MqttClient, options: MqttOptions
-) -> ClientConnection:
-    """Open a connection for a client and wait for its CONNACK.
+    address: BrokerAddress, connect: Connect, listener: ConnectionListener, options: MqttOptions
+) -> tuple[ClientConnection, Connack]:
+    """Connect and wait for CONNACK.
 
     Raises a `MqttError` if the broker is unreachable, is not trusted, or refuses the client.
     """
     connection = ClientConnection(
-        connect, client, max_packet_bytes=options.max_packet_bytes, ping_interval=options.ping_interval
+        connect, listener, max_packet_bytes=options.max_packet_bytes, ping_interval=options.ping_interval
     )
     transport: asyncio.Transport | None = None
     try:
@@ -110,7 +110,7 @@ async def connect_to_broker(
         if link_error := _to_link_error(address, error, options.timeout):
             raise link_error from error
         raise
-    return connection
+    return connection, connack
 
 
 async def _open_transport(
