@@ -179,7 +179,8 @@ def test_a_backup_without_samples_uses_segments_that_are_still_there(data: Path,
     with tarfile.open(file) as archive:
         assert f"samples/{SEGMENT}" not in archive.getnames()
     elsewhere = tmp_path / "elsewhere"
-    assert restore(file, elsewhere).exit_code == 0
+    result = restore(file, elsewhere, "--replace")
+    assert (result.exit_code, "The files that were there" in result.stdout) == (0, False), result.output
     assert count_rows(elsewhere, "sample_segment") == 0
     assert restore(file, data, "--replace").exit_code == 0
     assert count_rows(data, "sample_segment") == 1

@@ -157,7 +157,7 @@ def _restore_files(
             _replace_files(existing, staging, folder, aside)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
-    return RestoreResult(aside if aside != folder else None, missing)
+    return RestoreResult(aside if aside != folder and aside.exists() else None, missing)
 
 
 def _replace_files(existing: list[Path], staging: Path, folder: Path, aside: Path) -> None:
