@@ -10,6 +10,8 @@ import sys
 import pytest
 from hypothesis import settings
 
+from tests.examples import DEFAULT_EXAMPLES, FAST_EXAMPLES
+
 pytest_plugins = [
     "tests.program_logs",  # first: the others import it
     "tests.databases",
@@ -29,10 +31,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A shared machine may stall at any time: a slow example is not a failure. Examples are the same in every run,
 # so that no run fails by chance; `make test-all` and `--hypothesis-profile=search` try others.
-settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=DEFAULT_EXAMPLES)
 # A profile takes the values that it does not set from the current profile, here the default.
 settings.register_profile("search", deadline=None, derandomize=False, max_examples=100)
-settings.register_profile("fast", settings.get_profile("default"), max_examples=15)
+settings.register_profile("fast", settings.get_profile("default"), max_examples=FAST_EXAMPLES)
 settings.load_profile("default")
 
 

@@ -34,16 +34,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Exclude files before they are imported, which takes longer than the remaining tests."""
-    if not config.getoption("fast") or not collection_path.name.startswith("test_"):
+    """Exclude files and directories before they are imported, which takes longer than the remaining tests."""
+    if not config.getoption("fast"):
+        return None
+    if collection_path.is_dir():
+        collection_path /= "conftest.py"
+    elif not collection_path.name.startswith("test_"):
+        return None
+    if not collection_path.exists() or collection_path == ROOT / "tests" / "conftest.py":
         return None
     return True if _starts_programs(collection_path) else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("fast"):
-        excluded = [item for item in items if _starts_server(item) or _starts_programs(item.path)]
-        config.hook.pytest_deselected(items=excluded)
+        excluded = {item for item in items if _starts_server(item) or _starts_programs(item.path)}
+        config.hook.pytest_deselected(items=list(excluded))
         items[:] = [item for item in items if item not in excluded]
 
 

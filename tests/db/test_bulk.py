@@ -65,7 +65,7 @@ def test_no_rows_run_no_statement(database: Database) -> None:
 
 
 def test_many_rows_are_stored_unchanged(database: Database) -> None:
-    rows = [build_row(number, name=f"n{number}", named=number % 2 == 0) for number in range(20_000)]
+    rows = [build_row(number, name=f"n{number}", named=number % 2 == 0) for number in range(5_000)]
     database.write_now(bulk.insert_rows, device, rows)
     assert database.read_now(load_rows, device) == rows
 

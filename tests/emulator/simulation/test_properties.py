@@ -170,7 +170,7 @@ def test_a_door_counter_never_decreases_even_by_a_restart() -> None:
 @pytest.mark.rule("gateway-29", "gateway-30")
 def test_a_failed_measurement_is_reported_and_shows_in_the_next_heartbeat() -> None:
     simulation = SimulatedGateway([nearby_device(1, code="0005")])
-    reports = simulation.advance(3 * DAY)
+    reports = simulation.advance(2 * DAY)
     errors = select_reports(reports, device_mac(1), Kind.MEASUREMENT_ERROR)
     assert {each.report.error for each in errors} == {1, 8, 9}
     failed = {round(each.moment) for each in errors}
