@@ -244,7 +244,7 @@ def build_archive(path: Path, description: BackupDescription, *members: str) -> 
 def describe(**fields: str) -> BackupDescription:
     values = {
         "version": "9.0.0",
-        "schema": "0013",
+        "schema": "0014",
         "database": "sqlite",
         "moment": "2026-11-17T00:00:00.000Z",
     }

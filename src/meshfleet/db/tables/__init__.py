@@ -29,6 +29,7 @@ from meshfleet.db.tables.jobs import (
     tally,
     transition,
 )
+from meshfleet.db.tables.operations import backup, storage_size
 from meshfleet.db.tables.reports import foreign_name, hole, reading_journal, reject, series
 from meshfleet.db.tables.requests import request
 
@@ -37,6 +38,7 @@ __all__ = [
     "active_condition",
     "api_key",
     "audit",
+    "backup",
     "broker_message",
     "broker_owner",
     "broker_received",
@@ -67,6 +69,7 @@ __all__ = [
     "secret",
     "series",
     "session",
+    "storage_size",
     "tally",
     "transition",
 ]
