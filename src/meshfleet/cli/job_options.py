@@ -96,7 +96,7 @@ _TARGET_OPTIONS: Final = (
         type=LABEL,
         multiple=True,
         shell_complete=complete_labels,
-        help="Update all devices with this label; repeatable.",
+        help="Update all devices with this label; repeatable, then devices with any of the labels.",
     ),
     click.option(
         "--filter",

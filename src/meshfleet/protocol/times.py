@@ -73,6 +73,11 @@ def format_millis(millis: int) -> str:
     return format_time(from_millis(millis))
 
 
+def format_optional_millis(millis: int | None) -> str | None:
+    """Format milliseconds since 1970 like `format_time`; None stays None."""
+    return None if millis is None else format_millis(millis)
+
+
 def _parse_date(match: re.Match[str]) -> datetime:
     year = int(match["year"])
     if match["week"]:

@@ -43,7 +43,7 @@ def test_real_time_pace_never_goes_back_even_if_the_clock_does() -> None:
     # As if the clock had been set back by an hour.
     clock.rebase(0.0, read_wall_clock_ms() + 3_600_000, 1.0)
     assert pace.now() >= first
-    assert pace.next_step(0.0, 0).until >= first
+    assert pace.limit_next_step(0.0, 0).until >= first
 
 
 def test_real_time_pace_continues_from_the_reached_time_if_it_is_too_fast() -> None:
@@ -69,7 +69,7 @@ def test_real_time_pace_ignores_a_short_lag() -> None:
 def test_real_time_pace_does_not_limit_the_reports() -> None:
     pace = RealTimePace(SimulatedClock(0, 1.0))
     pace.start()
-    assert pace.next_step(5.0, 1_000_000).reports == inf
+    assert pace.limit_next_step(5.0, 1_000_000).reports == inf
 
 
 def _measure_budget(pace: ReportRatePace, rate: float, report_count: int) -> tuple[float, float, float]:
@@ -78,7 +78,7 @@ def _measure_budget(pace: ReportRatePace, rate: float, report_count: int) -> tup
     pace.start()
     started = read_wall_clock_ms()
     minimum = read_wall_clock_ms()
-    allowed = pace.next_step(1.0, report_count).reports
+    allowed = pace.limit_next_step(1.0, report_count).reports
     maximum = read_wall_clock_ms()
     return (
         allowed,
@@ -99,13 +99,13 @@ def test_report_rate_pace_allows_the_reports_due_since_the_start(rate: float) ->
 def test_report_rate_pace_allows_no_reports_when_ahead() -> None:
     pace = ReportRatePace(SimulatedClock(0), 10.0)
     pace.start()
-    assert pace.next_step(1.0, 1_000_000).reports < 0
+    assert pace.limit_next_step(1.0, 1_000_000).reports < 0
 
 
 def test_report_rate_pace_is_at_the_last_reached_time() -> None:
     pace = ReportRatePace(SimulatedClock(0), 10.0)
     pace.start()
-    assert pace.next_step(3.0, 0).until == inf
+    assert pace.limit_next_step(3.0, 0).until == inf
     pace.advance_to(3.0)
     assert pace.now() == 3.0
 
@@ -116,7 +116,7 @@ def test_report_rate_pace_maps_the_next_event_to_the_current_wall_clock_time() -
     pace = ReportRatePace(clock, 10.0)
     pace.start()
     before = read_wall_clock_ms()
-    pace.next_step(123_456.0, 0)
+    pace.limit_next_step(123_456.0, 0)
     assert before - 1 <= clock.wall_millis(123_456.0) <= read_wall_clock_ms()
 
 
@@ -126,5 +126,5 @@ def test_report_rate_pace_stands_still_if_nothing_is_due() -> None:
     pace.start()
     pace.advance_to(9.0)
     before = read_wall_clock_ms()
-    pace.next_step(inf, 0)
+    pace.limit_next_step(inf, 0)
     assert before - 1 <= clock.wall_millis(9.0) <= read_wall_clock_ms()

@@ -87,7 +87,7 @@ class EmulatedFleet:
 
     def _catch_up(self) -> None:
         """Run the simulation up to now, but not too long at once: other tasks need the event loop too."""
-        budget = self._pace.next_step(self._due[0][0] if self._due else inf, self._report_count)
+        budget = self._pace.limit_next_step(self._due[0][0] if self._due else inf, self._report_count)
         max_reports = self._report_count + budget.reports
         deadline = time.monotonic() + _MAX_STEP_SECONDS
         while self._due and self._due[0][0] <= budget.until and self._report_count < max_reports:

@@ -46,7 +46,7 @@ class SimulationPace(Protocol):
     def now(self) -> float:
         """Return the current simulated time."""
 
-    def next_step(self, due: float, report_count: int) -> StepBudget:
+    def limit_next_step(self, due: float, report_count: int) -> StepBudget:
         """Return the limits of a step. `due` is the simulated time of the next event."""
 
     def advance_to(self, moment: float) -> None:
@@ -84,7 +84,7 @@ class RealTimePace:
         self._latest = max(self._latest, self._clock.simulated_time(now))
         return self._latest
 
-    def next_step(self, _due: float, _report_count: int) -> StepBudget:
+    def limit_next_step(self, _due: float, _report_count: int) -> StepBudget:
         """Return a step up to the current time, without a limit on reports."""
         return StepBudget(self.now(), inf)
 
@@ -122,7 +122,7 @@ class ReportRatePace:
         """Return the current simulated time."""
         return self._now
 
-    def next_step(self, due: float, report_count: int) -> StepBudget:
+    def limit_next_step(self, due: float, report_count: int) -> StepBudget:
         """Return a step that creates the reports due by now. All of them get the current wall-clock time."""
         now = read_wall_clock_ms()
         moment, millis = self._speed_base

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db.tables import api_key
 from meshfleet.errors import AlreadyExists, NotFound
-from meshfleet.protocol.times import format_millis
+from meshfleet.protocol.times import format_millis, format_optional_millis
 from meshfleet.rest.accounts import ApiKey, IssuedApiKey, Role
 from meshfleet.service.actor import Actor
 from meshfleet.service.audit import log as audit
@@ -56,7 +56,7 @@ def insert_api_key(  # noqa: PLR0913 # keyword-only after the name
         raise AlreadyExists(f"an API key named {name} already exists") from None
     audit.record_change(connection, by, "api-key.create", name, now=now, role=role.value)
     return IssuedApiKey(
-        id=str(row["id"]), name=name, role=role, expires_at=_format_optional_time(expires_at), key=key
+        id=str(row["id"]), name=name, role=role, expires_at=format_optional_millis(expires_at), key=key
     )
 
 
@@ -122,9 +122,5 @@ def _to_api_key(row: Row[Any]) -> ApiKey:
         role=Role(row.role),
         created_by=row.created_by,
         created_at=format_millis(row.created_at),
-        expires_at=_format_optional_time(row.expires_at),
+        expires_at=format_optional_millis(row.expires_at),
     )
-
-
-def _format_optional_time(millis: int | None) -> str | None:
-    return None if millis is None else format_millis(millis)

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db.tables import account, session
 from meshfleet.errors import AlreadyExists, LastAdmin, NotFound, NotLoggedIn, WrongCredentials
-from meshfleet.protocol.times import format_millis
+from meshfleet.protocol.times import format_millis, format_optional_millis
 from meshfleet.rest.accounts import TOKEN_LIFETIME, Role, User
 from meshfleet.service.audit import log as audit
 
@@ -249,5 +249,5 @@ def _to_user(row: Row[Any]) -> User:
         username=row.username,
         role=Role(row.role),
         created_at=format_millis(row.created_at),
-        last_login_at=None if last_login is None else format_millis(last_login),
+        last_login_at=format_optional_millis(last_login),
     )

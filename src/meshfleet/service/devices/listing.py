@@ -16,7 +16,7 @@ from meshfleet.db.tables import active_condition
 from meshfleet.errors import NotFound
 from meshfleet.protocol.ids import Mac, format_model_number, mac_from_int, mac_to_int, to_device_id
 from meshfleet.protocol.products import find_product_name
-from meshfleet.protocol.times import format_millis
+from meshfleet.protocol.times import format_millis, format_optional_millis
 from meshfleet.rest.devices import Connectivity, Device, DeviceDetail, Live
 from meshfleet.service.devices import page_query
 from meshfleet.service.devices.filter_sql import resolve_filter
@@ -153,7 +153,7 @@ def _to_live(row: Row) -> Live:
         parent=None if parent is None else mac_from_int(parent),
         rssi=rssi,
         battery=battery,
-        last_report_at=None if reported_at is None else format_millis(reported_at),
+        last_report_at=format_optional_millis(reported_at),
         updating=bool(row[21]),
         place=None,
     )

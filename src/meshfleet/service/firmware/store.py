@@ -13,7 +13,7 @@ from meshfleet.db.database import is_duplicate_error
 from meshfleet.db.tables import firmware, gateway, job
 from meshfleet.errors import AlreadyExists, Conflict, InUse, NotFound
 from meshfleet.protocol.ids import Mac, ModelNumber, format_model_number, mac_to_int
-from meshfleet.protocol.times import format_millis
+from meshfleet.protocol.times import format_millis, format_optional_millis
 from meshfleet.rest.firmware import Firmware, FirmwareState
 from meshfleet.service.audit import log as audit
 from meshfleet.service.jobs.commands import cancel_jobs_of_firmware
@@ -232,5 +232,5 @@ def _build_firmware(row: Row[Any]) -> Firmware:
         state=row.state,
         created_by=row.created_by,
         created_at=format_millis(row.created_at),
-        released_at=None if row.released_at is None else format_millis(row.released_at),
+        released_at=format_optional_millis(row.released_at),
     )

@@ -29,7 +29,7 @@ def to_sample_value(value: Json, ext: dict[str, Json] | None) -> tuple[SampleNum
     """Convert the value and extension fields of a decoded report to a number and, if needed, extras."""
     if type(value) is float and ext is None and isfinite(value):
         return value, None
-    number, text = _split_value(value)
+    number, text = _to_number_and_text(value)
     if text is None and ext is None:
         return number, None
     return number, SampleExtras(text=text, ext=None if ext is None else _encode_text(ext))
@@ -87,7 +87,7 @@ def from_sample_value(number: SampleNumber, more: SampleExtras | None) -> Any:
     return number
 
 
-def _split_value(value: Json) -> tuple[SampleNumber, str | None]:
+def _to_number_and_text(value: Json) -> tuple[SampleNumber, str | None]:
     """Return the value as a number, if possible, and as JSON, if the number does not fully represent it."""
     if isinstance(value, bool):
         return int(value), _encode_text(value)

@@ -12,7 +12,7 @@ from meshfleet.db.tables import request
 from meshfleet.errors import Interrupted, NotFound
 from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import mac_from_int, to_device_id
-from meshfleet.protocol.times import format_millis
+from meshfleet.protocol.times import format_millis, format_optional_millis
 from meshfleet.rest.requests import RequestOutcome, RequestProblem, RequestRecord, RequestState, SentRequest
 from meshfleet.service.audit import log as audit
 from meshfleet.service.requests.history_entry import to_request_row
@@ -110,7 +110,7 @@ def _to_record(row: Row[Any]) -> RequestRecord:
         gateway=None if row.gateway is None else mac_from_int(row.gateway),
         by=row.actor,
         requested_at=format_millis(row.requested_at),
-        finished_at=None if row.finished_at is None else format_millis(row.finished_at),
+        finished_at=format_optional_millis(row.finished_at),
         request=get_decoder(SentRequest).decode(row.asked),
         response=None if row.answer is None else get_decoder(RequestOutcome).decode(row.answer),
         problem=None if row.problem is None else get_decoder(RequestProblem).decode(row.problem),

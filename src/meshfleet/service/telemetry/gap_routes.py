@@ -11,7 +11,7 @@ from sqlalchemy import Connection, select, tuple_
 from meshfleet.db import Database
 from meshfleet.db.tables import hole
 from meshfleet.protocol.ids import mac_to_int
-from meshfleet.protocol.times import format_millis
+from meshfleet.protocol.times import format_millis, format_optional_millis
 from meshfleet.rest.telemetry import SampleGap, SampleGapPage
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.parameters import parse_path_device
@@ -88,7 +88,7 @@ def _to_rest_gap(gap: GapRecord, foreign_names: dict[int, str]) -> SampleGap:
         since=format_millis(gap.since),
         until=format_millis(gap.until),
         found_at=format_millis(gap.found_at),
-        lost_at=None if gap.lost_at is None else format_millis(gap.lost_at),
+        lost_at=format_optional_millis(gap.lost_at),
     )
 
 

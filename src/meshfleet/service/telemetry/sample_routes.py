@@ -18,7 +18,7 @@ from meshfleet.db.samples.sample import SampleStore, StoredSample
 from meshfleet.errors import Fault, InvalidRequest
 from meshfleet.protocol.identifiers.numbers import identifier_to_int
 from meshfleet.protocol.ids import Mac, mac_to_int
-from meshfleet.protocol.times import format_millis
+from meshfleet.protocol.times import format_optional_millis
 from meshfleet.rest.telemetry import Sample, SamplePage, Series
 from meshfleet.service.backfill import store as series_store
 from meshfleet.service.backfill.series import complete_up_to
@@ -119,7 +119,7 @@ async def show_series(
         identifier=title.identifier,
         name=title.name,
         unit=title.unit,
-        complete_up_to=None if complete_until is None else format_millis(complete_until),
+        complete_up_to=format_optional_millis(complete_until),
         gap_checked=all(series.is_gap_checked for series in acked_series) if acked_series else None,
         items=buckets,
     )

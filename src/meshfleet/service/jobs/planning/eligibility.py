@@ -105,16 +105,16 @@ class ResolvedTargets:
         return counts
 
     def add(
-        self, rows: Sequence[Sequence[Any]], requirement: FirmwareRequirement, held_by: dict[int, int]
+        self, rows: Sequence[Sequence[Any]], requirement: FirmwareRequirement, blocking_jobs: dict[int, int]
     ) -> None:
         """Check the eligibility of devices, given as rows of the registry, and add them.
 
-        `held_by` maps a device to an older job that rejects newer jobs for it.
+        `blocking_jobs` maps each device of an unfinished job that rejects newer jobs to that job.
         """
         for device, model, hardware, firmware, beta, gateway, connected in rows:
             verdict = self._evaluate(DeviceFacts(model, hardware, firmware, beta), requirement)
-            if verdict.exclusion is None and device in held_by:
-                verdict = verdict._replace(exclusion=_build_conflict_exclusion(held_by[device]))
+            if verdict.exclusion is None and device in blocking_jobs:
+                verdict = verdict._replace(exclusion=_build_conflict_exclusion(blocking_jobs[device]))
             self._devices.append(device)
             self._gateways.append(_NO_GATEWAY if gateway is None else gateway)
             self._verdict_indexes.append(self._find_index(verdict))
@@ -156,8 +156,8 @@ def _evaluate_page(
     rejecting_jobs: Sequence[int],
     targets: ResolvedTargets,
 ) -> None:
-    held_by = conflicts.find_unfinished_devices(connection, rejecting_jobs, numbers)
-    targets.add(bulk.query_in(connection, _FACTS, numbers), requirement, held_by)
+    blocking_jobs = conflicts.find_unfinished_devices(connection, rejecting_jobs, numbers)
+    targets.add(bulk.query_in(connection, _FACTS, numbers), requirement, blocking_jobs)
 
 
 def _build_conflict_exclusion(job: int) -> Exclusion:

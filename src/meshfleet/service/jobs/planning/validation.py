@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from meshfleet.errors import Fault, InvalidRequest
 from meshfleet.errors.protocol import MalformedTime
-from meshfleet.protocol.times import format_millis, parse_millis
+from meshfleet.protocol.times import format_optional_millis, parse_millis
 from meshfleet.rest.inputs import find_bidirectional_control
 from meshfleet.service.jobs import waves
 
@@ -45,7 +45,9 @@ def validate_job(body: NewJob, now: int) -> ValidatedJob:
     if faults:
         raise InvalidRequest(faults)
     return ValidatedJob(
-        replace(body, start_at=_format_time(start_at), deadline=_format_time(deadline)), start_at, deadline
+        replace(body, start_at=format_optional_millis(start_at), deadline=format_optional_millis(deadline)),
+        start_at,
+        deadline,
     )
 
 
@@ -72,7 +74,3 @@ def _parse_time(text: str | None, field: str, faults: list[Fault]) -> int | None
     except MalformedTime as exc:
         faults.append(Fault(field, exc.reason))
         return None
-
-
-def _format_time(millis: int | None) -> str | None:
-    return None if millis is None else format_millis(millis)

@@ -61,7 +61,7 @@ def handle_progress(
     if x.state is S.DISPATCHED:
         return _handle_start_progress(x, report, context, now, is_shared=is_shared)
     if not report.is_ours or report.state is UpdateState.IDLE:
-        return _handle_unknown_update(x, report, context, now, is_shared=is_shared)
+        return _handle_missing_update(x, report, context, now, is_shared=is_shared)
     if report.state is UpdateState.FAILED:
         return _handle_failure(x, report, context, now)
     if (
@@ -110,7 +110,7 @@ def _may_still_start(x: ExecutionRecord, context: UpdateContext, now: int) -> bo
     return x.moved_at is not None and now < x.moved_at + timeouts.compute_first_progress_timeout(context.spec)
 
 
-def _handle_unknown_update(
+def _handle_missing_update(
     x: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
     """Handle a report that does not show this update: it has not started yet, or the device has lost it."""

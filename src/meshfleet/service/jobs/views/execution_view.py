@@ -13,7 +13,7 @@ from meshfleet.db.tables import evidence, execution, job, transition
 from meshfleet.errors import NotFound
 from meshfleet.protocol.ids import Mac, mac_from_int, mac_to_int, to_device_id
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.protocol.times import format_millis
+from meshfleet.protocol.times import format_millis, format_optional_millis
 from meshfleet.rest.jobs import (
     DeviceUpdate,
     Evidence,
@@ -26,7 +26,7 @@ from meshfleet.rest.jobs import (
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
 from meshfleet.service.jobs.updates.states import TERMINAL_STATES
 from meshfleet.service.jobs.views import job_view
-from meshfleet.service.jobs.views.job_view import decode_job_body, decode_waves, format_optional_time
+from meshfleet.service.jobs.views.job_view import decode_job_body, decode_waves
 from meshfleet.service.jobs.wait_reasons import ExecutionSnapshot, JobSnapshot, describe_wait
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def build_execution(row: Row[Any], context: JobContext) -> Execution:
         method=None if row.method is None else UpdateMethod(row.method),
         wave=None if row.wave == LEFT_OUT_WAVE else context.wave_names[row.wave],
         gateway=None if row.gateway is None else mac_from_int(row.gateway),
-        started_at=format_optional_time(row.started_at),
+        started_at=format_optional_millis(row.started_at),
         updated_at=format_millis(row.updated_at),
         from_version=row.from_version,
         to_version=context.version,

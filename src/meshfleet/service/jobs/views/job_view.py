@@ -14,7 +14,7 @@ from meshfleet.db.tables import active_condition, firmware, job
 from meshfleet.errors import NotFound
 from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import format_model_number
-from meshfleet.protocol.times import format_millis
+from meshfleet.protocol.times import format_millis, format_optional_millis
 from meshfleet.rest.job_requests import NewJob, StoredJobRequest
 from meshfleet.rest.jobs import ExecutionState as E
 from meshfleet.rest.jobs import Job, JobState, JobWave, Outcome, PauseReason, StopCause, WaveState
@@ -122,8 +122,8 @@ def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
     """Build a `Job` from a row that `load_job_row` returns (rest-131)."""
     body, counts = decode_job_body(row), progress.counts
     body_fields = asdict(body) | {
-        "start_at": format_optional_time(row.start_at),
-        "deadline": format_optional_time(row.deadline),
+        "start_at": format_optional_millis(row.start_at),
+        "deadline": format_optional_millis(row.deadline),
     }
     return Job(
         id=f"job-{row.id}",
@@ -141,9 +141,9 @@ def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
         wave_states=build_wave_states(row, body.gate, decode_waves(row), counts),
         created_by=row.created_by,
         created_at=format_millis(row.created_at),
-        started_at=format_optional_time(row.started_at),
-        applied_at=format_optional_time(row.applied_at),
-        finished_at=format_optional_time(row.finished_at),
+        started_at=format_optional_millis(row.started_at),
+        applied_at=format_optional_millis(row.applied_at),
+        finished_at=format_optional_millis(row.finished_at),
         parent_job_id=None if row.parent is None else f"job-{row.parent}",
     )
 
@@ -156,11 +156,6 @@ def decode_job_body(row: Row[Any]) -> NewJob:
 def decode_waves(row: Row[Any]) -> list[PlannedWave]:
     """Decode the planned waves of a job."""
     return [PlannedWave(**each) for each in msgspec.json.decode(row.waves)]
-
-
-def format_optional_time(millis: int | None) -> str | None:
-    """Format a time in milliseconds; None stays None."""
-    return None if millis is None else format_millis(millis)
 
 
 def _compute_percent(progress: JobProgress) -> int:
