@@ -16,7 +16,7 @@ NODE := tests/node/node_modules/.package-lock.json
 # It compares contents, not dates, and does nothing if the console is up to date.
 BUILD_CONSOLE := $(BIN)/python scripts/build_console.py
 
-.PHONY: run test test-fast test-all check format bench lock clean
+.PHONY: run test test-fast test-all check docs format bench lock clean
 
 place = $(if $(findstring :,$(2))$(filter off,$(2)),$(1) $(2),$(if $(2),$(1) 127.0.0.1:$(2)))
 PLACES = $(strip $(call place,--http,$(HTTP)) $(call place,--mqtt,$(MQTT)))
@@ -39,7 +39,7 @@ test-fast: .venv/.ready-dev
 	$(BIN)/pytest --fast $(TESTS)
 
 # Tests that are too slow for every change: run them before a release, and before closing an issue.
-test-all: .venv/.ready-dev $(NODE)
+test-all: .venv/.ready-dev .venv/.ready-docs $(NODE)
 	$(BUILD_CONSOLE)
 	scripts/parts
 	$(BIN)/pytest --part $(PART) $(TESTS)
@@ -50,6 +50,10 @@ check: .venv/.ready-dev
 	$(BIN)/mypy
 	$(BIN)/python scripts/check_console.py
 	$(BIN)/pytest -q -n 0 tests/test_imports.py tests/test_language.py tests/test_repository.py
+
+# The documentation site, in build/docs: python3 -m http.server --directory build/docs
+docs: .venv/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
 format: .venv/.ready-dev
 	$(BIN)/ruff format
@@ -63,7 +67,7 @@ lock: .venv/.ready-dev
 	scripts/lock
 
 clean:
-	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache dist tests/node/node_modules
+	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/node/node_modules
 	rm -rf console/node_modules console/generated src/meshfleet/service/console/site
 
 .venv/.ready-%: requirements/%.lock requirements/bootstrap.lock pyproject.toml scripts/venv

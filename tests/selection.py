@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 PARTS: Final = {
     "databases": "tests above the stores, on PostgreSQL instead of SQLite",
+    "documentation": "the documentation site",
     "fuzz": "long searches for input that breaks something",
     "long": "tests of more than ten seconds",
     "loops": "tests above the transports, on uvloop instead of asyncio",
