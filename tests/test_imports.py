@@ -42,8 +42,8 @@ SERVICE_ORDER = (
     *("clock", "actor", "metrics", "readiness", "sockets", "secret_store", "transport", "locks", "backup"),
     *("http", "audit", "accounts", "catalogue", "console", "asyncapi", "devices", "labels"),
     *("ingest", "backfill", "telemetry", "presence", "requests", "metadata", "gateways"),
-    *("jobs", "firmware", "live", "operations", "metric_table", "embedded_broker", "external_broker"),
-    *("api", "runtime", "app"),
+    *("jobs", "firmware", "live", "operations", "storage", "metric_table", "embedded_broker"),
+    *("external_broker", "doctor", "api", "runtime", "app"),
 )
 """Packages and modules of `service`: each may import only those before it."""
 

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.testing import running_fleet
+from tests.cli.installation import Installation
 from tests.cli.shell import Shell, create_logged_in_shell, wait_until_known
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from meshfleet.testing import RunningFleet
@@ -45,3 +46,11 @@ def admin(tmp_path: Path, login: str) -> Shell:
 def logged_out(tmp_path: Path) -> Shell:
     """Create a shell without a login."""
     return Shell(tmp_path / "home")
+
+
+@pytest.fixture
+def create_installation(
+    tmp_path_factory: pytest.TempPathFactory, sqlite_template: Path
+) -> Callable[[], Installation]:
+    """Return a function that creates a healthy installation, of which a test breaks a part."""
+    return lambda: Installation(tmp_path_factory.mktemp("installation"), sqlite_template)

@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "broker-config": "Configure an external broker for the service.",
     "completion": "Print a shell completion script.",
     "devices": "List, rename and label devices.",
+    "doctor": "Check an installation, and say what to do.",
     "explain": "Decode and explain MQTT messages.",
     "firmware": "Upload firmware and release it for jobs.",
     "gateway": "Run an emulated gateway.",

@@ -72,6 +72,11 @@ def _flag_values(flags: dict[str, Any]) -> dict[str, Any]:
 def load_command_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
     """Load the settings from flags, environment and file. Raise `UsageError` with all faults."""
     try:
-        return load_settings(_flag_values(flags), os.environ, file=config)
+        return load_valid_settings(config, flags)
     except WrongSettings as exc:
         raise click.UsageError(f"invalid settings:\n{exc}") from exc
+
+
+def load_valid_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
+    """Load the settings from flags, environment and file. Raise `WrongSettings` with all faults."""
+    return load_settings(_flag_values(flags), os.environ, file=config)

@@ -60,7 +60,7 @@ from meshfleet.rest.live import (
     ReleasedGateway,
     Resync,
 )
-from meshfleet.rest.operations import Health, Ready
+from meshfleet.rest.operations import Health, Ready, Storage, StoragePart, StoragePartSize
 from meshfleet.rest.requests import (
     GatewayCandidate,
     GatewayChoice,
@@ -155,6 +155,9 @@ __all__ = [
     "Session",
     "Sort",
     "Status",
+    "Storage",
+    "StoragePart",
+    "StoragePartSize",
     "Summary",
     "Timeouts",
     "Transition",

@@ -21,7 +21,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Database", "connect_database", "explain_driver_errors", "open_database", "upgrade_database"]
+    from sqlalchemy import Connection
+
+__all__ = [
+    "Database",
+    "connect_database",
+    "explain_driver_errors",
+    "open_database",
+    "open_read_only",
+    "upgrade_database",
+]
 
 
 def open_database(address: str, folder: Path, *, stop: Event | None = None) -> Database:
@@ -58,6 +67,21 @@ def upgrade_database(database: Database, stop: Event) -> None:
     """
     with explain_driver_errors():
         database.write_now(migrate_schema, stop)
+
+
+@contextmanager
+def open_read_only(address: str, folder: Path) -> Iterator[Connection]:
+    """Connect to an existing database of any schema, without changing it."""
+    engine = (
+        sqlite.create_read_only_engine(folder / "meshfleet.sqlite")
+        if address == "sqlite"
+        else postgresql.create_postgresql_engines(address).readers
+    )
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
 
 
 @contextmanager

@@ -24,7 +24,7 @@ _LOCK_POLL_SECONDS: Final = 0.05
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
-_OLDEST_POSTGRESQL: Final = 15
+OLDEST_POSTGRESQL: Final = 15
 _OLDEST_SQLITE: Final = (3, 34)
 """First version with the trigram index for substring searches."""
 
@@ -87,9 +87,9 @@ def list_revisions() -> tuple[str, ...]:
 
 def _check_server_version(connection: Connection) -> None:
     version = connection.dialect.server_version_info or ()
-    if connection.dialect.name == "postgresql" and version < (_OLDEST_POSTGRESQL,):
+    if connection.dialect.name == "postgresql" and version < (OLDEST_POSTGRESQL,):
         raise UnusableDatabase(
-            f"PostgreSQL {_OLDEST_POSTGRESQL} or newer is required; the server is {version[0]}"
+            f"PostgreSQL {OLDEST_POSTGRESQL} or newer is required; the server is {version[0]}"
         )
     if connection.dialect.name == "sqlite" and version < _OLDEST_SQLITE:
         raise UnusableDatabase("SQLite 3.34 or newer is required")

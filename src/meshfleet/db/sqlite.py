@@ -7,7 +7,7 @@ import sqlite3
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, event
 
 from meshfleet.db.database import Engines
 from meshfleet.errors.startup import UnusableDatabase
@@ -47,6 +47,16 @@ def create_sqlite_engines(path: Path) -> Engines:
         reader_threads=_READERS,
         writer_threads=1,
     )
+
+
+def create_read_only_engine(path: Path) -> Engine:
+    """Return an engine that reads an existing file and changes nothing, not even files beside it.
+
+    Without a write-ahead log no process has the file open, and SQLite would create such files to read it.
+    """
+    options = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
+    uri = f"{path.absolute().as_uri()}?{options}"
+    return create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=NullPool)
 
 
 def _engine(path: Path, begin: str, *, size: int) -> Engine:

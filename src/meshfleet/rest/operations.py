@@ -1,11 +1,12 @@
-"""Bodies of the health and readiness checks."""
+"""Bodies of the health and readiness checks, and of the size of the data."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Literal
 
 from meshfleet.errors.readiness import ReadinessCode  # noqa: TC001 # msgspec reads it
-from meshfleet.rest.bodies import ResponseBody
+from meshfleet.rest.bodies import ResponseBody, TimeText
 
 
 class Health(ResponseBody, frozen=True, kw_only=True):
@@ -44,3 +45,32 @@ class NotReadyReply(ResponseBody, frozen=True, kw_only=True):
     """Reasons of a service that is not ready, as a client decodes them."""
 
     reasons: tuple[ReasonText, ...]
+
+
+class StoragePart(StrEnum):
+    """Part of the data of a service."""
+
+    DATABASE = "database"
+    SAMPLES = "samples"
+    IMAGES = "images"
+
+
+class StoragePartSize(ResponseBody, frozen=True, kw_only=True):
+    """Size of a part of the data, and its growth."""
+
+    part: StoragePart
+    bytes: int
+    growth_per_day: int | None
+    """Bytes per day in the last seven days; null if less than a day was measured."""
+
+
+class Storage(ResponseBody, frozen=True, kw_only=True):
+    """Size of the data of a service, and the forecast when its disk is full (rest-222)."""
+
+    parts: list[StoragePartSize]
+    free_bytes: int | None
+    """Free bytes on the disk of the data; null with PostgreSQL, whose disk the service does not know."""
+    full_at: TimeText | None
+    """Time at which the disk is full; null if that is not foreseen, or not known."""
+    measured_since: TimeText
+    """Beginning of the time in which the growth was measured."""

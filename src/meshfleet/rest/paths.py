@@ -29,6 +29,7 @@ REJECTS_PATH: Final = "/api/v1/rejects"
 HEALTH_PATH: Final = "/healthz"
 READINESS_PATH: Final = "/readyz"
 METRICS_PATH: Final = "/metrics"
+STORAGE_PATH: Final = "/api/v1/storage"
 OPENAPI_PATH: Final = "/api/v1/openapi.json"
 ASYNCAPI_PATH: Final = "/api/v1/asyncapi.json"
 

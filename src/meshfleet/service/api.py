@@ -45,7 +45,7 @@ from meshfleet.service.jobs.notifications import JobNotifier, RunnerWakeup
 from meshfleet.service.labels import routes as label_routes
 from meshfleet.service.live import routes as live_routes
 from meshfleet.service.live.live_events import LIVE_TIMINGS, LiveEvents, LiveTimings
-from meshfleet.service.metric_table import add_live_metrics
+from meshfleet.service.metric_table import add_live_metrics, add_storage_metrics
 from meshfleet.service.metrics import Metrics
 from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.presence import routes as presence_routes
@@ -53,6 +53,8 @@ from meshfleet.service.readiness import Readiness
 from meshfleet.service.requests import routes as request_routes
 from meshfleet.service.requests.dispatcher import RequestFacade
 from meshfleet.service.secret_store import load_or_create_secret
+from meshfleet.service.storage import routes as storage_routes
+from meshfleet.service.storage.monitor import StorageMonitor
 from meshfleet.service.telemetry import gap_routes, link_routes, reject_routes, sample_routes
 from meshfleet.service.telemetry.chunked_read import DEFAULT_CHUNK_SIZES, ChunkSizes
 from meshfleet.settings import Settings
@@ -83,6 +85,7 @@ _ROUTERS: Final = (
     firmware_routes.image_router,
     live_routes.stream_events,
     operations_routes.router,
+    storage_routes.router,
     asyncapi_routes.router,
 )
 
@@ -113,6 +116,7 @@ class RouteDependencies(NamedTuple):
     logins: Logins
     rollups: Rollups
     samples: SampleStore
+    storage_monitor: StorageMonitor
     traffic: GatewayTraffic
     request_facade: RequestFacade
 
@@ -158,6 +162,8 @@ class RestApi:
         self.request_facade = RequestFacade(database.write_now(load_or_create_secret, "requests"))
         self.live = LiveEvents(database, authenticator, self.traffic, now, timings=live_timings)
         add_live_metrics(self.metrics, self.live.hub)
+        self.storage_monitor = StorageMonitor(database, settings, now)
+        add_storage_metrics(self.metrics, self.storage_monitor)
         self.job_wakeup = RunnerWakeup()
         self.url_signer = ImageUrlSigner(
             database.write_now(load_or_create_secret, "images"), settings.url, now
@@ -185,6 +191,7 @@ class RestApi:
             logins=self.logins,
             rollups=self.rollups,
             samples=samples,
+            storage_monitor=self.storage_monitor,
             traffic=self.traffic,
             request_facade=self.request_facade,
         )

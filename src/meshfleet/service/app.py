@@ -153,6 +153,7 @@ async def _run(  # noqa: PLR0913 # one caller
         async with asyncio.TaskGroup() as tasks:
             background = run_background_tasks(database, samples, settings, api, mqtt_listeners)
             tasks.create_task(background, name="background")
+            tasks.create_task(api.storage_monitor.run(), name="storage")
             tasks.create_task(http.run(api, started=report_start), name="http")
     finally:
         await asyncio.to_thread(samples.close)

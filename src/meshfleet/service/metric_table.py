@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.dispatcher import RequestDispatcher
     from meshfleet.service.requests.history import RequestHistory
     from meshfleet.service.requests.rpc import RpcClient
+    from meshfleet.service.storage.monitor import StorageMonitor
 
 _IMAGE_REQUEST_OUTCOMES: Final = ("answered", "dropped", "malformed", "unknown")
 
@@ -175,3 +176,30 @@ def add_live_metrics(metrics: Metrics, hub: EventHub) -> None:
     gauge("live_listeners", "Connected subscribers of live events.", count_subscribers, "door")
     counter("live_events", "Published live events.", lambda: hub.published, "type")
     counter("live_resyncs", "Resyncs sent to single subscribers that missed events.", lambda: hub.resyncs)
+
+
+def add_storage_metrics(metrics: Metrics, monitor: StorageMonitor) -> None:
+    """Add the metrics of the size of the data, from its newest measurement."""
+
+    def read_free_bytes() -> dict[tuple[str, ...], float]:
+        free = None if monitor.newest is None else monitor.newest.measurement.free
+        return {} if free is None else {(): free}
+
+    def read_full_time() -> dict[tuple[str, ...], float]:
+        full_at = None if monitor.newest is None else monitor.newest.forecast.full_at
+        return {} if full_at is None else {(): full_at / 1000}
+
+    metrics.add_gauge(
+        "data_bytes",
+        "Bytes of each part of the data.",
+        lambda: {} if monitor.newest is None else monitor.newest.measurement.sizes,
+        "part",
+    )
+    metrics.add_gauge(
+        "disk_free_bytes", "Free bytes on the disk of the data; absent with PostgreSQL.", read_free_bytes
+    )
+    metrics.add_gauge(
+        "disk_full_timestamp_seconds",
+        "Time at which the disk of the data is full; absent if that is not foreseen.",
+        read_full_time,
+    )

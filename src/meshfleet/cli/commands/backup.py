@@ -23,6 +23,7 @@ from meshfleet.service.backup.archive import ArchiveReader
 from meshfleet.service.backup.creation import BackupResult, create_backup_file, write_backup
 from meshfleet.service.backup.restore import RestoreResult, check_contents, restore_backup
 from meshfleet.service.clock import now
+from meshfleet.service.storage.sizes import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 _NAME_PREFIX: Final = "meshfleet-"
 _FILE_NAME: Final = re.compile(rf"{_NAME_PREFIX}[0-9]{{8}}T[0-9]{{6}}Z\.tar")
 _PIPE: Final = "-"
-_UNIT_STEP: Final = 1000
 
 
 @click.command
@@ -84,7 +84,7 @@ def backup(  # noqa: PLR0913 # the options of the command
     elif not quiet:
         seconds = time.monotonic() - started
         click.echo(
-            f"Written {path or 'to the pipe'} ({_format_size(result.size)}, {seconds:.0f} s)",
+            f"Written {path or 'to the pipe'} ({format_bytes(result.size)}, {seconds:.0f} s)",
             err=path is None,
         )
         contents = "everything but older samples" if without_samples else "everything"
@@ -202,11 +202,3 @@ def _open_source(source: str, data: Path) -> Iterator[IO[bytes]]:
         with TemporaryFile(dir=place) as copy:
             shutil.copyfileobj(file, copy)
             yield copy
-
-
-def _format_size(size: float) -> str:
-    for unit in ("bytes", "kB", "MB"):
-        if size < _UNIT_STEP:
-            return f"{size:.0f} {unit}"
-        size /= _UNIT_STEP
-    return f"{size:.1f} GB"

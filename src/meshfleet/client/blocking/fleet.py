@@ -131,11 +131,15 @@ class Audit(Proxy[accounts.Audit]):
 
 
 class Operations(Proxy[fleet.Operations]):
-    """Health, readiness, metrics and API documents of a service. Only the metrics need a login."""
+    """Health, readiness, metrics, disk use and API documents of a service.
+
+    Only the metrics and the disk use need a login.
+    """
 
     health = wrap_method(fleet.Operations.health)
     ready = wrap_method(fleet.Operations.ready)
     metrics = wrap_method(fleet.Operations.metrics)
+    storage = wrap_method(fleet.Operations.storage)
     openapi = wrap_method(fleet.Operations.openapi)
     asyncapi = wrap_method(fleet.Operations.asyncapi)
 

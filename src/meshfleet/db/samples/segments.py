@@ -188,6 +188,11 @@ def _read_blocks(path: Path) -> Iterator[_StoredBlock]:
             yield _StoredBlock(device, part, first, last, samples, path)
 
 
+def count_samples(path: Path) -> int:
+    """Decode every sample of a segment and return their number. Raise an error if one is damaged."""
+    return sum(len(_decode_stored(block)) for block in _read_blocks(path))
+
+
 def _decode_stored(block: _StoredBlock) -> list[StoredSample]:
     if block.samples is None:
         return _load_block(block.path, block.device, block.part)

@@ -77,6 +77,7 @@ REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "POST /api/v1/jobs/{job_id}/retry": Role.OPERATOR,
     "GET /api/v1/rejects": Role.VIEWER,
     "GET /api/v1/catalogue": Role.VIEWER,
+    "GET /api/v1/storage": Role.ADMIN,
     "GET /api/v1/firmware": Role.VIEWER,
     "POST /api/v1/firmware": Role.ADMIN,
     "GET /api/v1/firmware/{firmware_id}": Role.VIEWER,

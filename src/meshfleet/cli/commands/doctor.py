@@ -1,0 +1,69 @@
+"""`meshfleet doctor`: check an installation, and say what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from meshfleet.cli.output import json_option, print_json
+from meshfleet.cli.settings_options import (
+    list_explicit_settings,
+    load_valid_settings,
+    settings_options,
+)
+from meshfleet.cli.terminal import to_printable
+from meshfleet.errors.startup import WrongSettings
+from meshfleet.service.clock import now
+from meshfleet.service.doctor.examination import examine
+from meshfleet.service.doctor.finding import Finding, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_DEFAULT_FILE: Final = Path("meshfleet.toml")
+_CERTIFICATE_SETTINGS: Final = ("tls-cert", "tls-key", "TLS_CERT", "TLS_KEY")
+
+
+@click.command
+@settings_options("data", "database")
+@click.option(
+    "--deep", is_flag=True, help="Also read all samples, all firmware images and the whole database."
+)
+@json_option
+def doctor(*, config: Path | None, deep: bool, as_json: bool, **flags: str | None) -> None:
+    """Check an installation: settings, data, disk, database, certificate, ports, backups and more.
+
+    Each line begins with ok, warn or fail; below warn and fail is the next command to run. The exit code is
+    1 if there is a fail. The service may be running. Nothing is changed.
+    """
+    is_failed = False
+    for finding in _list_findings(config, flags, is_deep=deep):
+        is_failed |= finding.level is Level.FAIL
+        if as_json:
+            print_json(finding)
+        else:
+            _print_finding(finding)
+    if is_failed:
+        click.get_current_context().exit(1)
+
+
+def _list_findings(config: Path | None, flags: dict[str, str | None], *, is_deep: bool) -> Iterator[Finding]:
+    file = config or (_DEFAULT_FILE if _DEFAULT_FILE.exists() else None)
+    try:
+        settings = load_valid_settings(config, flags)
+    except WrongSettings as exc:
+        for origin, message in exc.faults:
+            check = "certificate" if origin.endswith(_CERTIFICATE_SETTINGS) else "settings"
+            yield Finding(Level.FAIL, check, f"{origin}: {message}", "meshfleet serve --help")
+        return
+    place = "no settings file" if file is None else str(file.absolute())
+    yield Finding(Level.OK, "settings", f"{place}, {len(list_explicit_settings(config, flags))} set")
+    yield from examine(settings, now, is_deep=is_deep)
+
+
+def _print_finding(finding: Finding) -> None:
+    click.echo(to_printable(f"{finding.level:<6}{finding.check:<20}{finding.text}"))
+    if finding.next_command is not None:
+        click.echo(to_printable(f"      -> {finding.next_command}"))

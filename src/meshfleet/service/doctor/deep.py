@@ -1,0 +1,86 @@
+"""Checks that read all data: every page of the database, every segment and every firmware image."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy import select
+
+from meshfleet.db.samples.segments import SegmentMissing, count_samples, segment_path
+from meshfleet.db.tables import firmware, image_chunk
+from meshfleet.errors import DatabaseUnavailable, SamplesDamaged
+from meshfleet.service.doctor.finding import Finding, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+_RESTORE: Final = "meshfleet restore --check FILE"
+_PIECE_BYTES: Final = 1 << 20
+
+
+def check_integrity(connection: Connection) -> Iterator[Finding]:
+    """Check the structure of a SQLite database. PostgreSQL checks its pages itself."""
+    found = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
+    if found == ["ok"]:
+        yield Finding(Level.OK, "integrity", "the database is intact")
+    else:
+        first = str(found[0]).splitlines()[-1]
+        yield Finding(Level.FAIL, "integrity", f"the database is damaged: {first}", _RESTORE)
+
+
+def check_segments(connection: Connection, data: Path) -> Iterator[Finding]:
+    """Decode every sample in the files of a service with SQLite."""
+    counts = []
+    segments = _list_segments(connection)
+    for segment in segments:
+        path = segment_path(data / "samples", segment)
+        try:
+            counts.append(count_samples(path))
+        except SegmentMissing:
+            if segment in _list_segments(connection):
+                yield Finding(Level.FAIL, "samples", f"samples/{path.name} is missing", _RESTORE)
+            else:  # a running service has merged it into another one
+                counts.append(0)
+        except (SamplesDamaged, DatabaseUnavailable) as exc:
+            yield Finding(Level.FAIL, "samples", str(exc), _RESTORE)
+    if len(counts) == len(segments):
+        yield Finding(Level.OK, "samples", f"{sum(counts)} samples read from {len(counts)} files")
+
+
+def _list_segments(connection: Connection) -> list[int]:
+    return list(connection.exec_driver_sql("SELECT id FROM sample_segment ORDER BY id").scalars())
+
+
+def check_images(connection: Connection, data: Path) -> Iterator[Finding]:
+    """Compare the SHA-256 of every firmware image with its record."""
+    intact = 0
+    records = connection.execute(select(firmware.c.sha256, firmware.c.model, firmware.c.version)).all()
+    for sha256, model, version in records:
+        digest = hashlib.sha256()
+        problem = "its SHA-256 differs"
+        try:
+            for piece in _read_image(connection, data, sha256):
+                digest.update(piece)
+        except OSError as exc:
+            problem = f"it cannot be read: {exc.strerror}"
+        if digest.digest() == sha256:
+            intact += 1
+        else:
+            text = f"the image of model {model:04x}, version {version} is damaged: {problem}"
+            yield Finding(Level.FAIL, "images", text, "meshfleet firmware list")
+    if intact == len(records):
+        yield Finding(Level.OK, "images", f"{intact} firmware images read")
+
+
+def _read_image(connection: Connection, data: Path, sha256: bytes) -> Iterable[bytes]:
+    if connection.dialect.name == "sqlite":
+        with (data / "images" / sha256.hex()).open("rb") as file:
+            yield from iter(lambda: file.read(_PIECE_BYTES), b"")
+        return
+    query = select(image_chunk.c.content).where(image_chunk.c.sha256 == sha256).order_by(image_chunk.c.place)
+    for content in connection.execute(query).scalars():
+        yield bytes(content)

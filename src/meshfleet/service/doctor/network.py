@@ -1,0 +1,147 @@
+"""Checks of what others connect to: listeners, the public URL, and the external broker."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import ssl
+from contextlib import closing
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec.structs import replace
+
+from meshfleet.errors.mqtt import MqttError
+from meshfleet.errors.startup import UnusableAddress
+from meshfleet.mqtt.client import MqttClient
+from meshfleet.rest.operations import NotReady
+from meshfleet.rest.paths import READINESS_PATH
+from meshfleet.service.doctor.finding import Finding, Level, describe_error
+from meshfleet.service.doctor.process import find_port_owner
+from meshfleet.service.external_broker.client import build_link_options
+from meshfleet.service.sockets import open_listener
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from meshfleet.service.doctor.process import RunningService
+    from meshfleet.settings import ListenAddress, Settings
+
+_TIMEOUT_SECONDS: Final = 5.0
+_MAX_BODY_BYTES: Final = 100_000
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 # addresses that are compared
+
+
+def check_listeners(settings: Settings, service: RunningService | None) -> Iterator[Finding]:
+    """Check that the running service accepts connections, or that its ports are free if none is running."""
+    names = {"http": settings.http, "mqtt": settings.mqtt}
+    names |= {"mqtt-tls": settings.mqtt_tls, "mqtt-ws": settings.mqtt_ws}
+    listeners = {name: address for name, address in names.items() if address is not None and address.port}
+    problems = [
+        Finding(Level.FAIL, "listeners", problem, f"meshfleet serve --{name} HOST:PORT")
+        for name, address in listeners.items()
+        if (problem := _find_problem(name, address, service)) is not None
+    ]
+    texts = ", ".join(f"{name} {address}" for name, address in listeners.items())
+    state = "free" if service is None else "accepting connections"
+    yield from problems or [Finding(Level.OK, "listeners", f"{texts or 'any free ports'}: {state}")]
+
+
+def _find_problem(name: str, address: ListenAddress, service: RunningService | None) -> str | None:
+    if service is not None:
+        try:
+            socket.create_connection(_to_loopback(address), timeout=_TIMEOUT_SECONDS).close()
+        except OSError as exc:
+            return f"{name} {address}: {service} does not accept connections: {describe_error(exc)}"
+        return None
+    try:
+        with open_listener(address, name):
+            return None
+    except UnusableAddress as exc:
+        owner = find_port_owner(address.port)
+        return str(exc) if owner is None else f"{name} {address} is in use by {owner}"
+
+
+def _to_loopback(address: ListenAddress) -> tuple[str, int]:
+    return _LOOPBACK.get(address.host, address.host), address.port
+
+
+def check_public_url(settings: Settings, service: RunningService | None) -> Iterator[Finding]:
+    """Check that the service is ready, at the URL that clients and gateways use."""
+    url = settings.public_url
+    if service is None:
+        yield Finding(Level.OK, "public-url", "not asked: no service is running")
+        return
+    if url is None:
+        if settings.tls_cert is not None or not settings.http.port:
+            yield Finding(Level.OK, "public-url", "not asked: public-url is not set")
+            return
+        host, port = _to_loopback(settings.http)
+        url = f"http://{settings.http._replace(host=host, port=port)}"
+    try:
+        problem = _ask_readiness(url, settings.tls_cert)
+    except (OSError, HTTPException) as exc:
+        problem = f"does not answer: {_describe_network_error(exc)}"
+    if problem is None:
+        yield Finding(Level.OK, "public-url", f"{url} is ready")
+    else:
+        yield Finding(Level.FAIL, "public-url", f"{url} {problem}", f"curl -i {url}{READINESS_PATH}")
+
+
+def _describe_network_error(exc: Exception) -> str:
+    if isinstance(exc, ssl.SSLCertVerificationError):
+        return exc.verify_message
+    return describe_error(exc)
+
+
+def _ask_readiness(url: str, own_certificate: Path | None) -> str | None:
+    """Return what is wrong with the answer of `/readyz`; None if the service is ready."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    connection = HTTPConnection(host, parts.port, timeout=_TIMEOUT_SECONDS)
+    if parts.scheme == "https":
+        context = ssl.create_default_context()
+        if own_certificate is not None:  # its authority may be a private one that only gateways know
+            context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            context.load_verify_locations(own_certificate)
+        connection = HTTPSConnection(host, parts.port, timeout=_TIMEOUT_SECONDS, context=context)
+    with closing(connection):
+        connection.request("GET", parts.path.rstrip("/") + READINESS_PATH)
+        response = connection.getresponse()
+        body = response.read(_MAX_BODY_BYTES)
+    if response.status == HTTPStatus.OK:
+        return None
+    try:
+        codes = [reason.code for reason in msgspec.json.decode(body, type=NotReady).reasons]
+    except msgspec.MsgspecError:
+        return f"answers with HTTP status {response.status}, not as a Meshfleet service"
+    return f"is not ready: {', '.join(codes)}"
+
+
+def check_broker(settings: Settings) -> Iterator[Finding]:
+    """Check that the external broker accepts the login of the service, with another client id."""
+    address = settings.external_broker
+    if address is None:
+        listeners = (settings.mqtt, settings.mqtt_tls, settings.mqtt_ws)
+        yield Finding(Level.OK, "broker", "embedded" if any(listeners) else "embedded, no listener")
+        return
+    try:
+        asyncio.run(_log_in(settings))
+    except MqttError as exc:
+        text = str(exc) if str(address) in str(exc) else f"{address}: {exc}"
+        yield Finding(Level.FAIL, "broker", text, "meshfleet broker-config mosquitto --help")
+    else:
+        yield Finding(Level.OK, "broker", f"{address} accepts the login")
+
+
+async def _log_in(settings: Settings) -> None:
+    options = replace(build_link_options(settings), retry_first_connect=False, timeout=_TIMEOUT_SECONDS)
+    assert settings.external_broker is not None  # noqa: S101 # checked by the caller
+    client_id = f"meshfleet{secrets.token_hex(7)}"
+    async with MqttClient(settings.external_broker, client_id, clean=True, options=options):
+        pass
