@@ -66,25 +66,27 @@ def share_with_batch(
     Only responses and unsent start commands change others. The rows of these members are locked until the
     transaction ends.
     """
-    x = loaded.execution
+    execution = loaded.execution
     if (
-        x.method is not UpdateMethod.BROADCAST
-        or x.batch is None
+        execution.method is not UpdateMethod.BROADCAST
+        or execution.batch is None
         or not isinstance(event, ResponseReceived | RequestNotSent)
     ):
         return []
     concerned_states = _SHARED_STEPS.get(event.step, frozenset())
-    if x.state not in concerned_states or not _concerns_whole_batch(event):
+    if execution.state not in concerned_states or not _concerns_whole_batch(event):
         return []
     members = (
         queries.parse_loaded_execution(row)
-        for row in bulk.query_rows(connection, _SELECT_BATCH, (x.job, x.batch), lock=queries.LOCK_EXECUTIONS)
+        for row in bulk.query_rows(
+            connection, _SELECT_BATCH, (execution.job, execution.batch), lock=queries.LOCK_EXECUTIONS
+        )
     )
     shared_event = event._replace(is_shared=True) if isinstance(event, ResponseReceived) else event
     return [
         ExecutionEvent(member, shared_event)
         for member in members
-        if member.execution.device != x.device
+        if member.execution.device != execution.device
         and member.execution.state in concerned_states
         and _concerns_member(member.execution, event)
     ]
@@ -96,15 +98,15 @@ def _concerns_whole_batch(event: ResponseReceived | RequestNotSent) -> bool:
     return event.step is not UpdateStep.ABORT or event.status == Status.OK
 
 
-def _concerns_member(x: ExecutionRecord, event: ResponseReceived | RequestNotSent) -> bool:
+def _concerns_member(execution: ExecutionRecord, event: ResponseReceived | RequestNotSent) -> bool:
     """Return whether an event of the whole broadcast changes a member that did not send the request."""
-    if x.pending_request is not None:
+    if execution.pending_request is not None:
         return False
     if isinstance(event, RequestNotSent):
-        return x.step is UpdateStep.START and not x.tries
+        return execution.step is UpdateStep.START and not execution.tries
     if event.step is UpdateStep.ABORT:
-        return not is_past_abort(x)
-    return event.step is UpdateStep.APPLY or x.step not in (
+        return not is_past_abort(execution)
+    return event.step is UpdateStep.APPLY or execution.step not in (
         UpdateStep.DEVICE_STATE,
         UpdateStep.RECHECK_VERSION,
     )
@@ -113,7 +115,9 @@ def _concerns_member(x: ExecutionRecord, event: ResponseReceived | RequestNotSen
 def load_batch_members(connection: Connection, executions: Iterable[ExecutionRecord]) -> BatchMembersByState:
     """Load the active members of the broadcast batches to which these executions belong."""
     members_by_state: BatchMembersByState = {}
-    for job, batch in {(x.job, x.batch) for x in executions if x.batch is not None}:
+    for job, batch in {
+        (execution.job, execution.batch) for execution in executions if execution.batch is not None
+    }:
         steps_by_state: defaultdict[str, dict[int, str | None]] = defaultdict(dict)
         for state, device, step in bulk.query_rows(connection, _SELECT_MEMBER_STEPS, (job, batch)):
             steps_by_state[state][device] = step
@@ -124,12 +128,14 @@ def load_batch_members(connection: Connection, executions: Iterable[ExecutionRec
 
 
 def add_batch_members(
-    context: UpdateContext, x: ExecutionRecord, members_by_state: BatchMembersByState
+    context: UpdateContext, execution: ExecutionRecord, members_by_state: BatchMembersByState
 ) -> UpdateContext:
-    """Add the members of a broadcast batch that are in the same state as `x` to its context."""
-    if x.batch is None:
+    """Add the members of a broadcast batch that are in the same state as `execution` to its context."""
+    if execution.batch is None:
         return context
-    members = members_by_state.get((x.job, x.batch, x.state), _NO_MEMBERS)
+    members = members_by_state.get((execution.job, execution.batch, execution.state), _NO_MEMBERS)
     return replace(
-        context, batch=tuple(sorted(members.ready | {x.device})), is_batch_complete=members.is_complete
+        context,
+        batch=tuple(sorted(members.ready | {execution.device})),
+        is_batch_complete=members.is_complete,
     )

@@ -10,7 +10,7 @@ from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition
 from meshfleet.protocol.ids import Version
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest.jobs import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.compatibility import ExclusionCode, find_exclusion, parse_running_version
 from meshfleet.service.jobs.execution import queries, transition_writer
 from meshfleet.service.jobs.execution.gateway_slots import GatewaySlots
@@ -184,73 +184,81 @@ class _Dispatcher:
 
     def decide(self, candidate: _Candidate, context: UpdateContext) -> None:
         """Start a queued execution, alone or as a broadcast with others; or end it; or let it wait."""
-        x, snapshot = candidate.loaded
-        if x.device in self._broadcast_devices:
+        execution, snapshot = candidate.loaded
+        if execution.device in self._broadcast_devices:
             return
         if snapshot.device is None:
-            self._add(x, remove_execution(x, self._now))
+            self._add(execution, remove_execution(execution, self._now))
             return
-        if (newer_job := self._newer_jobs.get(x.device)) is not None:
+        if (newer_job := self._newer_jobs.get(execution.device)) is not None:
             reason = f"job-{newer_job} took over the device"
-            self._add(x, end_execution(x, S.SUPERSEDED, reason, self._now, ReasonCode.NEWER_JOB))
+            self._add(
+                execution,
+                end_execution(execution, ExecutionState.SUPERSEDED, reason, self._now, ReasonCode.NEWER_JOB),
+            )
             return
         exclusion = find_exclusion(_find_facts(candidate.loaded, self._requirement), self._requirement)
         is_on_target = exclusion is not None and exclusion.code is ExclusionCode.ALREADY_THERE
         # A device that reported the target version at job creation is checked, whatever it reports now.
-        reports_target = x.attempt == 1 and (is_on_target or (exclusion is None and x.wave == LEFT_OUT_WAVE))
-        may_be_updated = is_on_target or _may_be_updated(x)
+        reports_target = execution.attempt == 1 and (
+            is_on_target or (exclusion is None and execution.wave == LEFT_OUT_WAVE)
+        )
+        may_be_updated = is_on_target or _may_be_updated(execution)
         if exclusion is not None and not is_on_target:
             self._skip(candidate.loaded, exclusion)
         elif self._needs_route(candidate):
-            self.unrouted.append(x.device)
+            self.unrouted.append(execution.device)
         elif (obstacle := self._find_obstacle(candidate)) is not None:
             self._wait_or_skip(candidate.loaded, obstacle, reports_target=reports_target)
-        elif x.method is UpdateMethod.BROADCAST and not may_be_updated and not reports_target:
+        elif execution.method is UpdateMethod.BROADCAST and not may_be_updated and not reports_target:
             self._start_broadcast(candidate, context)
         else:
-            x = _record_previous_version(candidate.loaded, self._requirement)
+            execution = _record_previous_version(candidate.loaded, self._requirement)
             decision = dispatch_execution(
-                x, context, self._now, may_be_updated=may_be_updated, reports_target=reports_target
+                execution, context, self._now, may_be_updated=may_be_updated, reports_target=reports_target
             )
-            self._start(x, decision, context)
+            self._start(execution, decision, context)
 
-    def _add(self, x: ExecutionRecord, decision: Decision) -> None:
-        self.transitions.append(ExecutionTransition(x, decision))
+    def _add(self, execution: ExecutionRecord, decision: Decision) -> None:
+        self.transitions.append(ExecutionTransition(execution, decision))
 
     def _wait_or_skip(self, loaded: LoadedExecution, obstacle: WaitReason, *, reports_target: bool) -> None:
         """Let an execution wait for an obstacle.
 
         Skip it instead if the device reports the target version and has been offline for too long.
         """
-        x, snapshot = loaded
+        execution, snapshot = loaded
         if not reports_target or obstacle not in _OFFLINE:
-            self._wait(x, obstacle, snapshot.gateway)
-        elif x.moved_at is None:
-            self._wait(replace(x, moved_at=self._now), obstacle, snapshot.gateway)
-        elif self._now < x.moved_at + timeouts.OFFLINE_CHECK_TIMEOUT:
-            self._wait(x, obstacle, snapshot.gateway)
+            self._wait(execution, obstacle, snapshot.gateway)
+        elif execution.moved_at is None:
+            self._wait(replace(execution, moved_at=self._now), obstacle, snapshot.gateway)
+        elif self._now < execution.moved_at + timeouts.OFFLINE_CHECK_TIMEOUT:
+            self._wait(execution, obstacle, snapshot.gateway)
         else:
             reason = WAIT_TEXTS[obstacle]
-            self._add(x, skip_unreachable(x, self._requirement.version, reason, self._now))
+            self._add(execution, skip_unreachable(execution, self._requirement.version, reason, self._now))
 
     def _skip(self, loaded: LoadedExecution, exclusion: Exclusion) -> None:
-        x = _record_previous_version(loaded, self._requirement)
-        self._add(x, end_execution(x, S.SKIPPED, exclusion.reason, self._now, exclusion.code))
+        execution = _record_previous_version(loaded, self._requirement)
+        self._add(
+            execution,
+            end_execution(execution, ExecutionState.SKIPPED, exclusion.reason, self._now, exclusion.code),
+        )
 
     def _needs_route(self, candidate: _Candidate) -> bool:
         """Return whether a gateway must be selected before this candidate can start or wait.
 
         A device whose own gateway is offline needs one, too: another gateway may receive the device.
         """
-        x, snapshot = candidate.loaded
-        if self._routes is None or x.device in self._routes:
+        execution, snapshot = candidate.loaded
+        if self._routes is None or execution.device in self._routes:
             return False
         obstacle = self._find_obstacle(candidate)
         return obstacle is None or (obstacle is WaitReason.GATEWAY_OFFLINE and bool(snapshot.connected))
 
     def _find_obstacle(self, candidate: _Candidate) -> WaitReason | None:
         """Return why a queued execution cannot start now; None if it can."""
-        x, snapshot = candidate.loaded
+        execution, snapshot = candidate.loaded
         if candidate.active_job is not None:
             return WaitReason.EARLIER_JOB
         if snapshot.gateway is None:
@@ -259,19 +267,21 @@ class _Dispatcher:
             return WaitReason.GATEWAY_OFFLINE
         if not snapshot.connected:
             return WaitReason.DEVICE_OFFLINE
-        is_free = self._slots.is_free(snapshot.gateway, x.method, self._parameters.per_gateway)
+        is_free = self._slots.is_free(snapshot.gateway, execution.method, self._parameters.per_gateway)
         return None if is_free else WaitReason.GATEWAY_BUSY
 
-    def _wait(self, x: ExecutionRecord, obstacle: WaitReason, gateway: int | None) -> None:
+    def _wait(self, execution: ExecutionRecord, obstacle: WaitReason, gateway: int | None) -> None:
         """Let an execution wait and check it again later. The longer the queue, the longer the delay."""
         delay = max(_RECHECK_MS, self._parameters.queue_length * 1000 // _RECHECKS_PER_SECOND)
-        waiting = replace(x, waiting=str(obstacle), due=self._now + delay, gateway=gateway or x.gateway)
-        self._add(x, Decision(waiting))
+        waiting = replace(
+            execution, waiting=str(obstacle), due=self._now + delay, gateway=gateway or execution.gateway
+        )
+        self._add(execution, Decision(waiting))
 
-    def _start(self, x: ExecutionRecord, decision: Decision, context: UpdateContext) -> None:
+    def _start(self, execution: ExecutionRecord, decision: Decision, context: UpdateContext) -> None:
         if decision.execution.step is not UpdateStep.CHECK_REPORTED:
-            self._slots.reserve(context.gateway, x.method)
-        self._add(x, decision)
+            self._slots.reserve(context.gateway, execution.method)
+        self._add(execution, decision)
         self.started += 1
 
     def _start_broadcast(self, candidate: _Candidate, context: UpdateContext) -> None:
@@ -282,16 +292,16 @@ class _Dispatcher:
         devices = tuple(sorted([leader.device, *(each.execution.device for each in others)]))
         self._broadcast_devices.update(devices)
         for loaded in [candidate.loaded, *others]:
-            x, snapshot = loaded
+            execution, snapshot = loaded
             member_context = replace(
                 context, batch=devices, status=snapshot.status, beat_at=snapshot.heartbeat_at
             )
-            is_leader = x.device == devices[0]  # as in `UpdateContext.is_batch_leader` from now on
-            x = _record_previous_version(loaded, self._requirement)
+            is_leader = execution.device == devices[0]  # as in `UpdateContext.is_batch_leader` from now on
+            execution = _record_previous_version(loaded, self._requirement)
             decision = dispatch_execution(
-                replace(x, batch=batch), member_context, self._now, is_leader=is_leader
+                replace(execution, batch=batch), member_context, self._now, is_leader=is_leader
             )
-            self._start(x, decision, context)
+            self._start(execution, decision, context)
 
     def _find_members(self, leader: ExecutionRecord, gateway: int) -> list[LoadedExecution]:
         """Find the devices that can take part in a broadcast besides its leader."""
@@ -308,11 +318,11 @@ class _Dispatcher:
         return members[: limit - 1]
 
     def _can_join(self, loaded: LoadedExecution) -> bool:
-        x, snapshot = loaded
+        execution, snapshot = loaded
         return (
-            x.device not in self._broadcast_devices
+            execution.device not in self._broadcast_devices
             and bool(snapshot.connected)
-            and not _may_be_updated(x)
+            and not _may_be_updated(execution)
             and find_exclusion(_find_facts(loaded, self._requirement), self._requirement) is None
         )
 
@@ -336,14 +346,14 @@ def _find_facts(loaded: LoadedExecution, requirement: FirmwareRequirement) -> De
 
     If the device wrongly reports the target version, return the version that was read from it instead.
     """
-    x, snapshot = loaded
+    execution, snapshot = loaded
     if (
-        x.code != ReasonCode.MISREPORTED
-        or x.from_version is None
+        execution.code != ReasonCode.MISREPORTED
+        or execution.from_version is None
         or parse_running_version(snapshot.facts) != requirement.version
     ):
         return snapshot.facts
-    version = Version.parse(x.from_version)
+    version = Version.parse(execution.from_version)
     return snapshot.facts._replace(firmware=".".join(map(str, version[:3])), beta=version.beta)
 
 
@@ -353,14 +363,14 @@ def _record_previous_version(loaded: LoadedExecution, requirement: FirmwareRequi
     From the second attempt on, the target version is not used: an earlier attempt may have installed it.
     """
     running = parse_running_version(_find_facts(loaded, requirement))
-    x = loaded.execution
+    execution = loaded.execution
     return (
-        x
-        if running is None or (running == requirement.version and x.attempt > 1)
-        else replace(x, from_version=str(running))
+        execution
+        if running is None or (running == requirement.version and execution.attempt > 1)
+        else replace(execution, from_version=str(running))
     )
 
 
-def _may_be_updated(x: ExecutionRecord) -> bool:
+def _may_be_updated(execution: ExecutionRecord) -> bool:
     """Return whether an earlier attempt may have installed the target version without confirming it."""
-    return x.attempt > 1 and x.code in UNCERTAIN_CODES
+    return execution.attempt > 1 and execution.code in UNCERTAIN_CODES

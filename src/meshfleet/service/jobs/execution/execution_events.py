@@ -103,16 +103,20 @@ def advance_due_executions(
 
 def _withdraw_unsent(connection: Connection, executions: Iterable[ExecutionRecord]) -> set[str]:
     """Delete the pending requests of due executions that no process has leased. Return their ids."""
-    pending = [x.pending_request for x in executions if x.pending_request is not None]
+    pending = [execution.pending_request for execution in executions if execution.pending_request is not None]
     return {row[0] for row in bulk.query_in(connection, _DELETE_UNLEASED, pending)} if pending else set()
 
 
 def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> model.UpdateEvent:
-    x = loaded.execution
+    execution = loaded.execution
     if loaded.snapshot.device is None:
         return model.DeviceRemoved()
-    if x.step is not None and x.pending_request is not None and x.pending_request in withdrawn:
-        return model.RequestNotSent(x.step, "the service could not send the request in time")
+    if (
+        execution.step is not None
+        and execution.pending_request is not None
+        and execution.pending_request in withdrawn
+    ):
+        return model.RequestNotSent(execution.step, "the service could not send the request in time")
     return model.TimerDue()
 
 
@@ -224,15 +228,15 @@ def _apply_events(
     # produces the event again.
     events = list({each.loaded.execution.device: each for each in reversed(events)}.values())
     executions = [each.loaded.execution for each in events]
-    specs = spec_cache.load_specs(connection, {x.job for x in executions})
+    specs = spec_cache.load_specs(connection, {execution.job for execution in executions})
     contexts = queries.load_contexts(connection, specs, [each.loaded for each in events])
     members = load_batch_members(connection, executions)
     hosts = HostGatewaySelector(connection, spec_cache, GatewaySlots(connection) if slots is None else slots)
     transitions = []
-    for x, (_, event), context in zip(executions, events, contexts, strict=True):
-        decision = _decide(x, event, add_batch_members(context, x, members), now.monotonic)
-        if decision.execution is not x:
-            transition = ExecutionTransition(x, decision, _build_evidence(event), context.gateway)
+    for execution, (_, event), context in zip(executions, events, contexts, strict=True):
+        decision = _decide(execution, event, add_batch_members(context, execution, members), now.monotonic)
+        if decision.execution is not execution:
+            transition = ExecutionTransition(execution, decision, _build_evidence(event), context.gateway)
             transitions.append(hosts.assign_host(transition))
     changed = transition_writer.write_transitions(connection, transitions, now)
     update_transfer_rates(connection, transitions, specs, now.monotonic)
@@ -243,14 +247,16 @@ def _apply_events(
     return AdvanceResult(changed, request_count, len(events) >= EXECUTIONS_PER_TRANSACTION)
 
 
-def _decide(x: ExecutionRecord, event: model.UpdateEvent, context: UpdateContext, now: int) -> Decision:
+def _decide(
+    execution: ExecutionRecord, event: model.UpdateEvent, context: UpdateContext, now: int
+) -> Decision:
     """Return the decision of the state machine; if the state machine raises an error, fail the execution."""
     try:
-        return add_stop_cause(advance_execution(x, event, context, now), context.spec)
+        return add_stop_cause(advance_execution(execution, event, context, now), context.spec)
     except Exception:  # noqa: BLE001 # one defect must not block the other executions
-        _log.exception("an execution of job-%d failed: internal error", x.job)
+        _log.exception("an execution of job-%d failed: internal error", execution.job)
         return end_execution(
-            x, ExecutionState.FAILED, "internal error of the service", now, ReasonCode.DEFECT
+            execution, ExecutionState.FAILED, "internal error of the service", now, ReasonCode.DEFECT
         )
 
 

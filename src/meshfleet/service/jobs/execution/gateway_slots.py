@@ -115,13 +115,13 @@ def reserve_dfu_slots(
         slots.load(other_gateways.values())
     completed: list[ExecutionEvent] = []
     for each in events:
-        x, event = each.loaded.execution, each.event
-        gateway = other_gateways.get(x.device)
+        execution, event = each.loaded.execution, each.event
+        gateway = other_gateways.get(execution.device)
         if gateway is None or not isinstance(event, DfuModeSeen):
             completed.append(each)
             continue
-        limit = spec_cache.load_body(connection, x.job).concurrency.per_gateway
-        has_free_slot = has_lock and slots.try_reserve(gateway, x.method, limit)
+        limit = spec_cache.load_body(connection, execution.job).concurrency.per_gateway
+        has_free_slot = has_lock and slots.try_reserve(gateway, execution.method, limit)
         completed.append(each._replace(event=event._replace(has_free_slot=has_free_slot)))
     return completed
 
@@ -140,26 +140,28 @@ class HostGatewaySelector:
         The gateway that receives the start command becomes the host. The start command goes to the newly
         selected gateway if that gateway has a free slot, and otherwise to the previous host.
         """
-        request, x = transition.decision.request, transition.decision.execution
+        request, execution = transition.decision.request, transition.decision.execution
         is_start = request is not None and request.step in START_STEPS and not request.targets_gateway
         if (
             not is_start
-            or transition.request_gateway in (None, x.gateway)
-            or x.state is not ExecutionState.DISPATCHED
+            or transition.request_gateway in (None, execution.gateway)
+            or execution.state is not ExecutionState.DISPATCHED
         ):
             return transition
-        if not self._reserve_slot(transition.request_gateway, x):
-            return transition._replace(request_gateway=x.gateway)
+        if not self._reserve_slot(transition.request_gateway, execution):
+            return transition._replace(request_gateway=execution.gateway)
         return transition._replace(
-            decision=transition.decision._replace(execution=replace(x, gateway=transition.request_gateway))
+            decision=transition.decision._replace(
+                execution=replace(execution, gateway=transition.request_gateway)
+            )
         )
 
-    def _reserve_slot(self, gateway: int, x: ExecutionRecord) -> bool:
+    def _reserve_slot(self, gateway: int, execution: ExecutionRecord) -> bool:
         """Reserve a slot of a gateway.
 
         Return False if no slot is free, or if another process holds the dispatch lock.
         """
         if not try_dispatch_lock(self._connection):
             return False
-        limit = self._spec_cache.load_body(self._connection, x.job).concurrency.per_gateway
-        return self._slots.try_reserve(gateway, x.method, limit)
+        limit = self._spec_cache.load_body(self._connection, execution.job).concurrency.per_gateway
+        return self._slots.try_reserve(gateway, execution.method, limit)

@@ -9,9 +9,7 @@ import msgspec
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition
-from meshfleet.rest.jobs import ExecutionState as E
-from meshfleet.rest.jobs import JobState as S
-from meshfleet.rest.jobs import StopCause
+from meshfleet.rest.jobs import ExecutionState, JobState, StopCause
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.audit import log as audit
 from meshfleet.service.jobs.execution import dispatch, execution_events, queue_cleanup
@@ -84,9 +82,9 @@ NO_ADVANCE: Final = JobAdvanceResult([], 0, has_more=False)
 IDLE_ADVANCE: Final = NO_ADVANCE._replace(is_idle=True)
 
 
-def list_open_jobs(connection: Connection, after: int) -> dict[int, S]:
+def list_open_jobs(connection: Connection, after: int) -> dict[int, JobState]:
     """Return the states of at most 100 open jobs whose numbers follow `after`, by job number."""
-    return {number: S(state) for number, state in bulk.query_rows(connection, _SELECT_OPEN, (after,))}
+    return {number: JobState(state) for number, state in bulk.query_rows(connection, _SELECT_OPEN, (after,))}
 
 
 class _OpenJob(NamedTuple):
@@ -118,18 +116,18 @@ def advance_job(
     if change is not None:
         _write_transition(connection, job, change, now.wall)
         return JobAdvanceResult([], 0, has_more=True, is_changed=True)
-    if job.queue_until is None and job.rollout.state is S.IN_PROGRESS:
+    if job.queue_until is None and job.rollout.state is JobState.IN_PROGRESS:
         _start_queue_timeout(connection, job, now.monotonic)
     _make_due(connection, job, now.monotonic)
-    if job.rollout.state is S.CANCELING and job.counts.count(E.DISPATCHED):
+    if job.rollout.state is JobState.CANCELING and job.counts.count(ExecutionState.DISPATCHED):
         withdrawn = execution_events.withdraw_unsent_starts(connection, spec_cache, job_number, now, routes)
         if withdrawn.changed or withdrawn.request_count or withdrawn.has_more:
             return JobAdvanceResult(
                 withdrawn.changed, withdrawn.request_count, has_more=True, is_changed=True, is_canceling=True
             )
     ended = _end_queued(connection, job, now)
-    if ended or job.rollout.state is not S.IN_PROGRESS:
-        is_canceling = job.rollout.state is S.CANCELING
+    if ended or job.rollout.state is not JobState.IN_PROGRESS:
+        is_canceling = job.rollout.state is JobState.CANCELING
         result = JobAdvanceResult(ended, 0, has_more=bool(ended), is_changed=bool(ended), is_idle=not ended)
         return result._replace(is_canceling=is_canceling)
     return _dispatch(connection, spec_cache, job, now, routes)
@@ -154,7 +152,7 @@ def _load_job(connection: Connection, spec_cache: JobSpecCache, job_number: int)
 def _parse_rollout(body: NewJob, row: Sequence[Any]) -> RolloutState:
     state, start_at, deadline, waves, wave, soaks_until, paced_until, armed = row
     return RolloutState(
-        state=S(state),
+        state=JobState(state),
         body=body,
         start_at=start_at,
         deadline=deadline,
@@ -180,7 +178,7 @@ def _write_transition(connection: Connection, job: _OpenJob, change: JobTransiti
         values["stop_cause"] = str(change.stop_cause)
     if change.outcome is not None:
         values |= {"outcome": str(change.outcome), "finished_at": wall}
-    if before is S.SCHEDULED and after is S.IN_PROGRESS:
+    if before is JobState.SCHEDULED and after is JobState.IN_PROGRESS:
         values["started_at"] = wall
     assignments = ", ".join(f"{name} = ?" for name in values)
     statement = f"UPDATE job SET {assignments} WHERE id = ?"  # noqa: S608 # constants only
@@ -208,17 +206,17 @@ def _start_queue_timeout(connection: Connection, job: _OpenJob, now: int) -> Non
 
 def _make_due(connection: Connection, job: _OpenJob, now: int) -> None:
     """Set the timers of executions to now that must react to the cancel or apply command of a job."""
-    if job.rollout.state is S.CANCELING and any(job.counts.count(each) for each in CANCELABLE_STATES):
+    if job.rollout.state is JobState.CANCELING and any(job.counts.count(each) for each in CANCELABLE_STATES):
         bulk.execute_one(connection, _MAKE_CANCELABLE_DUE, (now, job.number, now))
-    elif job.applied_at is not None and job.counts.count(E.STAGED):
+    elif job.applied_at is not None and job.counts.count(ExecutionState.STAGED):
         bulk.execute_one(connection, _MAKE_STAGED_DUE, (now, job.number, now))
 
 
 def _end_queued(connection: Connection, job: _OpenJob, now: ClockReading) -> list[ExecutionChange]:
     """End a limited number of queued executions if the job is being canceled or their timeout has passed."""
-    if not job.counts.count(E.QUEUED):
+    if not job.counts.count(ExecutionState.QUEUED):
         return []
-    if job.rollout.state is S.CANCELING:
+    if job.rollout.state is JobState.CANCELING:
         return queue_cleanup.cancel_queued_executions(connection, job.number, job.stop_cause, now.wall)
     return queue_cleanup.expire_queued_executions(connection, job.number, job.queue_until, now)
 
@@ -234,7 +232,11 @@ def _dispatch(
     rollout, counts = job.rollout, job.counts
     allowance = compute_allowance(rollout, counts, now.monotonic, dispatch.CANDIDATES_PER_TRANSACTION)
     # Devices that report the target version are in no wave, and are checked after all waves.
-    waves = [wave for wave in (*range(rollout.wave + 1), LEFT_OUT_WAVE) if counts.count(E.QUEUED, wave=wave)]
+    waves = [
+        wave
+        for wave in (*range(rollout.wave + 1), LEFT_OUT_WAVE)
+        if counts.count(ExecutionState.QUEUED, wave=wave)
+    ]
     if not waves:
         return IDLE_ADVANCE
     if not allowance.slots:
@@ -245,7 +247,7 @@ def _dispatch(
         wave=rollout.wave,
         slots=allowance.slots,
         broadcast_slots=allowance.broadcast_slots,
-        queue_length=counts.count(E.QUEUED),
+        queue_length=counts.count(ExecutionState.QUEUED),
         is_supersedable=rollout.body.on_newer_job == "supersede",
     )
     result = dispatch.dispatch_executions(connection, parameters, waves, now, routes)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import active_condition, execution
+from meshfleet.db.tables import active_condition
+from meshfleet.db.tables import execution as execution_table
 from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import format_model_number
 from meshfleet.protocol.products import UpdateMethod
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 _MINUTE_MS: Final = 60_000
 _SECOND_MS: Final = 1000
 
-EXECUTION_COLUMNS: Final = ", ".join(f"e.{column.name}" for column in execution.columns)
+EXECUTION_COLUMNS: Final = ", ".join(f"e.{column.name}" for column in execution_table.columns)
 _FIELDS: Final = ExecutionRecord.__struct_fields__
 _COUNT: Final = len(_FIELDS)
 
@@ -219,12 +220,12 @@ def load_contexts(
 def _build_context(
     spec: UpdateSpec, loaded: LoadedExecution, rates: Mapping[tuple[int, str], float]
 ) -> UpdateContext:
-    x, snapshot = loaded
-    gateway = snapshot.gateway if snapshot.gateway is not None else x.gateway or 0
+    execution, snapshot = loaded
+    gateway = snapshot.gateway if snapshot.gateway is not None else execution.gateway or 0
     return UpdateContext(
         spec=spec,
         gateway=gateway,
-        rate=rates.get((gateway, str(x.method)), timeouts.DEFAULT_RATES[x.method]),
+        rate=rates.get((gateway, str(execution.method)), timeouts.DEFAULT_RATES[execution.method]),
         heartbeat_interval=snapshot.heartbeat_interval,
         status=snapshot.status,
         beat_at=snapshot.heartbeat_at,

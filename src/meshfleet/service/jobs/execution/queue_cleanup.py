@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.db import bulk
-from meshfleet.rest.jobs import ExecutionState as S
-from meshfleet.rest.jobs import StopCause
+from meshfleet.rest.jobs import ExecutionState, StopCause
 from meshfleet.service.jobs.compatibility import ExclusionCode
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
 from meshfleet.service.jobs.store import QueueEnding, end_queued_executions
@@ -35,12 +34,12 @@ _SELECT_EXPIRED_RETRIES: Final = (
 )
 
 _UNCHECKED: Final = QueueEnding(
-    S.SKIPPED,
+    ExecutionState.SKIPPED,
     "the device already reports this version; its version could not be read before the queue timeout",
     ExclusionCode.ALREADY_THERE,
 )
 _EXPIRED: Final = QueueEnding(
-    S.TIMED_OUT, "the update could not start before the queue timeout", ReasonCode.NEVER_BEGUN
+    ExecutionState.TIMED_OUT, "the update could not start before the queue timeout", ReasonCode.NEVER_BEGUN
 )
 
 
@@ -48,7 +47,9 @@ def cancel_queued_executions(
     connection: Connection, job: int, cause: StopCause | None, wall: int
 ) -> list[ExecutionChange]:
     """Cancel a limited number of the queued executions of a canceled job. Return the canceled ones."""
-    ending = QueueEnding(S.CANCELED, STOP_CAUSE_TEXTS[cause or StopCause.USER], ReasonCode.CANCELED)
+    ending = QueueEnding(
+        ExecutionState.CANCELED, STOP_CAUSE_TEXTS[cause or StopCause.USER], ReasonCode.CANCELED
+    )
     return _end_executions(
         connection,
         job,

@@ -10,7 +10,8 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import evidence, execution, job_outbox, pace, transition
+from meshfleet.db.tables import evidence, job_outbox, pace, transition
+from meshfleet.db.tables import execution as execution_table
 from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.notifications import ExecutionChange
 from meshfleet.service.jobs.store import ENGINE_ACTOR, TallyKey, update_tallies
@@ -57,11 +58,15 @@ def update_transfer_rates(
     )
 
 
-def _is_uninterrupted(x: ExecutionRecord) -> bool:
+def _is_uninterrupted(execution: ExecutionRecord) -> bool:
     """Return whether a transfer was not interrupted, so that its duration can be used as a measurement."""
-    if x.suspended_at is not None:
+    if execution.suspended_at is not None:
         return False
-    return x.resumed_at is None or x.moved_at is None or x.resumed_at < x.moved_at
+    return (
+        execution.resumed_at is None
+        or execution.moved_at is None
+        or execution.resumed_at < execution.moved_at
+    )
 
 
 # Executions that wait for a free slot of their gateway.
@@ -82,7 +87,7 @@ def _wake_waiting_executions(connection: Connection, gateways: Sequence[int], no
 
 
 _UPDATE_EXECUTION: Final = "UPDATE SET " + ", ".join(
-    f"{column.name} = excluded.{column.name}" for column in execution.columns if not column.primary_key
+    f"{column.name} = excluded.{column.name}" for column in execution_table.columns if not column.primary_key
 )
 _SELECT_JOBS: Final = "SELECT id FROM job WHERE id IN numbers"
 
@@ -134,7 +139,7 @@ def write_transitions(
         for each in transitions
         if each.decision.execution is not each.before
     ]
-    bulk.upsert_rows(connection, execution, rows, on_conflict=_UPDATE_EXECUTION)
+    bulk.upsert_rows(connection, execution_table, rows, on_conflict=_UPDATE_EXECUTION)
     _delete_obsolete_requests(connection, transitions)
     _insert_rows(connection, job_outbox, requests)
     changed = [each for each in transitions if each.changes_state]
@@ -194,13 +199,17 @@ def _delete_obsolete_requests(connection: Connection, transitions: Iterable[Exec
 def _build_execution_row(
     pending: ExecutionTransition, request_ids: dict[tuple[int, int], str], wall: int
 ) -> tuple[Any, ...]:
-    x = pending.decision.execution
+    execution = pending.decision.execution
     if pending.decision.request is not None:
-        x = replace(x, pending_request=request_ids[x.job, x.device])
+        execution = replace(execution, pending_request=request_ids[execution.job, execution.device])
     if pending.changes_state:
-        started_at = wall if x.started_at is None and x.state in states.ACTIVE_STATES else x.started_at
-        x = replace(x, started_at=started_at, updated_at=wall, version=x.version + 1)
-    return astuple(x)
+        started_at = (
+            wall
+            if execution.started_at is None and execution.state in states.ACTIVE_STATES
+            else execution.started_at
+        )
+        execution = replace(execution, started_at=started_at, updated_at=wall, version=execution.version + 1)
+    return astuple(execution)
 
 
 def _build_request_rows(pending: ExecutionTransition) -> list[tuple[Any, ...]]:
@@ -209,18 +218,18 @@ def _build_request_rows(pending: ExecutionTransition) -> list[tuple[Any, ...]]:
 
 
 def _build_request_row(pending: ExecutionTransition, request: UpdateRequest) -> tuple[Any, ...]:
-    x = pending.decision.execution
-    gateway = pending.before.gateway if x.gateway is None else x.gateway
+    execution = pending.decision.execution
+    gateway = pending.before.gateway if execution.gateway is None else execution.gateway
     if not request.targets_gateway and pending.request_gateway is not None:
         gateway = pending.request_gateway
     return (
         secrets.token_hex(12),
-        x.job,
-        x.device,
-        pending.before.attempt if request is pending.decision.abort_request else x.attempt,
+        execution.job,
+        execution.device,
+        pending.before.attempt if request is pending.decision.abort_request else execution.attempt,
         str(request.step),
         gateway,
-        gateway if request.targets_gateway else x.device,
+        gateway if request.targets_gateway else execution.device,
         str(request.operation),
         request.identifier,
         None if request.value is None else _encode(request.value).decode(),
@@ -284,8 +293,8 @@ def _find_freed_gateways(transitions: Iterable[ExecutionTransition]) -> list[int
     )
 
 
-def _occupies_gateway(x: ExecutionRecord) -> bool:
-    return states.occupies_gateway(x.state, x.method)
+def _occupies_gateway(execution: ExecutionRecord) -> bool:
+    return states.occupies_gateway(execution.state, execution.method)
 
 
 def _keeps_slot(pending: ExecutionTransition) -> bool:

@@ -16,8 +16,16 @@ from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import format_model_number
 from meshfleet.protocol.times import format_millis, format_optional_millis
 from meshfleet.rest.job_requests import NewJob, StoredJobRequest
-from meshfleet.rest.jobs import ExecutionState as E
-from meshfleet.rest.jobs import Job, JobState, JobWave, Outcome, PauseReason, StopCause, WaveState
+from meshfleet.rest.jobs import (
+    ExecutionState,
+    Job,
+    JobState,
+    JobWave,
+    Outcome,
+    PauseReason,
+    StopCause,
+    WaveState,
+)
 from meshfleet.rest.percent import reaches_percent
 from meshfleet.service.clock import monotonic
 from meshfleet.service.jobs.job_states import FAILURE_STATES, FINISHED_STATES
@@ -35,7 +43,7 @@ if TYPE_CHECKING:
 
 # States of the waves of a job.
 
-_RAN_STATES: Final = (E.SUCCEEDED, *FAILURE_STATES)
+_RAN_STATES: Final = (ExecutionState.SUCCEEDED, *FAILURE_STATES)
 """Terminal states of executions that succeeded or failed, not of skipped or canceled ones."""
 
 _PAUSED_WAVE_STATES: Final = {PauseReason.GATE: WaveState.HELD, PauseReason.GATE_FAILED: WaveState.FAILED}
@@ -51,7 +59,7 @@ def build_wave_states(
             name=each.name,
             state=state,
             size=_count_devices(counts, wave),
-            succeeded=counts.count(E.SUCCEEDED, wave=wave),
+            succeeded=counts.count(ExecutionState.SUCCEEDED, wave=wave),
             failed=counts.count(*FAILURE_STATES, wave=wave),
             soaks_until=_format_soak_end(row) if state is WaveState.SOAKING else None,
         )
@@ -88,20 +96,20 @@ def _find_final_wave_state(gate: Gate, wave: int, counts: ExecutionCounts) -> Wa
     """Return the state of a wave of a finished job: SKIPPED if no execution succeeded or failed."""
     if not counts.count(*_RAN_STATES, wave=wave):
         return WaveState.SKIPPED
-    is_complete = not counts.count(E.CANCELED, wave=wave)
+    is_complete = not counts.count(ExecutionState.CANCELED, wave=wave)
     return WaveState.PASSED if is_complete and _has_passed_gate(gate, wave, counts) else WaveState.FAILED
 
 
 def _has_passed_gate(gate: Gate, wave: int, counts: ExecutionCounts) -> bool:
     ran = counts.count(*_RAN_STATES, wave=wave)
-    return reaches_percent(counts.count(E.SUCCEEDED, wave=wave), ran, gate.success_percent)
+    return reaches_percent(counts.count(ExecutionState.SUCCEEDED, wave=wave), ran, gate.success_percent)
 
 
 # Job objects.
 
 _FULL_PERCENT: Final = 100
 
-_MOVING_STATES: Final = ACTIVE_STATES - {E.STAGED}
+_MOVING_STATES: Final = ACTIVE_STATES - {ExecutionState.STAGED}
 """Active states that make progress by themselves; a staged image usually waits for a user."""
 
 _LATEST_ETA_MS: Final = 4_102_444_800_000
@@ -134,7 +142,7 @@ def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
         outcome=None if row.outcome is None else Outcome(row.outcome),
         stop_cause=None if row.stop_cause is None else StopCause(row.stop_cause),
         pause_reason=None if row.pause_reason is None else PauseReason(row.pause_reason),
-        counts=dict.fromkeys(E, 0) | counts.by_state(),
+        counts=dict.fromkeys(ExecutionState, 0) | counts.by_state(),
         left_out=counts.left_out,
         progress=_compute_percent(progress),
         eta=_estimate_end(row, progress, now),
@@ -297,5 +305,5 @@ def _load_resumed_at(connection: Connection, rows: Sequence[Row[Any]]) -> dict[i
 def _load_counts(connection: Connection, numbers: Sequence[int]) -> dict[int, ExecutionCounts]:
     counts = {number: ExecutionCounts() for number in numbers}
     for number, wave, state, count in bulk.query_in(connection, _SELECT_TALLIES, numbers):
-        counts[number][wave, E(state)] = count
+        counts[number][wave, ExecutionState(state)] = count
     return counts
