@@ -89,14 +89,14 @@ def test_abort_criteria_count_executions_since_the_last_resume() -> None:
             (0, ExecutionState.FAILED): 12,
         }
     )
-    assert find_next_transition(replace(job, abort_baseline=baseline), counts, now=0, wall=0) is None
+    assert find_next_transition(replace(job, abort_baseline=baseline), counts, now=0, wall_time=0) is None
     transition = find_next_transition(
         job,
         ExecutionCounts(
             {(0, ExecutionState.SUCCEEDED): 8, (0, ExecutionState.FAILED): 2, (0, ExecutionState.QUEUED): 1}
         ),
         now=0,
-        wall=0,
+        wall_time=0,
     )
     assert transition is not None
     assert (transition.state, transition.pause_reason) == (JobState.PAUSED, PauseReason.ABORT_CRITERIA)
@@ -113,7 +113,7 @@ def test_removed_and_skipped_devices_do_not_keep_a_wave_from_passing() -> None:
             (1, ExecutionState.QUEUED): 5,
         }
     )
-    transition = find_next_transition(job, counts, now=0, wall=0)
+    transition = find_next_transition(job, counts, now=0, wall_time=0)
     assert transition is not None
     assert (transition.state, transition.wave) == (JobState.IN_PROGRESS, 1)
     failed = find_next_transition(
@@ -122,7 +122,7 @@ def test_removed_and_skipped_devices_do_not_keep_a_wave_from_passing() -> None:
             {(0, ExecutionState.FAILED): 1, (0, ExecutionState.SUCCEEDED): 9, (1, ExecutionState.QUEUED): 5}
         ),
         now=0,
-        wall=0,
+        wall_time=0,
     )
     assert failed is not None
     assert failed.pause_reason is PauseReason.GATE_FAILED
@@ -136,7 +136,7 @@ def test_a_wave_that_reaches_its_gate_exactly_has_passed() -> None:
         (0, ExecutionState.FAILED): 1467,
         (1, ExecutionState.QUEUED): 5,
     }
-    transition = find_next_transition(job, ExecutionCounts(counts), now=0, wall=0)
+    transition = find_next_transition(job, ExecutionCounts(counts), now=0, wall_time=0)
     assert transition is not None
     assert (transition.wave, transition.cause) == (
         1,

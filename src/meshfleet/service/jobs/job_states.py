@@ -1,4 +1,4 @@
-"""States of a job, the allowed transitions between them, and the outcome of a job."""
+"""States of a job, the allowed transitions between states, and the outcome of a job."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def build_start_columns(start_at: int | None, now: int) -> dict[str, Any]:
-    """Return the new values of a job that starts now, or is scheduled because `start_at` is in the future."""
+    """Return the new column values of a job that starts now, or at `start_at` if that is in the future."""
     if start_at is not None and start_at > now:
         return {"state": str(JobState.SCHEDULED)}
     return {"state": str(JobState.IN_PROGRESS), "started_at": now}
@@ -24,7 +24,7 @@ def build_start_columns(start_at: int | None, now: int) -> dict[str, Any]:
 # Outcome of a job, by the states of its executions.
 
 FAILURE_STATES: Final = (ExecutionState.FAILED, ExecutionState.TIMED_OUT, ExecutionState.REJECTED)
-"""Terminal states of failed executions."""
+"""Execution states in which an update ended without success: failed, timed out or rejected."""
 
 _SUCCESS_STATES: Final = frozenset({ExecutionState.SUCCEEDED, ExecutionState.SKIPPED})
 
@@ -67,10 +67,10 @@ JOB_TRANSITIONS: Final[Mapping[JobState, frozenset[JobState]]] = {
 }
 
 DELETABLE_STATES: Final = frozenset({JobState.CREATED, JobState.CANCELED, JobState.COMPLETED})
-"""States in which no update runs or can start by itself (rest-214)."""
+"""Job states in which no update runs or can start, so that the job can be deleted (rest-214)."""
 
 FINISHED_STATES: Final = frozenset({JobState.CANCELED, JobState.COMPLETED})
-"""States of jobs that have ended; they never change again (rest-139)."""
+"""States of jobs that have ended. A job never leaves these states (rest-139)."""
 
 _DESCRIPTIONS: Final[Mapping[JobState, str]] = {
     JobState.CREATED: "has not been started",
@@ -92,7 +92,7 @@ def check_job_transition(before: JobState, after: JobState) -> None:
 
 
 def check_deletable(state: JobState) -> None:
-    """Raise `Conflict` if a job in this state cannot be deleted (rest-214)."""
+    """Raise `Conflict` if a job in state `state` cannot be deleted (rest-214)."""
     if state is JobState.CANCELING:
         raise Conflict("the job is being canceled; delete it after that")
     if state not in DELETABLE_STATES:
@@ -100,5 +100,5 @@ def check_deletable(state: JobState) -> None:
 
 
 def build_state_conflict(state: JobState) -> Conflict:
-    """Build the error for a command that a job in this state does not accept."""
+    """Build the error for a command that a job in state `state` does not accept."""
     return Conflict(f"the job {_DESCRIPTIONS[state]}")

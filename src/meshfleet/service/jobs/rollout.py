@@ -1,8 +1,8 @@
-"""Rollout of a job: pure functions of its state, the counts of its executions, and the time.
+"""Rollout of a job: pure functions that decide the next state of a job from its executions and the time.
 
 A job proceeds wave by wave. Within a wave it starts as many updates as its rate and concurrency limits allow.
-It pauses or is canceled by itself when too many updates fail, when a wave does not reach the success rate of
-the gate, or at its deadline. It ends when all its executions have ended.
+The job pauses or is canceled by itself when too many updates fail, when a wave does not reach the success
+rate of the gate, or at the deadline. The job ends when all its executions have ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from meshfleet.rest.job_requests import Criterion
 
 LEFT_OUT_WAVE: Final = -1
-"""Wave index of devices that are in no wave, because they were excluded when the job was created."""
+"""Wave index of devices that belong to no wave, because they were excluded when the job was created."""
 
 _MINUTE_MS: Final = 60_000
 _BURST_MS: Final = 1000
-"""Milliseconds for which a round may catch up on starts that the rate allowed, as rounds are not exact."""
+"""Milliseconds of unused rate limit that a late round may use up, in addition to one interval."""
 
 _NOT_COUNTED: Final = frozenset(
     {
@@ -38,7 +38,7 @@ _NOT_COUNTED: Final = frozenset(
         ExecutionState.CANCELED,
     }
 )
-"""States of executions that never started or left the job; percentages do not count them."""
+"""States of executions that never started or left the job. Success and failure percentages ignore them."""
 
 _CRITERION_STATES: Final[Mapping[str, tuple[ExecutionState, ...]]] = {
     "FAILED": (ExecutionState.FAILED,),
@@ -52,11 +52,11 @@ class ExecutionCounts(dict[tuple[int, ExecutionState], int]):
     """Number of executions by wave and state."""
 
     def count(self, *states: ExecutionState, wave: int | None = None) -> int:
-        """Return the number of executions in any of these states, in one wave or, with None, in all."""
+        """Return the number of executions in any of `states`, in wave `wave` (None: in all waves)."""
         return sum(n for (w, state), n in self.items() if state in states and wave in (None, w))
 
     def by_state(self, *, from_wave: int | None = None) -> dict[ExecutionState, int]:
-        """Return the number of executions by state, in waves from `from_wave` on or, with None, in all."""
+        """Return the number of executions by state, in waves from `from_wave` on (None: in all waves)."""
         totals: dict[ExecutionState, int] = {}
         for (wave, state), count in self.items():
             if from_wave is None or wave >= from_wave:
@@ -65,7 +65,7 @@ class ExecutionCounts(dict[tuple[int, ExecutionState], int]):
 
     @property
     def left_out(self) -> dict[ExecutionState, int]:
-        """Number of executions by state whose devices were excluded when the job was created."""
+        """Number of executions of devices that were excluded when the job was created, by state."""
         return {state: count for (wave, state), count in self.items() if wave == LEFT_OUT_WAVE and count}
 
     @property
@@ -75,7 +75,7 @@ class ExecutionCounts(dict[tuple[int, ExecutionState], int]):
 
 
 class RolloutState(Struct, frozen=True, kw_only=True):
-    """State of a job on which its next transition depends. Times are in milliseconds."""
+    """Data of a job from which its next transition is decided. Times are in milliseconds."""
 
     state: JobState
     body: NewJob
@@ -88,15 +88,15 @@ class RolloutState(Struct, frozen=True, kw_only=True):
     wave: int
     """Index of the last wave that has started, from 0."""
     soaks_until: int | None
-    """Monotonic time at which the soak time of the wave ends; None if it has not started."""
+    """Monotonic time at which the soak time of the wave ends; None if the soak time has not started."""
     paced_until: int
-    """Monotonic time up to which earlier starts have used up the rate limit."""
+    """Monotonic time up to which earlier update starts have used up the rate limit."""
     abort_baseline: Mapping[str, int]
-    """Number of ended executions by state when the job was last resumed. Abort criteria ignore these."""
+    """Number of ended executions by state at the last resume of the job. Abort criteria ignore them."""
 
 
 class JobTransition(NamedTuple):
-    """Change of state or wave of a job, with the columns that change with it."""
+    """New state or wave of a job, with the cause and the other columns that change."""
 
     state: JobState
     cause: str
@@ -108,37 +108,37 @@ class JobTransition(NamedTuple):
 
 
 def find_next_transition(
-    rollout: RolloutState, counts: ExecutionCounts, *, now: int, wall: int
+    rollout: RolloutState, counts: ExecutionCounts, *, now: int, wall_time: int
 ) -> JobTransition | None:
-    """Return the transition that a job makes now; None if it makes none.
+    """Return the transition that a job makes now; None if the job stays as it is.
 
-    `now` is monotonic time. Start time and deadline are compared with `wall`, the wall-clock time.
+    `now` is monotonic time. Start time and deadline are compared with `wall_time`, the wall-clock time.
     """
     if rollout.state is JobState.CANCELING:
-        return None if counts.unfinished else _end(JobState.CANCELED, "all executions have ended", counts)
+        return None if counts.unfinished else _end_job(JobState.CANCELED, "all executions have ended", counts)
     if not counts.unfinished:  # also if it never started, because a newer job took over all devices
-        return _end(JobState.COMPLETED, "all executions have ended", counts)
-    if rollout.deadline is not None and wall >= rollout.deadline:
+        return _end_job(JobState.COMPLETED, "all executions have ended", counts)
+    if rollout.deadline is not None and wall_time >= rollout.deadline:
         return JobTransition(JobState.CANCELING, "the deadline has passed", stop_cause=StopCause.DEADLINE)
     if rollout.state is JobState.SCHEDULED:
-        return _start_if_due(rollout, wall)
+        return _start_if_due(rollout, wall_time)
     if rollout.state is not JobState.IN_PROGRESS:
         return None
-    return _check_abort_criteria(rollout, counts) or _next_wave(rollout, counts, now)
+    return _check_abort_criteria(rollout, counts) or _find_wave_transition(rollout, counts, now)
 
 
-def _start_if_due(rollout: RolloutState, wall: int) -> JobTransition | None:
-    if rollout.start_at is not None and wall < rollout.start_at:
+def _start_if_due(rollout: RolloutState, wall_time: int) -> JobTransition | None:
+    if rollout.start_at is not None and wall_time < rollout.start_at:
         return None
     return JobTransition(JobState.IN_PROGRESS, "the start time was reached")
 
 
-def _end(state: JobState, cause: str, counts: ExecutionCounts) -> JobTransition:
+def _end_job(state: JobState, cause: str, counts: ExecutionCounts) -> JobTransition:
     return JobTransition(state, cause, outcome=compute_outcome(counts.by_state()))
 
 
 def _check_abort_criteria(rollout: RolloutState, counts: ExecutionCounts) -> JobTransition | None:
-    """Return the transition that pauses or cancels the job if an abort criterion is met, else None."""
+    """Return the transition that pauses or cancels a job if an abort criterion is met, else None."""
     baseline = {ExecutionState(state): count for state, count in rollout.abort_baseline.items()}
     now = {state: max(n - baseline.get(state, 0), 0) for state, n in counts.by_state(from_wave=0).items()}
     executed = sum(count for state, count in now.items() if state not in _NOT_COUNTED)
@@ -149,11 +149,11 @@ def _check_abort_criteria(rollout: RolloutState, counts: ExecutionCounts) -> Job
             and executed >= criterion.min_executed
             and reaches_percent(failed, executed, criterion.percent)
         ):
-            return _build_abort(criterion, failed, executed)
+            return _build_abort_transition(criterion, failed, executed)
     return None
 
 
-def _build_abort(criterion: Criterion, failed: int, executed: int) -> JobTransition:
+def _build_abort_transition(criterion: Criterion, failed: int, executed: int) -> JobTransition:
     result = "did not succeed" if criterion.type == "ALL" else f"are {criterion.type}"
     cause = f"{failed} of {executed} executions {result}; the limit is {format_percent(criterion.percent)}"
     if criterion.action == "CANCEL":
@@ -161,8 +161,8 @@ def _build_abort(criterion: Criterion, failed: int, executed: int) -> JobTransit
     return JobTransition(JobState.PAUSED, cause, pause_reason=PauseReason.ABORT_CRITERIA)
 
 
-def _next_wave(rollout: RolloutState, counts: ExecutionCounts, now: int) -> JobTransition | None:
-    """Return the transition after the current wave: start the soak time, pause, or start the next wave."""
+def _find_wave_transition(rollout: RolloutState, counts: ExecutionCounts, now: int) -> JobTransition | None:
+    """Return the transition at the end of a wave: start the soak time, pause, or start the next wave."""
     if rollout.wave + 1 >= rollout.wave_count:
         return None
     passed, cause = _check_gate(rollout, counts)
@@ -186,7 +186,7 @@ def _next_wave(rollout: RolloutState, counts: ExecutionCounts, now: int) -> JobT
 
 
 def _check_gate(rollout: RolloutState, counts: ExecutionCounts) -> tuple[bool, str]:
-    """Return whether enough devices of the current wave succeeded, and a sentence for users about it."""
+    """Return whether enough devices of the current wave succeeded, and a sentence that tells users why."""
     required = rollout.body.gate.success_percent
     if not required:
         has_ended = not counts.count(ExecutionState.QUEUED, *ACTIVE_STATES, wave=rollout.wave)
@@ -208,13 +208,13 @@ class DispatchAllowance(NamedTuple):
     """Number of updates that a job may start now."""
 
     slots: int
-    """Number of updates that may start, within all limits of the job."""
+    """Number of updates that may start within the rate limit and the concurrency limit of the job."""
     broadcast_slots: int
-    """Number of updates that a broadcast may start: within the concurrency limit, regardless of the rate."""
+    """Number of updates that a broadcast may start: within the concurrency limit, but not the rate limit."""
     paced_until: int
-    """Time up to which earlier starts have used up the rate; each start adds `interval_ms`."""
+    """Monotonic time up to which starts have used up the rate limit. Each start adds `interval_ms`."""
     interval_ms: float
-    """Milliseconds between two starts at the rate of the job; 0 if the job has no rate limit."""
+    """Minimum milliseconds between two update starts; 0 if the job has no rate limit."""
 
 
 def compute_allowance(

@@ -137,7 +137,7 @@ def test_a_heartbeat_status_after_the_first_attempt_is_no_baseline() -> None:
     harness.respond_state("failed", 37, 7)
     assert (harness.execution.state, harness.execution.attempt) == (ExecutionState.QUEUED, 2)
     harness.context = replace(harness.context, status=7)
-    harness.dispatch(may_be_updated=True)
+    harness.dispatch(may_run_target=True)
     harness.respond(0, OURS)
     assert harness.is_in(ExecutionState.CONFIRMING)
     harness.send_heartbeat(7)
@@ -260,7 +260,7 @@ def test_an_unsent_request_does_not_count_as_a_try() -> None:
 def test_another_attempt_reads_the_version_first() -> None:
     harness = UpdateHarness(retries=1)
     harness.execution = replace(harness.execution, attempt=2)
-    assert find_step(harness.dispatch(may_be_updated=True)) is UpdateStep.RECHECK_VERSION
+    assert find_step(harness.dispatch(may_run_target=True)) is UpdateStep.RECHECK_VERSION
     assert find_step(harness.respond(0, OTHER)) is UpdateStep.START
 
 

@@ -1,6 +1,6 @@
 """Broadcast batches: executions whose devices are updated by one broadcast of a gateway.
 
-One member sends a request for the whole batch, and its response applies to the other members, too.
+One member sends a request for the whole batch, and the response also applies to the other members.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from meshfleet.protocol.products import UpdateMethod
 from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.execution import queries
 from meshfleet.service.jobs.execution.queries import ExecutionEvent
-from meshfleet.service.jobs.updates.decisions import is_past_abort
+from meshfleet.service.jobs.updates.decisions import is_abort_impossible
 from meshfleet.service.jobs.updates.model import RequestNotSent, ResponseReceived, UpdateStep
 from meshfleet.service.jobs.updates.states import CANCELABLE_STATES
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateEvent
 
     BatchMembersByState = dict[tuple[int, str, str], "BatchMembers"]
-    """Batch members by job number, batch id and execution state."""
+    """Members of broadcast batches, by job number, batch id and execution state."""
 
 _SELECT_BATCH: Final = f"{queries.SELECT_EXECUTIONS} WHERE e.job = ? AND e.batch = ? AND {queries.IS_ACTIVE}"
 _SELECT_MEMBER_STEPS: Final = (
@@ -43,27 +43,27 @@ _SHARED_STEPS: Final = {
     UpdateStep.APPLY: frozenset({ExecutionState.STAGED}),
     UpdateStep.ABORT: CANCELABLE_STATES,
 }
-"""Steps whose request one member sends for its whole batch, and the states of members they apply to."""
+"""Steps whose request one member sends for its whole batch, and the states of the members concerned."""
 
 
 class BatchMembers(NamedTuple):
-    """Active executions of a broadcast batch that are in the same state."""
+    """Active members of one broadcast batch that are in the same execution state."""
 
     ready: frozenset[int]
-    """Devices that can be updated now. Devices whose version is still being read are missing."""
+    """Devices that can be updated now; not those whose version is still being read."""
     is_complete: bool
-    """Whether all members in this state are in `ready`."""
+    """Whether all members in the execution state are in `ready`."""
 
 
 _NO_MEMBERS: Final = BatchMembers(frozenset(), is_complete=True)
 
 
-def share_with_batch(
+def build_member_events(
     connection: Connection, loaded: LoadedExecution, event: UpdateEvent
 ) -> list[ExecutionEvent]:
-    """Return the events of the other members of a broadcast that follow from an event of one member.
+    """Return the events of all other members of a broadcast that follow from an event of one member.
 
-    Only responses and unsent start commands change others. The rows of these members are locked until the
+    Only responses and unsent start commands affect other members. Their rows are locked until the
     transaction ends.
     """
     execution = loaded.execution
@@ -99,13 +99,13 @@ def _concerns_whole_batch(event: ResponseReceived | RequestNotSent) -> bool:
 
 
 def _concerns_member(execution: ExecutionRecord, event: ResponseReceived | RequestNotSent) -> bool:
-    """Return whether an event of the whole broadcast changes a member that did not send the request."""
+    """Return whether an event of the whole broadcast applies to a member that did not send the request."""
     if execution.pending_request is not None:
         return False
     if isinstance(event, RequestNotSent):
         return execution.step is UpdateStep.START and not execution.tries
     if event.step is UpdateStep.ABORT:
-        return not is_past_abort(execution)
+        return not is_abort_impossible(execution)
     return event.step is UpdateStep.APPLY or execution.step not in (
         UpdateStep.DEVICE_STATE,
         UpdateStep.RECHECK_VERSION,
@@ -113,7 +113,7 @@ def _concerns_member(execution: ExecutionRecord, event: ResponseReceived | Reque
 
 
 def load_batch_members(connection: Connection, executions: Iterable[ExecutionRecord]) -> BatchMembersByState:
-    """Load the active members of the broadcast batches to which these executions belong."""
+    """Load the active members of the broadcast batches to which `executions` belong."""
     members_by_state: BatchMembersByState = {}
     for job, batch in {
         (execution.job, execution.batch) for execution in executions if execution.batch is not None
@@ -130,7 +130,7 @@ def load_batch_members(connection: Connection, executions: Iterable[ExecutionRec
 def add_batch_members(
     context: UpdateContext, execution: ExecutionRecord, members_by_state: BatchMembersByState
 ) -> UpdateContext:
-    """Add the members of a broadcast batch that are in the same state as `execution` to its context."""
+    """Add the batch members that are in the same state as `execution` to `context`, and return it."""
     if execution.batch is None:
         return context
     members = members_by_state.get((execution.job, execution.batch, execution.state), _NO_MEMBERS)

@@ -1,7 +1,7 @@
-"""Confirmation of an update by the version that the device runs and by good heartbeats (firmware-34).
+"""Confirmation of an update: the device must run the new version and send good heartbeats (firmware-34).
 
-The version is read after the first heartbeat, so that a failed update is noticed early. It is read again
-after the last required heartbeat, because the device may have gone back to the old version meanwhile.
+The version is read after the first heartbeat, so that a failed update is noticed early. The version is read
+again after the last required heartbeat, because the device may have gone back to the old version.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from meshfleet.service.jobs.updates.drivers import build_version_query, parse_ve
 from meshfleet.service.jobs.updates.model import Decision, UpdateStep
 from meshfleet.service.jobs.updates.reasons import (
     ReasonCode,
-    describe_heartbeat,
+    describe_bad_heartbeat,
     describe_unreadable_response,
 )
 
@@ -29,24 +29,22 @@ if TYPE_CHECKING:
 def handle_heartbeat(
     execution: ExecutionRecord, event: HeartbeatReceived, context: UpdateContext, now: int
 ) -> Decision:
-    """Count a good heartbeat, and read the version when it is time. A bad heartbeat resets the count.
+    """Count a good heartbeat or reset the count after a bad one, and read the version if necessary.
 
     A heartbeat is good if its status is 0 or the same as before the update.
     """
-    if (
-        execution.beat_at is not None and event.at <= execution.beat_at
-    ):  # another process has counted this heartbeat
+    # Another process may have counted this heartbeat.
+    if execution.beat_at is not None and event.at <= execution.beat_at:
         return Decision(execution)
     fault = _find_heartbeat_fault(execution, event.status)
     execution = replace(
-        _with_shorter_timeout(execution, context),
+        _shorten_confirmation_deadline(execution, context),
         beat_at=event.at,
         beats=0 if fault else execution.beats + 1,
         reason=fault or execution.reason,
     )
-    is_retry_pending = (
-        execution.step is UpdateStep.CONFIRM_VERSION and now < execution.due
-    )  # the last read just failed
+    # The last version query has just failed.
+    is_retry_pending = execution.step is UpdateStep.CONFIRM_VERSION and now < execution.due
     if (
         execution.pending_request is None
         and not is_retry_pending
@@ -61,11 +59,11 @@ def handle_heartbeat(
 
 def _find_heartbeat_fault(execution: ExecutionRecord, status: int | None) -> str | None:
     """Return why a heartbeat is bad; None if its status is 0, missing, or as before the update."""
-    return None if status in (None, 0, execution.status_before) else describe_heartbeat(status)
+    return None if status in (None, 0, execution.status_before) else describe_bad_heartbeat(status)
 
 
-def _with_shorter_timeout(execution: ExecutionRecord, context: UpdateContext) -> ExecutionRecord:
-    """Shorten the deadline of the confirmation if the now known heartbeat interval allows it."""
+def _shorten_confirmation_deadline(execution: ExecutionRecord, context: UpdateContext) -> ExecutionRecord:
+    """Shorten the confirmation deadline to the timeout for the current heartbeat interval."""
     if execution.expires is None or execution.moved_at is None:
         return execution
     return replace(
@@ -97,14 +95,14 @@ def handle_version_response(
 
 
 def continue_confirmation(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Read the version if a version query failed or no heartbeats are required; otherwise wait for one."""
+    """Read the version if a version query failed or no heartbeats are required; else wait for a heartbeat."""
     if execution.step is UpdateStep.CONFIRM_VERSION or not context.spec.heartbeats:
         return issue_request(execution, build_version_query(UpdateStep.CONFIRM_VERSION), now)
     return wait_until(execution, now + timeouts.LOST_REQUEST_TIMEOUT)
 
 
-def describe_missing_proof(execution: ExecutionRecord, context: UpdateContext) -> str:
-    """Return which part of the confirmation is missing, as a sentence for users."""
+def describe_missing_confirmation(execution: ExecutionRecord, context: UpdateContext) -> str:
+    """Return a sentence for users that tells why an update is not confirmed."""
     if not execution.is_read:
         cause = "the device did not confirm the new version"
         return (

@@ -1,4 +1,4 @@
-"""Builds decisions about an execution: send a request, wait, enter a state, retry, or end."""
+"""Builds decisions about an execution: send a request, wait, enter a state, retry, or end the execution."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def issue_request(execution: ExecutionRecord, request: UpdateRequest, now: int, cause: str = "") -> Decision:
-    """Decide to send a request. If its result is lost, the execution is due again after a timeout."""
+    """Decide to send a request. If no result is stored, the execution is due again after a timeout."""
     until = now + timeouts.LOST_REQUEST_TIMEOUT
     if execution.final_until is not None:
         until = min(until, execution.final_until)
@@ -40,9 +40,9 @@ def issue_request(execution: ExecutionRecord, request: UpdateRequest, now: int, 
 
 
 def wait_until(execution: ExecutionRecord, until: int) -> Decision:
-    """Let the execution wait until a time, or until its next deadline if that is earlier.
+    """Let an execution wait until the time `until`, or until its next deadline if that is earlier.
 
-    Deadlines do not count while the timers of the execution are suspended.
+    Deadlines are ignored while the timers of the execution are suspended.
     """
     if execution.suspended_at is not None:
         return Decision(replace(execution, due=until))
@@ -51,7 +51,7 @@ def wait_until(execution: ExecutionRecord, until: int) -> Decision:
 
 
 def list_deadlines(execution: ExecutionRecord) -> tuple[int, ...]:
-    """Return the deadline of the current state and, unless the image is staged, of the whole update."""
+    """Return the deadline of the current state and, except in STAGED, the deadline of the whole update."""
     deadlines = (
         execution.expires,
         None if execution.state is ExecutionState.STAGED else execution.total_until,
@@ -62,7 +62,7 @@ def list_deadlines(execution: ExecutionRecord) -> tuple[int, ...]:
 def enter_state(
     execution: ExecutionRecord, state: ExecutionState, cause: str, context: UpdateContext, now: int
 ) -> Decision:
-    """Enter the next state of an update, and decide the first request or wait in it."""
+    """Enter a non-terminal state, and decide to send the first request of the state or to wait."""
     states.check_execution_transition(execution.state, state)
     leaves_stage = execution.state is ExecutionState.STAGED and execution.total_until is not None
     execution = replace(
@@ -77,7 +77,7 @@ def enter_state(
     if leaves_stage:  # the time that the image was staged does not count
         remaining = timeouts.APPLY_TIMEOUT + timeouts.compute_confirm_timeout(context)
         execution = replace(execution, total_until=max(execution.total_until or 0, now + remaining))
-    decision = _decide_on_entry(execution, context, now)
+    decision = _decide_first_action(execution, context, now)
     return decision._replace(cause=cause, is_evidence=True)
 
 
@@ -93,14 +93,14 @@ def _find_state_timeout(state: ExecutionState, context: UpdateContext) -> int:
             return context.spec.step_timeout
 
 
-def _decide_on_entry(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Decide the first request or wait in the state that the execution has entered."""
+def _decide_first_action(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Decide to send the first request of the state that the execution has entered, or to wait."""
     match execution.state:
         case ExecutionState.TRANSFERRING:
             member_delay = 0 if context.is_batch_leader(execution.device) else timeouts.BATCH_MEMBER_DELAY
             return wait_until(execution, now + timeouts.compute_poll_interval(context) + member_delay)
         case ExecutionState.STAGED:
-            return request_apply(replace(execution, step=None), context, now)
+            return apply_staged_image(replace(execution, step=None), context, now)
         case ExecutionState.CONFIRMING:
             execution = replace(
                 execution, progress=100, beat_at=context.beat_at, beats=0, is_read=False, step=None
@@ -112,11 +112,11 @@ def _decide_on_entry(execution: ExecutionRecord, context: UpdateContext, now: in
             return wait_until(replace(execution, progress=100), now + timeouts.STATE_QUERY_DELAY)
 
 
-def request_apply(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the command to start the staged image, or wait until the device may start it."""
-    request = DRIVERS[execution.method].build_apply()
+def apply_staged_image(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Send the command that starts the staged image, or wait until the device may start the image."""
+    request = DRIVERS[execution.method].build_apply_command()
     execution = replace(execution, progress=100)
-    if request is None or not may_apply(context):
+    if request is None or not may_apply_staged_image(context):
         return wait_until(execution, now + context.spec.queue_timeout)
     until = now + timeouts.APPLY_TIMEOUT  # counted from the first request
     execution = replace(
@@ -128,13 +128,13 @@ def request_apply(execution: ExecutionRecord, context: UpdateContext, now: int) 
     return wait_until(replace(execution, step=request.step), now + timeouts.APPLY_RETRY_DELAY)
 
 
-def may_apply(context: UpdateContext) -> bool:
+def may_apply_staged_image(context: UpdateContext) -> bool:
     """Return whether devices of the job may start their staged image now."""
     return not context.spec.is_canceling and (context.spec.is_applied or not context.spec.stage)
 
 
 WAIT_CANCELING: Final = "canceling"
-"""Value of `waiting` while an execution is being canceled."""
+"""Value of the column `execution.waiting` while an execution is being canceled."""
 
 
 def end_execution(
@@ -144,7 +144,7 @@ def end_execution(
     now: int,
     code: ReasonCode | ExclusionCode | None = None,
 ) -> Decision:
-    """End an execution in the terminal state `state`."""
+    """Decide to end an execution in the terminal state `state`."""
     states.check_execution_transition(execution.state, state)
     succeeded = state is ExecutionState.SUCCEEDED
     execution = replace(
@@ -166,7 +166,7 @@ def end_execution(
 def fail_execution(
     execution: ExecutionRecord, code: ReasonCode, cause: str, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle a failed update: retry it if another attempt may succeed, and otherwise end it."""
+    """Handle a failed update: queue another attempt if that may succeed, otherwise end the execution."""
     if context.spec.is_canceling and ExecutionState.CANCELED in states.EXECUTION_TRANSITIONS[execution.state]:
         return end_execution(execution, ExecutionState.CANCELED, cause, now, ReasonCode.CANCELED)
     if code in REJECTION_CODES and ExecutionState.REJECTED in states.EXECUTION_TRANSITIONS[execution.state]:
@@ -177,13 +177,13 @@ def fail_execution(
 def time_out_execution(
     execution: ExecutionRecord, code: ReasonCode, cause: str, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle a missed deadline: retry or end the execution; abort the update on the device if possible."""
+    """Handle a missed deadline: queue another attempt or end the execution; abort the update if possible."""
     decision = _retry_or_end(ExecutionState.TIMED_OUT, execution, code, cause, context=context, now=now)
     return decision._replace(abort_request=_build_final_abort(execution))
 
 
 def remove_execution(execution: ExecutionRecord, now: int) -> Decision:
-    """End the execution of a device that was removed from the registry; abort its update if possible."""
+    """End the execution of a device that was removed from the registry, and abort its update if possible."""
     decision = end_execution(
         execution, ExecutionState.REMOVED, "the device was removed from the registry", now, ReasonCode.REMOVED
     )
@@ -191,13 +191,13 @@ def remove_execution(execution: ExecutionRecord, now: int) -> Decision:
 
 
 def reject_execution(execution: ExecutionRecord, cause: str, now: int) -> Decision:
-    """End an execution as REJECTED: the device or gateway would reject the request every time."""
+    """End an execution as REJECTED, because the device or gateway would reject its request every time."""
     return end_execution(execution, ExecutionState.REJECTED, cause, now, ReasonCode.REFUSED)
 
 
 def cancel_execution(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Abort the update on the device. If it can no longer be aborted, wait for its outcome (I11)."""
-    request = DRIVERS[execution.method].build_abort()
+    """Abort the update on the device. If the update can no longer be aborted, wait for its outcome (I11)."""
+    request = DRIVERS[execution.method].build_abort_command()
     if (cause := _explain_nothing_to_abort(execution)) is not None:
         return end_execution(execution, ExecutionState.CANCELED, cause, now, ReasonCode.CANCELED)
     if request is None:
@@ -207,7 +207,7 @@ def cancel_execution(execution: ExecutionRecord, context: UpdateContext, now: in
     elif execution.expires is not None and now >= execution.expires:
         cause = "canceled without a response; the device may still complete the update"
         return end_execution(execution, ExecutionState.CANCELED, cause, now, ReasonCode.CANCELED)
-    if is_past_abort(execution):
+    if is_abort_impossible(execution):
         return Decision(execution)
     return (
         issue_request(execution, request, now)
@@ -217,11 +217,11 @@ def cancel_execution(execution: ExecutionRecord, context: UpdateContext, now: in
 
 
 def _explain_nothing_to_abort(execution: ExecutionRecord) -> str | None:
-    """Return why the device has no update to abort; None if it may have one."""
+    """Return why the device has no update to abort; None if the device may have one."""
     if execution.step is UpdateStep.UNSENT:
         return "canceled before the start command was sent"
     cause = "canceled before the transfer started"
-    if execution.step is UpdateStep.BUSY_ELSEWHERE or _only_read_version(execution):
+    if execution.step is UpdateStep.BUSY_ELSEWHERE or _has_only_read_version(execution):
         return cause
     if execution.method is not UpdateMethod.NORDIC_DFU or execution.state is not ExecutionState.DISPATCHED:
         return None
@@ -230,8 +230,8 @@ def _explain_nothing_to_abort(execution: ExecutionRecord) -> str | None:
     return cause if execution.step is UpdateStep.RECHECK_VERSION else None
 
 
-def _only_read_version(execution: ExecutionRecord) -> bool:
-    """Return whether this attempt has sent nothing but version queries, and is not part of a broadcast."""
+def _has_only_read_version(execution: ExecutionRecord) -> bool:
+    """Return whether an attempt has sent only version queries so far, and is not part of a broadcast."""
     return (
         execution.state is ExecutionState.DISPATCHED
         and execution.step is UpdateStep.RECHECK_VERSION
@@ -241,7 +241,7 @@ def _only_read_version(execution: ExecutionRecord) -> bool:
 
 
 def add_stop_cause(decision: Decision, spec: UpdateSpec) -> Decision:
-    """Add to a canceled execution why its job was canceled, unless a user canceled the job."""
+    """Add the reason why the job was canceled to a canceled execution, unless a user canceled the job."""
     execution = decision.execution
     if execution.state is not ExecutionState.CANCELED or spec.stop_cause in (None, StopCause.USER):
         return decision
@@ -260,9 +260,9 @@ def cancel_idle_execution(execution: ExecutionRecord, now: int) -> Decision:
     )
 
 
-def is_past_abort(execution: ExecutionRecord) -> bool:
-    """Return whether the update can no longer be aborted, so that its outcome is awaited."""
-    if DRIVERS[execution.method].build_abort() is None:
+def is_abort_impossible(execution: ExecutionRecord) -> bool:
+    """Return whether an update can no longer be aborted, so that its outcome must be awaited."""
+    if DRIVERS[execution.method].build_abort_command() is None:
         return True
     # In these steps the broadcast is over or never started: only the device is queried, not the gateway.
     device_steps = (
@@ -321,9 +321,9 @@ def _requeue_attempt(
 
 
 def _build_final_abort(execution: ExecutionRecord) -> UpdateRequest | None:
-    """Build the request that aborts an update in progress; None if there is nothing to abort.
+    """Build the request that aborts an update which is given up; None if there is nothing to abort.
 
-    The request goes to the device even in a broadcast: the broadcast continues for the other devices.
+    Also in a broadcast the request goes to the device, so that the broadcast continues for other devices.
     """
     is_untouched = execution.step in (UpdateStep.BUSY_ELSEWHERE, UpdateStep.CHECK_REPORTED, UpdateStep.UNSENT)
     if (

@@ -1,7 +1,7 @@
 """Gateway outages: the timers of an execution stop while no request can be sent to its device (firmware-39).
 
-Within one attempt the timers are suspended for at most the queue timeout of the job. Then they continue, so
-that every execution ends.
+Within one attempt the timers are suspended for at most the queue timeout of the job, so that every execution
+ends.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext
 
 WAIT_GATEWAY_OFFLINE: Final = "gateway-offline"
-"""Value of `waiting` while the gateway of an execution is disconnected."""
+"""Value of the column `execution.waiting` while the gateway of an execution is disconnected."""
 
 
 def suspend_timers(execution: ExecutionRecord, context: UpdateContext, now: int) -> ExecutionRecord:
-    """Suspend the timers of an execution.
+    """Return the execution with suspended timers.
 
-    They continue if the execution is being canceled or has used up its maximum suspension.
+    Leave the timers running if the execution is being canceled or has used up its maximum suspension.
     """
-    left = _find_outage_left(execution, context)
+    left = _find_suspension_left(execution, context)
     if execution.waiting == WAIT_CANCELING or left <= 0:
         return replace(execution, outage_left=left)
     return replace(execution, suspended_at=now if execution.suspended_at is None else execution.suspended_at)
 
 
 def resume_timers(execution: ExecutionRecord, context: UpdateContext, now: int) -> ExecutionRecord:
-    """Resume the timers: postpone the deadlines by the length of the suspension."""
+    """Return the execution with running timers and deadlines postponed by the length of the suspension."""
     if execution.suspended_at is None:
         return execution
-    left = _find_outage_left(execution, context)
+    left = _find_suspension_left(execution, context)
     length = min(max(now - execution.suspended_at, 0), left)
     return replace(
         execution,
@@ -45,20 +45,20 @@ def resume_timers(execution: ExecutionRecord, context: UpdateContext, now: int) 
         resumed_at=now,
         outage_left=left - length,
         waiting=None if execution.waiting == WAIT_GATEWAY_OFFLINE else execution.waiting,
-        expires=_postpone(execution.expires, length),
-        total_until=_postpone(execution.total_until, length),
-        moved_at=_postpone(execution.moved_at, length),
-        final_until=_postpone(execution.final_until, length),
+        expires=_postpone_time(execution.expires, length),
+        total_until=_postpone_time(execution.total_until, length),
+        moved_at=_postpone_time(execution.moved_at, length),
+        final_until=_postpone_time(execution.final_until, length),
     )
 
 
 def find_suspension_end(execution: ExecutionRecord, context: UpdateContext) -> int:
-    """Return the time at which timers that a gateway outage suspended must continue."""
-    return (execution.suspended_at or 0) + _find_outage_left(execution, context)
+    """Return the latest monotonic time in milliseconds at which suspended timers continue."""
+    return (execution.suspended_at or 0) + _find_suspension_left(execution, context)
 
 
 def handle_gateway_disconnect(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Suspend the timers until the gateway reconnects. A device with a staged image needs no gateway."""
+    """Suspend the timers until the gateway reconnects, except in STAGED, which needs no gateway."""
     if execution.state is ExecutionState.STAGED or execution.waiting in (
         WAIT_CANCELING,
         WAIT_GATEWAY_OFFLINE,
@@ -75,11 +75,10 @@ def handle_gateway_disconnect(execution: ExecutionRecord, context: UpdateContext
     )
 
 
-def _find_outage_left(execution: ExecutionRecord, context: UpdateContext) -> int:
+def _find_suspension_left(execution: ExecutionRecord, context: UpdateContext) -> int:
     """Return for how many more milliseconds the timers may be suspended in this attempt.
 
-    A gateway that is updated itself disconnects while it restarts: its timers are suspended for at most as
-    long as a restart may take.
+    If the updated device is the gateway itself, the limit is the maximum duration of its restart.
     """
     if execution.outage_left is not None:
         return execution.outage_left
@@ -90,5 +89,5 @@ def _find_outage_left(execution: ExecutionRecord, context: UpdateContext) -> int
     )
 
 
-def _postpone(at: int | None, length: int) -> int | None:
-    return None if at is None else at + length
+def _postpone_time(time: int | None, delay: int) -> int | None:
+    return None if time is None else time + delay

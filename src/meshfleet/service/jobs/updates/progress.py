@@ -1,4 +1,4 @@
-"""Handles progress reports: decides how an execution continues after a report of its device or gateway."""
+"""Decides how an execution continues after a progress report of its device or gateway."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from meshfleet.service.jobs.updates.decisions import (
     enter_state,
     fail_execution,
     issue_request,
-    may_apply,
+    may_apply_staged_image,
     wait_until,
 )
 from meshfleet.service.jobs.updates.drivers import APPLY_ACTION, build_device_control, build_version_query
@@ -51,13 +51,13 @@ _CAUSES: Final[Mapping[ExecutionState, str]] = {
 _ORDER: Final = tuple(_CAUSES)
 
 _REST_STATES: Final = frozenset({UpdateState.IDLE, UpdateState.DONE, UpdateState.FAILED})
-"""States that a device can report before this update starts: idle, or the result of an earlier update."""
+"""States that a device can report before an update starts: idle, or the result of an earlier update."""
 
 
 def handle_progress(
     execution: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    """Handle a progress report: follow the reported state, wait, query again, or fail the execution."""
+    """Handle a progress report: enter the reported state, wait, query again, or fail the execution."""
     if execution.state is ExecutionState.DISPATCHED:
         return _handle_start_progress(execution, report, context, now, is_shared=is_shared)
     if not report.is_ours or report.state is UpdateState.IDLE:
@@ -70,13 +70,13 @@ def handle_progress(
         and report.state is not UpdateState.TRANSFERRING
     ):
         return query_device_state(execution, context, now)
-    return _follow_state(execution, report, context, now, is_shared=is_shared)
+    return _follow_reported_state(execution, report, context, now, is_shared=is_shared)
 
 
 def _handle_start_progress(
     execution: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    """Find out from a progress report whether the device has executed a start command without response."""
+    """Find out from a progress report whether the device executed a start command that got no response."""
     if context.spec.is_canceling and report.state in (UpdateState.IDLE, UpdateState.FAILED):
         return cancel_idle_execution(execution, now)
     if (
@@ -108,7 +108,7 @@ def _handle_start_progress(
 
 
 def _may_still_start(execution: ExecutionRecord, context: UpdateContext, now: int) -> bool:
-    """Return whether a device that accepted the start command but shows no progress may still start."""
+    """Return whether a device that accepted the start command may still start, although it is idle."""
     if (
         execution.state is not ExecutionState.TRANSFERRING
         or execution.progress
@@ -124,7 +124,7 @@ def _may_still_start(execution: ExecutionRecord, context: UpdateContext, now: in
 def _handle_missing_update(
     execution: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    """Handle a report that does not show this update: it has not started yet, or the device has lost it."""
+    """Handle a report of no update or another update: ours has not started yet, or was lost."""
     if execution.state is ExecutionState.APPLYING and report.state is UpdateState.IDLE:
         return enter_state(execution, ExecutionState.CONFIRMING, "the device has restarted", context, now)
     if report.state in _REST_STATES and _may_still_start(execution, context, now):
@@ -154,7 +154,7 @@ def _handle_failure(
 
 
 def _recheck_version(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Read the version before the start command is sent again; in a broadcast, one device after another."""
+    """Read the version before the start command is sent again. In a broadcast, read one device at a time."""
     if not context.batch or execution.final_until is not None:
         return issue_request(execution, build_version_query(UpdateStep.RECHECK_VERSION), now)
     return wait_until(
@@ -168,14 +168,14 @@ def _is_broadcast_report(execution: ExecutionRecord) -> bool:
 
 
 def query_device_state(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Query each device for its own state, one after another, because the broadcast has ended."""
+    """Query the state of a device directly, because its broadcast has ended. Members take turns."""
     return wait_until(
         replace(execution, step=UpdateStep.DEVICE_STATE), now + _compute_batch_delay(execution, context)
     )
 
 
 def _compute_batch_delay(execution: ExecutionRecord, context: UpdateContext) -> int:
-    """Return how many milliseconds a device of a broadcast waits while those before it are queried."""
+    """Return the milliseconds before a device of a broadcast is queried, so that members take turns."""
     return (
         context.batch.index(execution.device) * timeouts.BATCH_QUERY_SPACING
         if execution.device in context.batch
@@ -183,14 +183,16 @@ def _compute_batch_delay(execution: ExecutionRecord, context: UpdateContext) -> 
     )
 
 
-def _follow_state(
+def _follow_reported_state(
     execution: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
     state = _EXECUTION_STATES[report.state]
     if state is execution.state:
         return _stay_in_state(execution, report, context, now, is_shared=is_shared)
     has_missed_apply = execution.state is ExecutionState.APPLYING and state is ExecutionState.STAGED
-    if has_missed_apply and may_apply(context):  # in a broadcast, only this device gets the command
+    if has_missed_apply and may_apply_staged_image(
+        context
+    ):  # in a broadcast, only this device gets the command
         return issue_request(execution, build_device_control(UpdateStep.APPLY, APPLY_ACTION), now)
     if _ORDER.index(state) < _ORDER.index(execution.state):  # an old response, or a device that restarts
         return wait_until(execution, now + timeouts.STATE_QUERY_DELAY)
@@ -200,9 +202,7 @@ def _follow_state(
 def _stay_in_state(
     execution: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
-    if (
-        execution.state is ExecutionState.STAGED
-    ):  # the device did not start the image: the command is sent again later
+    if execution.state is ExecutionState.STAGED:  # the device did not start the image: retry the command
         return wait_until(replace(execution, step=UpdateStep.APPLY), now + timeouts.APPLY_RETRY_DELAY)
     if execution.state is not ExecutionState.TRANSFERRING:
         return wait_until(execution, now + timeouts.STATE_QUERY_DELAY)

@@ -1,7 +1,6 @@
-"""Starts an update: sends the start command, and sends it again if it fails.
+"""Starts an update: sends the start command, and repeats a failed command with growing delays.
 
-The delay between tries grows. A start command whose result is unknown is sent again only after the state of
-the device was read.
+A start command whose result is unknown is sent again only after the state of the device was read.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext
 
 _TRANSIENT_STATUSES = frozenset({Status.FAILED, Status.BUSY, Status.TIMEOUT, Status.UNREACHABLE})
-"""Statuses after which the same request may succeed later."""
+"""Response statuses after which the same request may succeed later."""
 
 
 def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
@@ -41,14 +40,14 @@ def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
     now: int,
     *,
     is_leader: bool = True,
-    may_be_updated: bool = False,
+    may_run_target: bool = False,
     reports_target: bool = False,
 ) -> Decision:
     """Start a queued execution.
 
-    `is_leader`: this execution sends the start command of its broadcast. `may_be_updated`: an earlier attempt
+    `is_leader`: this execution sends the start command of its broadcast. `may_run_target`: an earlier attempt
     may have installed the target version, so the version is read first. `reports_target`: the device reports
-    the target version before the first attempt, so the version is only read.
+    the target version before the first attempt, so the version is read instead of starting the update.
     """
     execution = replace(
         execution,
@@ -57,9 +56,8 @@ def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
         total_until=now + timeouts.compute_total_timeout(context),
         expires=now + timeouts.START_TIMEOUT,
         moved_at=now,
-        status_before=context.status
-        if execution.attempt == 1
-        else execution.status_before,  # before any of our updates
+        # The status before the first attempt, which may have changed it.
+        status_before=context.status if execution.attempt == 1 else execution.status_before,
         beat_at=context.beat_at,
         waiting=None,
         code=None,
@@ -71,7 +69,7 @@ def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
     )
     if reports_target:
         return start_version_check(execution, now)
-    if may_be_updated:
+    if may_run_target:
         return issue_request(
             execution,
             build_version_query(UpdateStep.RECHECK_VERSION),
@@ -93,25 +91,25 @@ def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
 
 
 def send_first_command(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the first command of an update: for Nordic DFU the switch to DFU mode, otherwise the start."""
+    """Send the first command of an update: the switch to DFU mode (Nordic DFU) or the start command."""
     if execution.method is UpdateMethod.NORDIC_DFU:
         return issue_request(
             replace(execution, tries=execution.tries + 1), build_mode_switch(context.spec, execution), now
         )
-    return send_start(execution, context, now)
+    return send_start_command(execution, context, now)
 
 
-def send_start(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+def send_start_command(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
     """Send the command that starts the transfer."""
     return issue_request(
         replace(execution, tries=execution.tries + 1),
-        DRIVERS[execution.method].build_start(context, execution),
+        DRIVERS[execution.method].build_start_command(context, execution),
         now,
     )
 
 
 def resend_first_command(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the first command again, or end the execution if the job is being canceled."""
+    """Send the first command of an update again, or end the execution if the job is being canceled."""
     if context.spec.is_canceling:
         return end_execution(
             execution,
@@ -122,11 +120,11 @@ def resend_first_command(execution: ExecutionRecord, context: UpdateContext, now
         )
     if execution.step is UpdateStep.ENTER_DFU or execution.step is UpdateStep.RECHECK_VERSION:
         return send_first_command(execution, context, now)
-    return send_start(execution, context, now)
+    return send_start_command(execution, context, now)
 
 
 def give_up_start(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Give up an update that could not be started. The reason contains the last error, if any."""
+    """Give up an update that could not be started. The last error becomes part of the reason."""
     cause = "the update could not be started"
     return time_out_execution(
         execution,
@@ -138,7 +136,7 @@ def give_up_start(execution: ExecutionRecord, context: UpdateContext, now: int) 
 
 
 def continue_start(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Continue a start that is not confirmed: query the state or version, or send the command again."""
+    """Continue an unconfirmed start: read the state or version, or send the start command again."""
     if execution.step is UpdateStep.RECHECK_VERSION:
         return issue_request(execution, build_version_query(UpdateStep.RECHECK_VERSION), now)
     if execution.step is UpdateStep.UNSENT and execution.method is UpdateMethod.NORDIC_DFU:
@@ -157,7 +155,7 @@ def continue_start(execution: ExecutionRecord, context: UpdateContext, now: int)
 
 
 def handle_dfu_response(execution: ExecutionRecord, status: int, now: int) -> Decision:
-    """Handle the response to the switch to DFU mode: wait for the device in DFU mode, retry, or end."""
+    """Handle the response to the switch to DFU mode: wait for the device, retry, or end as REJECTED."""
     if status == Status.OK:
         return wait_until(
             replace(execution, reason="the device was not seen in DFU mode"), now + timeouts.DFU_MODE_TIMEOUT
@@ -170,9 +168,9 @@ def handle_dfu_response(execution: ExecutionRecord, status: int, now: int) -> De
 
 
 def start_checked_device(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Start the update of a device after its version was read and is not the target version.
+    """Start the update of a device after another version than the target version was read from it.
 
-    A broadcast starts for all its devices together.
+    In a broadcast, wait until the versions of all devices were read.
     """
     if not context.batch:
         return resend_first_command(execution, context, now)
@@ -205,7 +203,7 @@ def handle_start_response(
 
 
 def _retry_later(execution: ExecutionRecord, status: int, now: int) -> Decision:
-    """Retry after a delay that grows with each try. Store the response as evidence and as the reason."""
+    """Retry a command after a delay that grows with each try. Store the response as evidence."""
     decision = wait_until(
         replace(execution, reason=describe_status(status)), now + timeouts.compute_start_backoff(execution)
     )

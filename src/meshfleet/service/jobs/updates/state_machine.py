@@ -1,8 +1,8 @@
 """State machine of an update: a pure function of the execution, an event, and the time.
 
-Only observed facts count. A command whose result is unknown is not sent again before the device state was
-read. An update is given up only after a last query to the device. Its timers are suspended while no request
-can be sent. An update succeeds if the new version was read from the device and good heartbeats arrived.
+A command whose result is unknown is not sent again before the device state was read. An update is given up
+only after a last query to the device. Timers are suspended while no request can be sent. An update succeeds
+if the new version was read from the device and good heartbeats arrived.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.updates import confirmation, model, start, states, timeouts
 from meshfleet.service.jobs.updates.decisions import (
     WAIT_CANCELING,
+    apply_staged_image,
     cancel_execution,
     end_execution,
     enter_state,
     fail_execution,
-    is_past_abort,
+    is_abort_impossible,
     issue_request,
     list_deadlines,
-    may_apply,
+    may_apply_staged_image,
     remove_execution,
-    request_apply,
     time_out_execution,
     wait_until,
 )
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 _QUERY_STEPS: Final = frozenset(
     {UpdateStep.STATE, UpdateStep.DEVICE_STATE, UpdateStep.RECHECK_VERSION, UpdateStep.CONFIRM_VERSION}
 )
-"""Steps whose requests only read from the device or gateway."""
+"""Steps whose request only reads from the device or gateway."""
 
 
 def advance_execution(  # noqa: C901, PLR0911 # one case per event
@@ -76,7 +76,7 @@ def advance_execution(  # noqa: C901, PLR0911 # one case per event
         case model.ResponseReceived():
             execution = resume_timers(execution, context, now)
             decision = _handle_response(
-                replace(execution, pending_request=None, reason=_lasting_reason(execution)),
+                replace(execution, pending_request=None, reason=_find_lasting_reason(execution)),
                 event,
                 context,
                 now,
@@ -96,8 +96,8 @@ def advance_execution(  # noqa: C901, PLR0911 # one case per event
             return _enforce_deadlines(execution, decision, context, now, is_conclusive=False)
 
 
-def _lasting_reason(execution: ExecutionRecord) -> str | None:
-    """Return the reason to keep after a response: why the last start failed, or a bad heartbeat."""
+def _find_lasting_reason(execution: ExecutionRecord) -> str | None:
+    """Return the stored reason if it still applies after a response: a failed start or a bad heartbeat."""
     return (
         execution.reason
         if execution.state in (ExecutionState.DISPATCHED, ExecutionState.CONFIRMING)
@@ -108,10 +108,10 @@ def _lasting_reason(execution: ExecutionRecord) -> str | None:
 def _enforce_deadlines(
     execution: ExecutionRecord, decision: Decision, context: UpdateContext, now: int, *, is_conclusive: bool
 ) -> Decision:
-    """Replace a decision that stays in the same state if a deadline has passed or the job is being canceled.
+    """Replace a decision to stay in a state if a deadline has passed or the job is being canceled.
 
-    After a deadline a last query is sent; `final_until` is set then. The execution ends if the response to
-    the last query has status OK (`is_conclusive`) and leads to no new state.
+    After a deadline a last query is sent, and `final_until` is set. The execution ends if the response to the
+    last query has status OK (`is_conclusive`) and leads to no new state.
     """
     after = decision.execution
     if after.state is not execution.state:
@@ -132,8 +132,8 @@ def _enforce_deadlines(
             else _handle_timer(replace(after, pending_request=None), context, now)
         )
     if decision.request is not None:
-        return decision if decision.request.step in _QUERY_STEPS else _time_out(after, context, now)
-    return _time_out(after, context, now) if is_conclusive else decision
+        return decision if decision.request.step in _QUERY_STEPS else _time_out_update(after, context, now)
+    return _time_out_update(after, context, now) if is_conclusive else decision
 
 
 def _has_expired(execution: ExecutionRecord, now: int) -> bool:
@@ -156,11 +156,11 @@ def _handle_timer(execution: ExecutionRecord, context: UpdateContext, now: int) 
     if context.spec.is_canceling and execution.state in states.CANCELABLE_STATES:
         execution = resume_timers(execution, context, now)
         decision = cancel_execution(execution, context, now)
-        if decision.execution.state is not execution.state or not is_past_abort(execution):
+        if decision.execution.state is not execution.state or not is_abort_impossible(execution):
             return decision
         execution = decision.execution
     if execution.suspended_at is not None:
-        return _handle_timer_suspended(execution, context, now)
+        return _handle_timer_while_suspended(execution, context, now)
     return (
         _send_last_query(execution, context, now)
         if _has_expired(execution, now)
@@ -168,10 +168,10 @@ def _handle_timer(execution: ExecutionRecord, context: UpdateContext, now: int) 
     )
 
 
-def _handle_timer_suspended(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Try to send the next request while the timers are suspended, unless the gateway is disconnected."""
+def _handle_timer_while_suspended(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Send the next request although the timers are suspended, unless the gateway is disconnected."""
     until = find_suspension_end(execution, context)
-    if now >= until or (execution.state is ExecutionState.STAGED and not may_apply(context)):
+    if now >= until or (execution.state is ExecutionState.STAGED and not may_apply_staged_image(context)):
         return _handle_timer(resume_timers(execution, context, now), context, now)
     return (
         Decision(replace(execution, due=until))
@@ -181,7 +181,7 @@ def _handle_timer_suspended(execution: ExecutionRecord, context: UpdateContext, 
 
 
 def _handle_gateway_reconnect(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Resume the timers and send the next request: the device may have finished the update meanwhile."""
+    """Resume the timers and send the next request, as the device may have finished the update."""
     execution = resume_timers(execution, context, now)
     return (
         Decision(execution)
@@ -191,23 +191,23 @@ def _handle_gateway_reconnect(execution: ExecutionRecord, context: UpdateContext
 
 
 def _send_last_query(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send one last query before an update that missed its deadline is given up (firmware-40)."""
+    """Send a last query to the device before an update that missed its deadline is given up (firmware-40)."""
     if not _is_worth_querying(execution, context):
-        return _time_out(execution, context, now)
+        return _time_out_update(execution, context, now)
     if execution.final_until is None:
         execution = replace(execution, final_until=now + timeouts.LAST_QUERY_TIMEOUT)
     elif now >= execution.final_until:
-        return _time_out(execution, context, now)
+        return _time_out_update(execution, context, now)
     return issue_request(execution, _build_last_query(execution), now)
 
 
 def _is_worth_querying(execution: ExecutionRecord, context: UpdateContext) -> bool:
-    """Return whether the response to a last query could change the outcome."""
+    """Return whether the response to a last query could change the outcome of the update."""
     match execution.state:
         case ExecutionState.DISPATCHED:
             return execution.step is not UpdateStep.UNSENT
         case ExecutionState.STAGED:
-            return may_apply(context)
+            return may_apply_staged_image(context)
         case ExecutionState.CONFIRMING:  # once the version was read, only heartbeats can help
             return not execution.is_read or execution.beats >= context.spec.heartbeats
         case _:
@@ -215,7 +215,7 @@ def _is_worth_querying(execution: ExecutionRecord, context: UpdateContext) -> bo
 
 
 def _build_last_query(execution: ExecutionRecord) -> model.UpdateRequest:
-    """Build the last query for the version or the update state; in a broadcast it goes to the device."""
+    """Build the last query to a device, which reads its version or update state, also in a broadcast."""
     if execution.state is ExecutionState.CONFIRMING:
         return build_version_query(UpdateStep.CONFIRM_VERSION)
     if execution.step in (UpdateStep.RECHECK_VERSION, UpdateStep.ENTER_DFU):
@@ -228,7 +228,7 @@ def _build_last_query(execution: ExecutionRecord) -> model.UpdateRequest:
     return DRIVERS[execution.method].build_state_query(queried)
 
 
-def _time_out(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+def _time_out_update(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
     if (
         execution.total_until is not None
         and now >= execution.total_until
@@ -239,18 +239,18 @@ def _time_out(execution: ExecutionRecord, context: UpdateContext, now: int) -> D
             return time_out_execution(
                 execution,
                 ReasonCode.TOO_LONG,
-                f"{cause}: {confirmation.describe_missing_proof(execution, context)}",
+                f"{cause}: {confirmation.describe_missing_confirmation(execution, context)}",
                 context,
                 now,
             )
         return time_out_execution(
-            execution, ReasonCode.TOO_LONG, _with_reason(cause, execution), context, now
+            execution, ReasonCode.TOO_LONG, _add_last_error(cause, execution), context, now
         )
     return _time_out_state(execution, context, now)
 
 
-def _with_reason(cause: str, execution: ExecutionRecord) -> str:
-    """Add the error of the last query to the cause, if there was one."""
+def _add_last_error(cause: str, execution: ExecutionRecord) -> str:
+    """Return `cause`, followed by the error of the last query if there was an error."""
     return f"{cause}; last query: {execution.reason}" if execution.reason else cause
 
 
@@ -258,26 +258,26 @@ def _time_out_state(execution: ExecutionRecord, context: UpdateContext, now: int
     match execution.state:
         case ExecutionState.DISPATCHED:
             return start.give_up_start(execution, context, now)
-        case ExecutionState.STAGED if may_apply(context):
-            cause = _with_reason("the device did not start the staged image", execution)
+        case ExecutionState.STAGED if may_apply_staged_image(context):
+            cause = _add_last_error("the device did not start the staged image", execution)
             return time_out_execution(execution, ReasonCode.NOT_APPLIED, cause, context, now)
         case ExecutionState.STAGED:
             return time_out_execution(
                 execution, ReasonCode.NOT_STAGED, "the staged image was not applied in time", context, now
             )
         case ExecutionState.APPLYING:
-            cause = _with_reason("the device did not return with the new version", execution)
+            cause = _add_last_error("the device did not return with the new version", execution)
             return time_out_execution(execution, ReasonCode.NOT_APPLIED, cause, context, now)
         case ExecutionState.CONFIRMING:
             return end_execution(
                 execution,
                 ExecutionState.FAILED,
-                confirmation.describe_missing_proof(execution, context),
+                confirmation.describe_missing_confirmation(execution, context),
                 now,
                 ReasonCode.NOT_CONFIRMED,
             )
         case _:
-            cause = _with_reason(f"no progress for too long, at {execution.progress} %", execution)
+            cause = _add_last_error(f"no progress for too long, at {execution.progress} %", execution)
             return time_out_execution(execution, ReasonCode.STALLED, cause, context, now)
 
 
@@ -286,7 +286,7 @@ def _send_next_request(execution: ExecutionRecord, context: UpdateContext, now: 
         case ExecutionState.DISPATCHED:
             return start.continue_start(execution, context, now)
         case ExecutionState.STAGED if execution.step is not UpdateStep.DEVICE_STATE:
-            return request_apply(execution, context, now)
+            return apply_staged_image(execution, context, now)
         case ExecutionState.TRANSFERRING if (
             execution.step is not UpdateStep.DEVICE_STATE and not context.is_batch_leader(execution.device)
         ):
@@ -300,7 +300,7 @@ def _send_next_request(execution: ExecutionRecord, context: UpdateContext, now: 
 def _handle_dfu_mode(
     execution: ExecutionRecord, event: model.DfuModeSeen, context: UpdateContext, now: int
 ) -> Decision:
-    """Start the transfer to a device that was received in DFU mode, unless it was started already."""
+    """Start the transfer to a device that was received in DFU mode, unless the transfer already runs."""
     if (
         execution.state is not ExecutionState.DISPATCHED
         or execution.step not in (UpdateStep.ENTER_DFU, UpdateStep.RECHECK_VERSION)
@@ -320,7 +320,7 @@ def _handle_dfu_mode(
 
 
 def _wait_for_slot(execution: ExecutionRecord, now: int) -> Decision:
-    """Wait for a free slot of the gateway without switching the device to DFU mode again."""
+    """Wait for a free slot of the gateway that receives the device, which stays in DFU mode."""
     if execution.due - now > timeouts.DFU_MODE_TIMEOUT // 2:
         return Decision(execution)
     return wait_until(
@@ -354,7 +354,7 @@ def _handle_response(  # noqa: PLR0911 # one case per step
 def _handle_recheck_response(
     execution: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle the version that was read because the device may already run the new version."""
+    """Handle the response to a version query which was sent as the device may run the new version."""
     version = parse_version(event.value) if event.status == Status.OK else None
     if version is None:  # the device may run the new version: do not update it again without knowing
         return _query_later(
@@ -416,7 +416,7 @@ def _handle_state_response(
 
 
 def _query_later(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the query again later. Before the transfer has started, the delay grows with each try."""
+    """Send a failed query again later. Before the transfer has started, the delay grows with each try."""
     if execution.state is not ExecutionState.DISPATCHED or execution.waiting == WAIT_CANCELING:
         return wait_until(execution, now + max(timeouts.compute_poll_interval(context), timeouts.RETRY_DELAY))
     execution = replace(execution, tries=execution.tries + 1)
@@ -426,7 +426,7 @@ def _query_later(execution: ExecutionRecord, context: UpdateContext, now: int) -
 def _handle_not_sent(
     execution: ExecutionRecord, event: model.RequestNotSent, context: UpdateContext, now: int
 ) -> Decision:
-    """Suspend the timers, because a request could not be sent, and try again later.
+    """Suspend the timers because a request could not be sent, and send it again later.
 
     A start command that was not sent does not count as a try.
     """
@@ -440,7 +440,7 @@ def _handle_not_sent(
 
 
 def _is_start_unsent(execution: ExecutionRecord, step: UpdateStep) -> bool:
-    """Return whether no start command was sent in this attempt."""
+    """Return whether no start command was sent in the current attempt."""
     if (
         execution.state is not ExecutionState.DISPATCHED
         or execution.tries

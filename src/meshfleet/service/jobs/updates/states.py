@@ -1,4 +1,4 @@
-"""States of an execution and the allowed transitions between them."""
+"""States of an execution, and the allowed transitions between states."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HOST_STATES: Final = _TRANSFER_STATES | {ExecutionState.STAGED, ExecutionState.
 
 
 def occupies_gateway(state: ExecutionState, method: UpdateMethod) -> bool:
-    """Return whether an execution occupies a slot of its gateway.
+    """Return whether an execution in a state occupies an update slot of its gateway.
 
     With the method download, the slot is occupied until the device has the image. With broadcast or Nordic
     DFU, the slot is occupied until the device starts the new version.
@@ -49,15 +49,17 @@ TERMINAL_STATES: Final = frozenset(
         ExecutionState.SUPERSEDED,
     }
 )
-"""States of executions that have ended; they never change again (rest-143)."""
+"""States of executions that have ended. An execution never leaves these states (rest-143)."""
 
 CANCELABLE_STATES: Final = frozenset(
     {ExecutionState.DISPATCHED, ExecutionState.TRANSFERRING, ExecutionState.VERIFYING, ExecutionState.STAGED}
 )
 """States in which the device still runs its old version and can abort the update."""
 
-_ENDS: Final = frozenset({ExecutionState.FAILED, ExecutionState.TIMED_OUT, ExecutionState.REMOVED})
-_REFUSALS: Final = frozenset({ExecutionState.REJECTED, ExecutionState.CANCELED})
+_FAILURES: Final = frozenset({ExecutionState.FAILED, ExecutionState.TIMED_OUT, ExecutionState.REMOVED})
+"""Terminal states that every active execution can enter."""
+_STOPS: Final = frozenset({ExecutionState.REJECTED, ExecutionState.CANCELED})
+"""Terminal states that an execution can enter until the device starts the new version."""
 _RETRY: Final = frozenset({ExecutionState.QUEUED})
 """State of an execution that returns to the queue for another attempt."""
 
@@ -74,8 +76,8 @@ EXECUTION_TRANSITIONS: Final[Mapping[ExecutionState, frozenset[ExecutionState]]]
     ),
     # States may be skipped: reports and responses get lost.
     ExecutionState.DISPATCHED: _RETRY
-    | _ENDS
-    | _REFUSALS
+    | _FAILURES
+    | _STOPS
     | {
         ExecutionState.SKIPPED,
         ExecutionState.TRANSFERRING,
@@ -85,22 +87,22 @@ EXECUTION_TRANSITIONS: Final[Mapping[ExecutionState, frozenset[ExecutionState]]]
         ExecutionState.CONFIRMING,
     },
     ExecutionState.TRANSFERRING: _RETRY
-    | _ENDS
-    | _REFUSALS
+    | _FAILURES
+    | _STOPS
     | {ExecutionState.VERIFYING, ExecutionState.STAGED, ExecutionState.APPLYING, ExecutionState.CONFIRMING},
     ExecutionState.VERIFYING: _RETRY
-    | _ENDS
-    | _REFUSALS
+    | _FAILURES
+    | _STOPS
     | {ExecutionState.STAGED, ExecutionState.APPLYING, ExecutionState.CONFIRMING},
-    ExecutionState.STAGED: _RETRY | _ENDS | _REFUSALS | {ExecutionState.APPLYING, ExecutionState.CONFIRMING},
+    ExecutionState.STAGED: _RETRY | _FAILURES | _STOPS | {ExecutionState.APPLYING, ExecutionState.CONFIRMING},
     # The device may be restarting already: too late to cancel.
-    ExecutionState.APPLYING: _ENDS | {ExecutionState.CONFIRMING},
-    ExecutionState.CONFIRMING: _ENDS | {ExecutionState.SUCCEEDED},
+    ExecutionState.APPLYING: _FAILURES | {ExecutionState.CONFIRMING},
+    ExecutionState.CONFIRMING: _FAILURES | {ExecutionState.SUCCEEDED},
     **{state: frozenset[ExecutionState]() for state in TERMINAL_STATES},
 }
 
 
 def check_execution_transition(before: ExecutionState, after: ExecutionState) -> None:
-    """Raise `AssertionError` if `EXECUTION_TRANSITIONS` does not allow the transition."""
+    """Raise `AssertionError` if an execution cannot change from state `before` to state `after`."""
     if after not in EXECUTION_TRANSITIONS[before]:
         raise AssertionError(f"an execution cannot change from {before} to {after}")

@@ -1,8 +1,8 @@
 """Version check of a device that already reports the target version (rest-219).
 
-The report may be outdated or wrong, so the version is read from the device. If the device runs the target
-version, it is skipped. If it runs another version, the execution returns to the queue, and the device is
-updated. A device that does not respond in time is skipped, too: nothing contradicts its report.
+The report may be outdated or wrong, so the version is read from the device. A device that runs the target
+version is skipped. If it runs another version, the execution returns to the queue, and the device is updated.
+A device that does not respond in time is skipped, too: nothing contradicts its report.
 """
 
 from __future__ import annotations
@@ -39,63 +39,71 @@ def start_version_check(execution: ExecutionRecord, now: int) -> Decision:
 
 
 def is_version_check(execution: ExecutionRecord) -> bool:
-    """Return whether the execution is only checking the version of its device."""
+    """Return whether an execution is checking the version of a device that reports the target version."""
     return execution.state is ExecutionState.DISPATCHED and execution.step is UpdateStep.CHECK_REPORTED
 
 
 def advance_version_check(
     execution: ExecutionRecord, event: model.UpdateEvent, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle an event during the version check: skip the device, queue it for an update, or query again."""
+    """Handle an event during the version check: skip the device, queue its update, or query again."""
     match event:
         case model.ResponseReceived(_, status, value):
-            return _handle_response(
+            return _handle_version_response(
                 replace(execution, pending_request=None), status, value, context=context, now=now
             )
         case model.RequestNotSent() | model.RequestUnanswered():
-            return _retry_later(replace(execution, pending_request=None, reason=event.reason), context, now)
+            return _retry_check_later(
+                replace(execution, pending_request=None, reason=event.reason), context, now
+            )
         case model.TimerDue():
-            return _handle_timer(replace(execution, pending_request=None), context, now)
+            return _handle_check_timer(replace(execution, pending_request=None), context, now)
         case _:
             return Decision(execution)
 
 
-def skip_unreachable(execution: ExecutionRecord, target: Version, why: str, now: int) -> Decision:
-    """Skip a device that reports the target version and whose version could not be read."""
-    return _skip(execution, f"the device already reports {target}; its version could not be read: {why}", now)
+def skip_unreachable_device(execution: ExecutionRecord, target: Version, reason: str, now: int) -> Decision:
+    """Skip a device that reports the target version, because its version could not be read."""
+    return _skip_device(
+        execution, f"the device already reports {target}; its version could not be read: {reason}", now
+    )
 
 
-def _handle_response(
+def _handle_version_response(
     execution: ExecutionRecord, status: int, value: object, *, context: UpdateContext, now: int
 ) -> Decision:
     version = parse_version(value) if status == Status.OK else None
     target = context.spec.version
     if version is None:
-        return _retry_later(replace(execution, reason=describe_unreadable_response(status)), context, now)
+        return _retry_check_later(
+            replace(execution, reason=describe_unreadable_response(status)), context, now
+        )
     execution = replace(execution, from_version=str(version))
     if version == target:
-        return _skip(execution, f"the device already runs {target}, as read from it", now)
+        return _skip_device(execution, f"the device already runs {target}, as read from it", now)
     if context.spec.is_canceling:
-        return _cancel(execution, now)
-    return _requeue(execution, f"the device reports {target}, but runs {version}", context, now)
+        return _cancel_check(execution, now)
+    return _queue_for_update(execution, f"the device reports {target}, but runs {version}", context, now)
 
 
-def _retry_later(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+def _retry_check_later(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
     if context.spec.is_canceling:
-        return _cancel(execution, now)
+        return _cancel_check(execution, now)
     return wait_until(execution, now + timeouts.RETRY_DELAY)
 
 
-def _handle_timer(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+def _handle_check_timer(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
     if context.spec.is_canceling:
-        return _cancel(execution, now)
+        return _cancel_check(execution, now)
     if execution.expires is not None and now >= execution.expires:
-        return skip_unreachable(execution, context.spec.version, execution.reason or "no response", now)
+        return skip_unreachable_device(
+            execution, context.spec.version, execution.reason or "no response", now
+        )
     return issue_request(execution, build_version_query(UpdateStep.CHECK_REPORTED), now)
 
 
-def _requeue(execution: ExecutionRecord, cause: str, context: UpdateContext, now: int) -> Decision:
-    """Return the execution to the queue for an update; if it is in no wave, put it into the last one."""
+def _queue_for_update(execution: ExecutionRecord, cause: str, context: UpdateContext, now: int) -> Decision:
+    """Return an execution to the queue for an update. If it belongs to no wave, put it into the last wave."""
     execution = replace(
         execution,
         state=ExecutionState.QUEUED,
@@ -110,11 +118,11 @@ def _requeue(execution: ExecutionRecord, cause: str, context: UpdateContext, now
     return Decision(execution, cause, is_evidence=True)
 
 
-def _skip(execution: ExecutionRecord, cause: str, now: int) -> Decision:
+def _skip_device(execution: ExecutionRecord, cause: str, now: int) -> Decision:
     return end_execution(execution, ExecutionState.SKIPPED, cause, now, ExclusionCode.ALREADY_THERE)
 
 
-def _cancel(execution: ExecutionRecord, now: int) -> Decision:
+def _cancel_check(execution: ExecutionRecord, now: int) -> Decision:
     return end_execution(
         execution, ExecutionState.CANCELED, "canceled before the transfer started", now, ReasonCode.CANCELED
     )
