@@ -117,7 +117,9 @@ async def create_job(
     Devices that do not fit the firmware become part of the job in state SKIPPED, with the reason.
     """
     context = JobRequestContext(
-        actor, request_facade.build_key(idempotency_key, actor, JOBS_PATH, data), job_notifier.on_changes
+        actor,
+        request_facade.build_idempotency_key(idempotency_key, actor, JOBS_PATH, data),
+        job_notifier.on_changes,
     )
     result = await creation.create_job(database, data, context, now)
     if isinstance(result, DryRun):
@@ -279,7 +281,9 @@ async def retry_job(
     number = _parse_job_number(job_id)
     path = f"{JOBS_PATH}/job-{number}/retry"
     context = JobRequestContext(
-        actor, request_facade.build_key(idempotency_key, actor, path, _EmptyBody()), job_notifier.on_changes
+        actor,
+        request_facade.build_idempotency_key(idempotency_key, actor, path, _EmptyBody()),
+        job_notifier.on_changes,
     )
     return job_notifier.notify_changed(await creation.retry_job(database, number, context, now))
 
