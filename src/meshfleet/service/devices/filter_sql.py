@@ -111,7 +111,7 @@ class ResolvedFilter(Struct, frozen=True):
         indexed: Collection[str] | None = None,
         with_name: bool = True,
     ) -> Iterator[ColumnElement[bool]]:
-        """Yield the SQL conditions of the filter except those on labels and, without `with_name`, names.
+        """Yield the SQL conditions of the filter except conditions on labels and, if not `with_name`, names.
 
         When sorting by name, no condition on a name prefix is yielded: the prefix limits the sort range.
         """

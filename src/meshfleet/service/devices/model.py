@@ -33,7 +33,7 @@ class DeviceSort(StrEnum):
     ID = "id"
     NAME = "friendlyName"
     CONNECTIVITY = "connectivity"
-    """Disconnected devices first, then connected devices; the longest in that state first."""
+    """Disconnected before connected devices; within each group, the longest in this state first."""
 
 
 class SortOrder(NamedTuple):

@@ -58,7 +58,7 @@ _PARTS: Final = {
     "firmware_at": (),
     "hardware_at": (),
 }
-"""Time columns, each with the value columns whose time it is."""
+"""Time columns, each with the value columns that were observed at this time."""
 
 
 # --- Whole states ---

@@ -28,7 +28,7 @@ MEDIA_TYPE: Final = "application/octet-stream"
 
 _STATUS_WHOLE, _STATUS_PARTIAL = 200, 206
 _SEND_BYTES: Final = 64 * 1024
-"""Maximum bytes per ASGI message, so that slow HTTP clients receive it within the send timeout."""
+"""Maximum bytes per ASGI message: slow HTTP clients must receive a message within the send timeout."""
 
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?", re.IGNORECASE)
 

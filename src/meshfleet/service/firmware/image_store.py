@@ -88,7 +88,7 @@ class FileImageStore:
             self._find_path(sha256).unlink(missing_ok=True)
 
     async def stream_image(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
-        """Yield part of an image file. If the file is deleted meanwhile, it stays readable until the end."""
+        """Yield part of an image file. A file that is deleted meanwhile stays readable."""
         file = await asyncio.to_thread(self._open_image, sha256, size)
         try:
             while start < stop:

@@ -80,7 +80,7 @@ class ModeDetector:
                 self._record_mode(gateway, mode, batch.now)
 
     def pop_changes(self, now: int) -> ModeChanges:
-        """Return the modes that changed since the last call, in the form that stores them in a flush."""
+        """Return the part of a flush that stores the modes which changed since the last call."""
         if self._reset_at is None:
             self._reset_at = now
         elif not 0 <= now - self._reset_at < _RESET_MS:

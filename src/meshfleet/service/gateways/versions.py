@@ -148,7 +148,7 @@ class VersionTracker:
                 await asyncio.sleep(pause)
 
     async def poll(self, tasks: asyncio.TaskGroup) -> None:
-        """Store new versions and clock offsets, reload stored ones, and send due version requests."""
+        """Store new versions and clock offsets, reload the table `gateway`, and send due version requests."""
         self._detect_clock_change()
         await self._synchronize_database()
         now = self._monotonic()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from meshfleet.rest.job_requests import NewJob
 
 _NO_VERSION: Final = "0.0.0"
-"""Version that the device registry stores for a device that has not reported one (rest-48)."""
+"""Version in the registry of a device that has not reported its version (rest-48)."""
 
 _NO_MODEL: Final = 0
 
@@ -41,7 +41,7 @@ class Exclusion(NamedTuple):
 
 
 class DeviceFacts(NamedTuple):
-    """Model and versions of a device in the registry. A firmware fits the device or not depending on them."""
+    """Model and versions of a device in the registry, which decide whether a firmware fits the device."""
 
     model: int
     hardware: str

@@ -38,7 +38,7 @@ _NOT_COUNTED: Final = frozenset(
         ExecutionState.CANCELED,
     }
 )
-"""States of executions that never started or left the job. Success and failure percentages ignore them."""
+"""States of executions that never started or left the job. Percentages ignore these executions."""
 
 _CRITERION_STATES: Final[Mapping[str, tuple[ExecutionState, ...]]] = {
     "FAILED": (ExecutionState.FAILED,),
@@ -80,9 +80,9 @@ class RolloutState(Struct, frozen=True, kw_only=True):
     state: JobState
     body: NewJob
     start_at: int | None
-    """Wall-clock time before which the job does not start; None if it may start at once."""
+    """Wall-clock time before which the job does not start; None if the job may start at once."""
     deadline: int | None
-    """Wall-clock time at which the job is canceled; None if it has no deadline."""
+    """Wall-clock time at which the job is canceled; None if the job has no deadline."""
     wave_count: int
     """Number of waves of the job."""
     wave: int
@@ -92,7 +92,7 @@ class RolloutState(Struct, frozen=True, kw_only=True):
     paced_until: int
     """Monotonic time up to which earlier update starts have used up the rate limit."""
     abort_baseline: Mapping[str, int]
-    """Number of ended executions by state at the last resume of the job. Abort criteria ignore them."""
+    """Number of executions, by state, that ended before the last resume. Abort criteria ignore these."""
 
 
 class JobTransition(NamedTuple):

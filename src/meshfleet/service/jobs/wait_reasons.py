@@ -33,7 +33,7 @@ class WaitReason(StrEnum):
 
 
 class JobSnapshot(NamedTuple):
-    """Data of a job from which it is found out what its executions wait for."""
+    """Data of a job that determines what its executions wait for."""
 
     state: JobState
     wave: int
@@ -47,7 +47,7 @@ class JobSnapshot(NamedTuple):
 
 
 class ExecutionSnapshot(NamedTuple):
-    """Data of an execution from which it is found out what the execution waits for."""
+    """Data of an execution that determines what the execution waits for."""
 
     state: ExecutionState
     wave: int
@@ -93,7 +93,7 @@ _STEP_TEXTS: Final[Mapping[str | None, str]] = {
     UpdateStep.UNSENT: "the start command could not be sent yet",
     UpdateStep.CHECK_REPORTED: "its version is being read: it reports that it already runs the new one",
 }
-"""Sentences about executions in state DISPATCHED, by step; other steps use the one of `_ACTIVE_TEXTS`."""
+"""Sentences about executions in state DISPATCHED, by step. For other steps see `_ACTIVE_TEXTS`."""
 
 _HOLD_TEXTS: Final[Mapping[str | None, str]] = {
     WAIT_CANCELING: "the update is being canceled, if that is still possible",

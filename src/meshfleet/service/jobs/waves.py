@@ -61,7 +61,7 @@ class WaveAssignment:
         self._ends = list(accumulate(each.size for each in self.planned))
 
     def find_position(self, device: int) -> WavePosition:
-        """Return the wave and rank of a device. It must be one of the devices passed to the constructor."""
+        """Return the wave and rank of a device, which must have been passed to the constructor."""
         key = _splitmix64(self._start ^ device)
         rank = bisect_left(self._keys, key)
         if rank == len(self._keys) or self._keys[rank] != key:

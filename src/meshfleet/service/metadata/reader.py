@@ -54,7 +54,7 @@ _ANSWERED_DELAY_MS: Final = 24 * _HOUR
 """Milliseconds to wait after a response, because metadata and rejections rarely change."""
 
 _MAX_ENTRIES: Final = 20_000
-"""Maximum number of delays that are kept. The oldest are discarded, so those reads may come too early."""
+"""Maximum number of read delays that are kept. Discarding the oldest allows some reads too early."""
 
 
 class ReadKey(NamedTuple):

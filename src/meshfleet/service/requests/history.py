@@ -28,7 +28,7 @@ _BATCH_SECONDS: Final = 1.0
 """Seconds for which history entries are collected for a batch while no caller waits for a flush."""
 
 _DELETE_INTERVAL_MS: Final = 1_000
-"""Milliseconds between two deletions of expired history entries. One deletes at most 1000 entries."""
+"""Milliseconds between two deletions of expired history entries, at most 1000 entries each."""
 
 MAX_PENDING: Final = 20_000
 """Maximum number of history entries that wait to be written to the database."""
@@ -167,7 +167,7 @@ class RequestHistory:
             self._resolve_flush(flush_waiter, problem)
 
     async def _write_entries(self, entries: list[HistoryEntry]) -> None:
-        """Write entries in one transaction. If the database rejects it, write the entries one by one."""
+        """Write entries in one transaction. If the database rejects an entry, write them one by one."""
         try:
             await self._database.write(store.upsert_requests, entries)
         except (IntegrityError, DataError) as exc:

@@ -97,7 +97,7 @@ class HistoryEntry(Struct, kw_only=True):
             self.key, self.is_unsent = None, True
 
     def redact(self, text: str) -> str:
-        """Return a string of a gateway, which may repeat mesh keys, without these keys (request-32)."""
+        """Return an error message of a gateway without the mesh keys that it may repeat (request-32)."""
         for secret in self.secrets:
             text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
         return text

@@ -68,7 +68,7 @@ async def send_request(
         ),
     ] = None,
 ) -> Response[RequestOutcome]:
-    """Send a request to a device or gateway, and return its response, whatever status the response has.
+    """Send a request to a device or gateway, and return its response, which may have any status.
 
     Without `gateway`, the gateway with the best signal is selected; `choice` explains why. An ack
     has no response: 202 means that the ack was sent.

@@ -332,7 +332,7 @@ class RpcClient:
     def _build_timeout_error(
         self, request_id: RequestId, pending: _PendingRequest, timeout: float
     ) -> Unanswered:
-        """Return the error for a request that timed out while it was queued, being sent, or sent."""
+        """Return the error for a timed-out request that was queued, being sent, or sent."""
         gateway = pending.gateway
         match pending.progress:
             case RequestProgress.WAITING:

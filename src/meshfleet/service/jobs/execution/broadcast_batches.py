@@ -50,7 +50,7 @@ class BatchMembers(NamedTuple):
     """Active members of one broadcast batch that are in the same execution state."""
 
     ready: frozenset[int]
-    """Devices that can be updated now; not those whose version is still being read."""
+    """Devices that can be updated now, without devices whose version is still being read."""
     is_complete: bool
     """Whether all members in the execution state are in `ready`."""
 
@@ -130,7 +130,7 @@ def load_batch_members(connection: Connection, executions: Iterable[ExecutionRec
 def add_batch_members(
     context: UpdateContext, execution: ExecutionRecord, members_by_state: BatchMembersByState
 ) -> UpdateContext:
-    """Add the batch members that are in the same state as `execution` to `context`, and return it."""
+    """Return `context` with the batch members that are in the same state as `execution`."""
     if execution.batch is None:
         return context
     members = members_by_state.get((execution.job, execution.batch, execution.state), _NO_MEMBERS)

@@ -1,4 +1,4 @@
-"""Dispatch: starts queued executions within all limits, and stores what the remaining ones wait for."""
+"""Dispatch: starts queued executions within all limits, and stores why the remaining executions wait."""
 
 from __future__ import annotations
 

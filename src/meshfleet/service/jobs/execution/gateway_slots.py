@@ -99,7 +99,7 @@ def reserve_dfu_slots(
     events: Sequence[ExecutionEvent],
     slots: GatewaySlots,
 ) -> list[ExecutionEvent]:
-    """Reserve slots for devices in DFU mode that another gateway receives than the one of their update.
+    """Reserve slots for devices in DFU mode that are received by another gateway than before.
 
     Return all events. In the events of such devices, `has_free_slot` says whether a slot was reserved.
     """

@@ -209,7 +209,7 @@ def _start_queue_timeout(connection: Connection, job: _OpenJob, now: int) -> Non
 
 
 def _make_executions_due(connection: Connection, job: _OpenJob, now: int) -> None:
-    """Make those executions due now that must react to a cancel or apply command for their job."""
+    """Make executions due now if they must react to a cancel or apply command for their job."""
     if job.rollout.state is JobState.CANCELING and any(job.counts.count(each) for each in CANCELABLE_STATES):
         bulk.execute_one(connection, _MAKE_CANCELABLE_DUE, (now, job.number, now))
     elif job.applied_at is not None and job.counts.count(ExecutionState.STAGED):
@@ -217,7 +217,7 @@ def _make_executions_due(connection: Connection, job: _OpenJob, now: int) -> Non
 
 
 def _end_queued_executions(connection: Connection, job: _OpenJob, now: ClockReading) -> list[ExecutionChange]:
-    """End a limited number of queued executions that are canceled or timed out. Return them."""
+    """End a limited number of canceled or timed-out queued executions. Return the ended executions."""
     if not job.counts.count(ExecutionState.QUEUED):
         return []
     if job.rollout.state is JobState.CANCELING:

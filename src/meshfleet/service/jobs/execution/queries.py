@@ -138,7 +138,7 @@ class JobSpecCache:
         return self._load_bodies(connection, [job])[job]
 
     def load_specs(self, connection: Connection, jobs: Iterable[int]) -> dict[int, JobSpec]:
-        """Load the current parameters of jobs. Return them by job number."""
+        """Load the current parameters of jobs, by job number."""
         numbers = sorted(set(jobs))
         bodies = self._load_bodies(connection, numbers)
         return {

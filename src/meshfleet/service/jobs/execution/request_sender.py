@@ -38,7 +38,7 @@ RESPONSE_TIMEOUT_S: Final = timeouts.RESPONSE_TIMEOUT / 1000
 
 
 class _OutgoingRequest:
-    """Job request that waits to be sent, or for its response. It can be dropped until it is sent."""
+    """Job request that waits to be sent, or for its response. An unsent request can be dropped."""
 
     __slots__ = ("is_dropped", "is_leased", "is_sent", "request")
 
@@ -93,7 +93,7 @@ class JobRequestSender:
         self._unprocessed.difference_update(each.request_id for each in results)
 
     def send(self, request: OutboxRequest, is_leased: Callable[[], bool]) -> None:
-        """Send a request in its own task, unless it would start an update of a canceled job.
+        """Send a request in a new task, unless the request would start an update of a canceled job.
 
         `is_leased` is called immediately before sending: a request whose lease has expired is not sent.
         """

@@ -190,7 +190,7 @@ def _insert_evidence(
 
 
 def _delete_obsolete_requests(connection: Connection, transitions: Iterable[ExecutionTransition]) -> None:
-    """Delete outbox requests whose execution changed for another reason, so that they are not sent."""
+    """Delete outbox requests whose execution changed for another reason, to prevent their sending."""
     obsolete = [
         each.before.pending_request
         for each in transitions

@@ -42,7 +42,7 @@ class ConflictingJobs(NamedTuple):
 
 
 def find_conflicting_jobs(connection: Connection) -> ConflictingJobs:
-    """Load the numbers of all open jobs that reject newer jobs or hand over devices to them."""
+    """Load the numbers of all open jobs that reject newer jobs or hand over devices to newer jobs."""
     return ConflictingJobs(_list_open_jobs(connection, "reject"), _list_open_jobs(connection, "supersede"))
 
 

@@ -1,4 +1,4 @@
-"""Eligibility of the targets of a job: which devices are updated, and why others are excluded.
+"""Eligibility of the targets of a job: which devices are updated, and why devices are excluded.
 
 A job may have a hundred thousand targets. To save memory, they are kept in arrays and share equal results.
 """
@@ -87,7 +87,7 @@ class ResolvedTargets:
             )
 
     def list_eligible(self, *, connected: bool | None = None) -> Iterator[int]:
-        """Iterate over eligible devices. `connected` selects connected or disconnected ones; None all."""
+        """Iterate over eligible devices: connected (True), disconnected (False) or all devices (None)."""
         rows = zip(self._devices, self._verdict_indexes, self._connected, strict=True)
         return (
             device

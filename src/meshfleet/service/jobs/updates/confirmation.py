@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def handle_heartbeat(
     execution: ExecutionRecord, event: HeartbeatReceived, context: UpdateContext, now: int
 ) -> Decision:
-    """Count a good heartbeat or reset the count after a bad one, and read the version if necessary.
+    """Count a good heartbeat, or reset the count after a bad heartbeat; read the version if necessary.
 
     A heartbeat is good if its status is 0 or the same as before the update.
     """
@@ -75,7 +75,7 @@ def _shorten_confirmation_deadline(execution: ExecutionRecord, context: UpdateCo
 def handle_version_response(
     execution: ExecutionRecord, status: int, value: Any, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle the response to a version query: end the execution, fail it, or wait for more heartbeats."""
+    """Handle the response to a version query: succeed, fail, retry, or wait for more heartbeats."""
     version = parse_version(value) if status == Status.OK else None
     if version is None:
         return wait_until(

@@ -33,7 +33,7 @@ APPLY_ACTION: Final = 1
 """Value of properties 8122 and 8126 that starts a staged image (firmware-7)."""
 
 APPLY_AT_ONCE: Final = 0
-"""Start type in properties 8121 and 8124: the device starts the image when it is complete (firmware-3)."""
+"""Start type in properties 8121 and 8124: the device starts a complete image at once (firmware-3)."""
 STAGE_ONLY: Final = 1
 """Start type in properties 8121 and 8124: the device keeps the image until a command (firmware-3)."""
 
@@ -146,7 +146,7 @@ class UpdateDriver(NamedTuple):
         return self._build_request(UpdateStep.START, Operation.WRITE_DECODED, self.start, value)
 
     def build_state_query(self, execution: ExecutionRecord) -> UpdateRequest:
-        """Build the request that reads the progress. When a broadcast is over, it goes to the device."""
+        """Build the request that reads the progress, after a broadcast from the device, not the gateway."""
         if self.method is UpdateMethod.BROADCAST and (
             execution.step is UpdateStep.DEVICE_STATE or execution.state not in _BROADCAST_STATES
         ):

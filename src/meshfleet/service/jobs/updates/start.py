@@ -168,7 +168,7 @@ def handle_dfu_response(execution: ExecutionRecord, status: int, now: int) -> De
 
 
 def start_checked_device(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Start the update of a device after another version than the target version was read from it.
+    """Start the update of a device that runs another version than the target version, as read from it.
 
     In a broadcast, wait until the versions of all devices were read.
     """

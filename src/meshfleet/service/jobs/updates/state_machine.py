@@ -426,7 +426,7 @@ def _query_later(execution: ExecutionRecord, context: UpdateContext, now: int) -
 def _handle_not_sent(
     execution: ExecutionRecord, event: model.RequestNotSent, context: UpdateContext, now: int
 ) -> Decision:
-    """Suspend the timers because a request could not be sent, and send it again later.
+    """Suspend the timers because a request could not be sent, and send the request again later.
 
     A start command that was not sent does not count as a try.
     """

@@ -103,7 +103,7 @@ def _handle_check_timer(execution: ExecutionRecord, context: UpdateContext, now:
 
 
 def _queue_for_update(execution: ExecutionRecord, cause: str, context: UpdateContext, now: int) -> Decision:
-    """Return an execution to the queue for an update. If it belongs to no wave, put it into the last wave."""
+    """Return an execution to the queue for an update, in the last wave if it belongs to no wave."""
     execution = replace(
         execution,
         state=ExecutionState.QUEUED,

@@ -144,7 +144,7 @@ def list_transfers(
 
 
 def build_job_snapshot(job: Row[Any]) -> JobSnapshot:
-    """Build the data of a job from which it is found out what its executions wait for."""
+    """Build the data of a job that determines what its executions wait for."""
     body = decode_job_body(job)
     return JobSnapshot(
         state=JobState(job.state),
@@ -194,7 +194,7 @@ def build_execution(row: Row[Any], context: JobContext) -> Execution:
 
 
 def _find_deadline(row: Row[Any]) -> int | None:
-    """Return the next deadline of an execution (monotonic); None without deadline or if it is suspended."""
+    """Return the next deadline (monotonic time) of an execution; None if it has none or is suspended."""
     deadlines = [each for each in (row.expires, row.total_until) if each is not None]
     return min(deadlines, default=None) if row.suspended_at is None else None
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 # States of the waves of a job.
 
 _RAN_STATES: Final = (ExecutionState.SUCCEEDED, *FAILURE_STATES)
-"""Terminal states of executions whose update succeeded or failed, unlike skipped or canceled ones."""
+"""Terminal states of executions whose update succeeded or failed, not of skipped or canceled updates."""
 
 _PAUSED_WAVE_STATES: Final = {PauseReason.GATE: WaveState.HELD, PauseReason.GATE_FAILED: WaveState.FAILED}
 
@@ -247,13 +247,13 @@ def load_job(connection: Connection, job_number: int, *, now: int) -> Job:
 
 
 def load_jobs(connection: Connection, job_numbers: Collection[int], *, now: int) -> dict[int, Job]:
-    """Load jobs, and return them by job number. Leave out jobs that do not exist."""
+    """Load jobs, by job number. Leave out jobs that do not exist."""
     rows = load_job_rows(connection, job_numbers)
     return dict(zip(rows, _build_jobs(connection, list(rows.values()), now), strict=True))
 
 
 def list_newest_open_jobs(connection: Connection, limit: int, *, now: int) -> dict[int, Job]:
-    """Load the newest open jobs, at most `limit`, and return them by job number."""
+    """Load the newest open jobs, at most `limit`, by job number."""
     query = _SELECT_JOBS.where(job.c.finished_at.is_(None)).order_by(job.c.id.desc()).limit(limit)
     rows = connection.execute(query).all()
     return dict(zip([each.id for each in rows], _build_jobs(connection, rows, now), strict=True))
