@@ -73,7 +73,7 @@ class PartialImage:
             # Without O_CREAT: if the upload was canceled, the deleted file must not be created again.
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
             with open(file, "ab", buffering=0) as opened:  # noqa: PTH123 # opens a descriptor, not a path
-                _write_all(opened.fileno(), data)
+                _write_bytes(opened.fileno(), data)
                 if to_disk:
                     os.fsync(opened.fileno())
         except OSError as exc:
@@ -99,7 +99,7 @@ def _create_file(path: Path) -> None:
         raise ImagesUnavailable(f"the image cannot be written: {exc.strerror}") from exc
 
 
-def _write_all(file: int, data: bytes) -> None:
+def _write_bytes(file: int, data: bytes) -> None:
     remaining = memoryview(data)
     while remaining:
         remaining = remaining[os.write(file, remaining) :]

@@ -79,7 +79,7 @@ def insert_firmware(  # noqa: PLR0913 # the last three are keyword-only
     is_duplicate = (firmware.c.model == row["model"]) & (firmware.c.version == row["version"])
     if connection.execute(select(firmware.c.id).where(is_duplicate)).first() is not None:
         raise _build_duplicate_error(new)
-    images.add(connection, image)
+    images.add_image(connection, image)
     try:
         connection.execute(insert(firmware).values(row))
     except IntegrityError as exc:

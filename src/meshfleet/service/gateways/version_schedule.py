@@ -78,7 +78,7 @@ class VersionSchedule:
             self._remove_connection(gateway, now)
 
     def expedite_requests(self, gateways: Collection[int], now: int) -> None:
-        """Make version requests due now for gateways whose clock must be measured, unless one was just sent."""
+        """Make version requests due now for gateways whose clock must be measured, unless sent recently."""
         for gateway in gateways:
             plan = self._plans.get(gateway)
             if plan is None or plan.connection is None or plan.is_pending:

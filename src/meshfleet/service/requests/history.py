@@ -115,7 +115,7 @@ class RequestHistory:
         while not self._is_stopping:
             await self._wait_for_entries()
             await self._write_pending()
-            await self._delete_expired()
+            await self._delete_expired_entries()
         await self._write_pending()
         self._is_stopped = True
         if self._next_batch is not None:
@@ -191,7 +191,7 @@ class RequestHistory:
             flush_waiter.set_exception(problem)
             flush_waiter.exception()  # mark as retrieved: the waiting callers may have been canceled
 
-    async def _delete_expired(self) -> None:
+    async def _delete_expired_entries(self) -> None:
         now = self._now()
         # While a caller waits for a flush, delete less often, but do not stop deleting.
         interval = _DELETE_INTERVAL_MS if self._next_batch is None else 10 * _DELETE_INTERVAL_MS

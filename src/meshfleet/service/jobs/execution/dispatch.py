@@ -175,7 +175,7 @@ class _Dispatcher:
         self._requirement = parameters.spec.requirement
         self._now = now
         self._slots = GatewaySlots(connection)
-        self._slots.load(each.loaded.snapshot.gateway for each in candidates)
+        self._slots.load_counts(each.loaded.snapshot.gateway for each in candidates)
         self._newer_jobs = _find_newer_jobs(connection, parameters, [each.loaded for each in candidates])
         self._broadcast_devices: set[int] = set()
         """Devices whose execution this transaction has started as part of a broadcast."""

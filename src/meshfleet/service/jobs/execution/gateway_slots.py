@@ -58,7 +58,7 @@ class GatewaySlots:
         self._counts: Counter[int] = Counter()
         self._methods: set[tuple[int, str]] = set()
 
-    def load(self, gateways: Iterable[int | None]) -> None:
+    def load_counts(self, gateways: Iterable[int | None]) -> None:
         """Load the number of running updates of gateways. Skip gateways that were loaded before."""
         missing = sorted({each for each in gateways if each is not None} - self._loaded)
         if not missing:
@@ -74,7 +74,7 @@ class GatewaySlots:
         `limit` is the maximum number of concurrent updates per gateway; None means no limit. At most one
         broadcast and one Nordic DFU run through a gateway at a time (firmware-25).
         """
-        self.load([gateway])
+        self.load_counts([gateway])
         if method is not UpdateMethod.DOWNLOAD and (gateway, str(method)) in self._methods:
             return False
         return limit is None or self._counts[gateway] < limit
@@ -88,7 +88,7 @@ class GatewaySlots:
 
     def reserve_slot(self, gateway: int, method: UpdateMethod) -> None:
         """Reserve a slot of a gateway, without checking the limit, for an update that starts now."""
-        self.load([gateway])
+        self.load_counts([gateway])
         self._counts[gateway] += 1
         self._methods.add((gateway, str(method)))
 
@@ -112,7 +112,7 @@ def reserve_dfu_slots(
         return list(events)
     has_lock = try_acquire_dispatch_lock(connection)
     if has_lock:  # counts read without the lock could be stale when `HostGatewaySelector` gets it later
-        slots.load(other_gateways.values())
+        slots.load_counts(other_gateways.values())
     completed: list[ExecutionEvent] = []
     for each in events:
         execution, event = each.loaded.execution, each.event

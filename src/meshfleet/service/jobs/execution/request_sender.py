@@ -101,7 +101,7 @@ class JobRequestSender:
             self._queue_result(_build_canceled_result(request))
             return
         outgoing = _OutgoingRequest(request, is_leased)
-        task = asyncio.create_task(self._send(outgoing), name=f"jobs.request {request.id}")
+        task = asyncio.create_task(self._send_outgoing(outgoing), name=f"jobs.request {request.id}")
         self._in_flight[task] = outgoing
         task.add_done_callback(self._on_task_done)
 
@@ -139,7 +139,7 @@ class JobRequestSender:
             task.cancel()
         await asyncio.gather(*self._in_flight, return_exceptions=True)
 
-    async def _send(self, outgoing: _OutgoingRequest) -> None:
+    async def _send_outgoing(self, outgoing: _OutgoingRequest) -> None:
         self._queue_result(outgoing.request.build_result(await self._send_and_wait(outgoing)))
 
     async def _send_and_wait(

@@ -304,7 +304,7 @@ class JobRunner:
         return True
 
     async def _run_or_log_error(self, work: Callable[[], Awaitable[bool]]) -> bool:
-        """Return the result of `work()`. After an error, log the first of a series, wait, and return False."""
+        """Return the result of `work()`. After an error, log the first in a row, wait, and return False."""
         try:
             result = await work()
         except (FleetError, DBAPIError) as exc:

@@ -104,7 +104,7 @@ class ResolvedTargets:
                 counts[exclusion] += count
         return counts
 
-    def add(
+    def add_devices(
         self, rows: Sequence[Sequence[Any]], requirement: FirmwareRequirement, blocking_jobs: dict[int, int]
     ) -> None:
         """Check the eligibility of devices, given as rows of the registry, and add the devices.
@@ -157,7 +157,7 @@ def _evaluate_page(
     targets: ResolvedTargets,
 ) -> None:
     blocking_jobs = conflicts.find_unfinished_devices(connection, rejecting_jobs, devices)
-    targets.add(bulk.query_in(connection, _FACTS, devices), requirement, blocking_jobs)
+    targets.add_devices(bulk.query_in(connection, _FACTS, devices), requirement, blocking_jobs)
 
 
 def _build_conflict_exclusion(job: int) -> Exclusion:

@@ -63,7 +63,7 @@ def handle_progress(
     if not report.is_ours or report.state is UpdateState.IDLE:
         return _handle_missing_update(execution, report, context, now, is_shared=is_shared)
     if report.state is UpdateState.FAILED:
-        return _handle_failure(execution, report, context, now)
+        return _handle_failure_report(execution, report, context, now)
     if (
         _is_broadcast_report(execution)
         and report.state is not UpdateState.FETCHING
@@ -136,7 +136,7 @@ def _handle_missing_update(
     return fail_execution(execution, ReasonCode.OVERRIDDEN, "another update replaced this one", context, now)
 
 
-def _handle_failure(
+def _handle_failure_report(
     execution: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int
 ) -> Decision:
     if (
