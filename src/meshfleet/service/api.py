@@ -169,7 +169,7 @@ class RestApi:
             database.write_now(load_or_create_secret, "images"), settings.url, now
         )
         images = open_image_store(database, settings.data)
-        images.remove_orphans()
+        images.remove_orphaned_images()
         shared = RouteDependencies(
             url_signer=self.url_signer,
             job_wakeup=self.job_wakeup,

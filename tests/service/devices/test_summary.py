@@ -64,12 +64,12 @@ def test_shares_are_ordered_by_count_and_then_by_value(database: Database) -> No
 @pytest.mark.anyio
 async def test_concurrent_counts_of_different_filters_are_limited(sqlite_database: Database) -> None:
     cache = SummaryCache(sqlite_database)
-    requests = [cache.get(DeviceFilter(labels=(f"{number}",))) for number in range(25)]
+    requests = [cache.get_summary(DeviceFilter(labels=(f"{number}",))) for number in range(25)]
     results = await asyncio.gather(*requests, return_exceptions=True)
     assert [each.total for each in results if isinstance(each, Summary)] == [0] * 20
     rejected = [each for each in results if isinstance(each, TooManyAttempts)]
     assert [each.retry_after for each in rejected] == [1] * 5
-    assert (await cache.get(DeviceFilter())).total == 0
+    assert (await cache.get_summary(DeviceFilter())).total == 0
 
 
 def _to_dict(shares: list[Share]) -> dict[str, int]:

@@ -72,7 +72,8 @@ async def _store_image(
 
 async def _remove(database: Database, images: ImageStore, firmware: str) -> None:
     await database.write(
-        images.remove_unused, await database.write(store.delete_firmware, firmware, by=COMMAND_LINE, now=0)
+        images.remove_unused_image,
+        await database.write(store.delete_firmware, firmware, by=COMMAND_LINE, now=0),
     )
 
 
@@ -80,7 +81,7 @@ async def _read_image(
     images: ImageStore, content: bytes = CONTENT, start: int = 0, stop: int | None = None
 ) -> bytes:
     size = len(content)
-    pieces = images.stream(
+    pieces = images.stream_image(
         bytes.fromhex(hash_hex(content)), size=size, start=start, stop=size if stop is None else stop
     )
     return b"".join([piece async for piece in pieces])
@@ -168,7 +169,7 @@ async def test_orphans_of_a_crash_are_removed(database: Database, images: ImageS
     # Only the record is deleted, as if the process crashed before it removed the image.
     await database.write(store.delete_firmware, orphan, by=COMMAND_LINE, now=0)
     (images.folder / ".arriving-0").write_bytes(b"half")
-    open_image_store(database, tmp_path).remove_orphans()
+    open_image_store(database, tmp_path).remove_orphaned_images()
     assert _count_images(database, images) == 1
     assert not (images.folder / ".arriving-0").exists()
     assert await _read_image(images) == CONTENT
@@ -188,7 +189,7 @@ def test_a_service_removes_orphans_when_it_starts(sqlite_database: Database, tmp
 
 
 def test_removing_orphans_without_uploads_creates_nothing(database: Database, images: ImageStore) -> None:
-    images.remove_orphans()
+    images.remove_orphaned_images()
     assert not images.folder.exists()
     assert _count_images(database, images) == 0
 
@@ -215,7 +216,9 @@ async def test_an_image_that_is_truncated_while_it_is_read_raises_an_error(
     database: Database, images: ImageStore
 ) -> None:
     firmware = await _store_image(database, images, 1)
-    pieces = images.stream(bytes.fromhex(hash_hex(CONTENT)), size=len(CONTENT), start=0, stop=len(CONTENT))
+    pieces = images.stream_image(
+        bytes.fromhex(hash_hex(CONTENT)), size=len(CONTENT), start=0, stop=len(CONTENT)
+    )
     assert len(await anext(pieces)) == CHUNK_SIZE
     if database.is_sqlite:
         (images.folder / hash_hex(CONTENT)).write_bytes(b"")

@@ -22,7 +22,7 @@ def list_request_times(schedule: VersionSchedule, *, start: int, end: int) -> li
     """Return the times of requests to a gateway that never responds, to the second."""
     times = []
     for now in range(start, end, SECOND):
-        for gateway in schedule.pop_due(now, 20):
+        for gateway in schedule.pop_due_gateways(now, 20):
             times.append(now)
             schedule.record_failure(gateway, now)
     return times
@@ -31,28 +31,28 @@ def list_request_times(schedule: VersionSchedule, *, start: int, end: int) -> li
 @pytest.mark.rule("version-10")
 def test_a_request_is_due_when_a_gateway_connects_and_then_hourly(schedule: VersionSchedule) -> None:
     schedule.update_connections({7: 1}, 0)
-    assert schedule.pop_due(SECOND, MANY) == [7]
-    assert schedule.pop_due(SECOND, MANY) == []
+    assert schedule.pop_due_gateways(SECOND, MANY) == [7]
+    assert schedule.pop_due_gateways(SECOND, MANY) == []
     schedule.record_response(7, SECOND)
     schedule.update_connections({7: 1}, HOUR // 2)
-    assert schedule.pop_due(HOUR // 2, MANY) == []
-    assert schedule.pop_due(HOUR + HOUR // 5, MANY) == [7]
+    assert schedule.pop_due_gateways(HOUR // 2, MANY) == []
+    assert schedule.pop_due_gateways(HOUR + HOUR // 5, MANY) == [7]
 
 
 @pytest.mark.rule("version-10")
 def test_a_new_connection_is_due_again(schedule: VersionSchedule) -> None:
     schedule.update_connections({7: 1}, 0)
-    schedule.pop_due(SECOND, MANY)
+    schedule.pop_due_gateways(SECOND, MANY)
     schedule.record_response(7, SECOND)
     schedule.update_connections({7: 2}, HOUR)
-    assert schedule.pop_due(HOUR + SECOND, MANY) == [7]
+    assert schedule.pop_due_gateways(HOUR + SECOND, MANY) == [7]
 
 
 def test_a_gateway_that_reconnects_often_is_due_once_per_minute(schedule: VersionSchedule) -> None:
     request_count = 0
     for number, now in enumerate(range(0, 10 * MINUTE, SECOND)):
         schedule.update_connections({7: number} if number % 2 else {}, now)
-        for gateway in schedule.pop_due(now, MANY):
+        for gateway in schedule.pop_due_gateways(now, MANY):
             request_count += 1
             schedule.record_response(gateway, now)
     assert 1 <= request_count <= 10
@@ -74,19 +74,19 @@ def test_an_unresponsive_gateway_gets_a_few_retries_and_then_hourly_requests(
 def test_a_disconnected_gateway_is_not_due(schedule: VersionSchedule) -> None:
     schedule.update_connections({7: 1}, 0)
     schedule.update_connections({}, 0)
-    assert schedule.pop_due(HOUR, MANY) == []
+    assert schedule.pop_due_gateways(HOUR, MANY) == []
     schedule.update_connections({7: 2}, HOUR)
-    assert schedule.pop_due(HOUR + SECOND, MANY) == [7]
+    assert schedule.pop_due_gateways(HOUR + SECOND, MANY) == [7]
     schedule.update_connections({}, HOUR + SECOND)
     schedule.record_failure(7, HOUR + 2 * SECOND)
-    assert schedule.pop_due(5 * HOUR, MANY) == []
+    assert schedule.pop_due_gateways(5 * HOUR, MANY) == []
 
 
 def test_requests_to_thousands_of_new_connections_are_spread(schedule: VersionSchedule) -> None:
     schedule.update_connections(dict.fromkeys(range(5000), 1), 0)
     counts_per_second = []
     for now in range(0, 101 * SECOND, SECOND):
-        due = schedule.pop_due(now, MANY)
+        due = schedule.pop_due_gateways(now, MANY)
         counts_per_second.append(len(due))
         for gateway in due:
             schedule.record_response(gateway, now)
@@ -98,14 +98,14 @@ def test_at_most_the_limit_is_due_and_new_connections_come_first(
     schedule: VersionSchedule,
 ) -> None:
     schedule.update_connections(dict.fromkeys(range(30), 1), 0)
-    for gateway in schedule.pop_due(MINUTE, MANY):
+    for gateway in schedule.pop_due_gateways(MINUTE, MANY):
         schedule.record_failure(gateway, MINUTE)
     schedule.update_connections({**dict.fromkeys(range(30), 1), 99: 1}, MINUTE)
-    due = schedule.pop_due(3 * MINUTE, 20)
+    due = schedule.pop_due_gateways(3 * MINUTE, 20)
     assert due[0] == 99
     assert len(set(due)) == 20
-    assert schedule.pop_due(3 * MINUTE, 0) == []
-    assert len(schedule.pop_due(3 * MINUTE, 20)) == 11
+    assert schedule.pop_due_gateways(3 * MINUTE, 0) == []
+    assert len(schedule.pop_due_gateways(3 * MINUTE, 20)) == 11
 
 
 def test_clock_checks_of_an_unresponsive_gateway_become_rare(
@@ -114,8 +114,8 @@ def test_clock_checks_of_an_unresponsive_gateway_become_rare(
     schedule.update_connections({7: 1}, 0)
     times = []
     for now in range(0, 3 * HOUR, SECOND):
-        schedule.expedite({7}, now)
-        for gateway in schedule.pop_due(now, MANY):
+        schedule.expedite_requests({7}, now)
+        for gateway in schedule.pop_due_gateways(now, MANY):
             times.append(now)
             schedule.record_failure(gateway, now)
     assert len(times) < 20, "every 30 s would be 360 requests"
@@ -123,12 +123,12 @@ def test_clock_checks_of_an_unresponsive_gateway_become_rare(
 
 def test_a_suspect_clock_is_measured_again_but_not_too_often(schedule: VersionSchedule) -> None:
     schedule.update_connections({7: 1, 8: 1}, 0)
-    for gateway in schedule.pop_due(SECOND, MANY):
+    for gateway in schedule.pop_due_gateways(SECOND, MANY):
         schedule.record_response(gateway, SECOND)
     request_count = 0
     for now in range(2 * SECOND, HOUR // 2, SECOND):
-        schedule.expedite({7, 99}, now)
-        for gateway in schedule.pop_due(now, MANY):
+        schedule.expedite_requests({7, 99}, now)
+        for gateway in schedule.pop_due_gateways(now, MANY):
             assert gateway == 7
             request_count += 1
             schedule.record_response(gateway, now)

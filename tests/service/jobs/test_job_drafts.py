@@ -184,9 +184,9 @@ def test_the_rows_of_an_abandoned_draft_are_removed_in_chunks(database: Database
     create_abandoned_draft(database, TWO_CHUNKS)
     kept_job = create_job(database)
     abandoned = create_abandoned_draft(database, 2000)
-    assert not database.write_now(job_drafts.sweep_drafts, NOW)
+    assert not database.write_now(job_drafts.delete_abandoned_rows, NOW)
     remaining = [count(database, execution)]
-    while database.write_now(job_drafts.sweep_drafts, NOW + 1):
+    while database.write_now(job_drafts.delete_abandoned_rows, NOW + 1):
         remaining.append(count(database, execution))
     assert remaining == [8_000, 6_000, 5_000, 3_000, 3_000]
     assert count(database, job_draft) == 0
@@ -201,7 +201,7 @@ def test_a_swept_draft_cannot_be_published(database: Database, monkeypatch: pyte
 
     def sweep_between(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if work is job_drafts.publish_draft:
-            write(job_drafts.sweep_drafts, NOW + 1)
+            write(job_drafts.delete_abandoned_rows, NOW + 1)
         return write(work, *args, **kwargs)
 
     monkeypatch.setattr(database, "write_now", sweep_between)
@@ -285,7 +285,7 @@ def test_the_rows_of_a_deleted_job_are_removed_in_chunks_and_other_rows_stay(dat
     database.write_now(commands.delete_job, job_created, by=COMMAND_LINE, now=NOW)
     assert count(database, job) == 1
     sizes = [sum(count(database, each) for each in JOB_TABLES)]
-    while database.write_now(job_drafts.sweep_drafts, NOW - 1):
+    while database.write_now(job_drafts.delete_abandoned_rows, NOW - 1):
         sizes.append(sum(count(database, each) for each in JOB_TABLES))
     assert max(before - after for before, after in pairwise(sizes)) <= job_drafts.EXECUTIONS_PER_CHUNK
     remaining_jobs = [

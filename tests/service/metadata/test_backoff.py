@@ -44,8 +44,8 @@ def test_a_reset_key_starts_with_the_first_delay() -> None:
     backoff = ReadBackoff()
     for _ in range(4):
         backoff.record_failure(MODEL, 0)
-    backoff.reset(MODEL)
-    backoff.reset(OTHER)
+    backoff.reset_delay(MODEL)
+    backoff.reset_delay(OTHER)
     assert backoff.is_due(MODEL, 0)
     backoff.record_failure(MODEL, 0)
     assert minutes_until_due(backoff, 0) == 1

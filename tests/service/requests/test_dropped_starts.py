@@ -48,7 +48,7 @@ async def test_queued_starts_are_dropped_with_their_job(broker: RunningBroker) -
             sender.send(each, has_lease)
         await eventually_async(lambda: rpc.queued == len(others) + 1, "the others are queued")
         sender.send(outbox_request("new", 1, UpdateStep.ENTER_DFU), has_lease)
-        sender.drop_starts(1)
+        sender.drop_start_commands(1)
         sender.send(outbox_request("later", 1, UpdateStep.START), has_lease)
         dropped = [await sender.results.get() for _ in range(3)]
         assert {each.request_id for each in dropped} == {"waits", "new", "later"}

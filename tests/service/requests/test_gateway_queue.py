@@ -56,7 +56,7 @@ class GatewayQueueModel(RuleBasedStateMachine):
         mac = data.draw(st.sampled_from([mac for mac in MACS if self.busy[mac]]))
         queue = self.waiting[mac]
         first = max(queue, key=lambda each: (each[0], -each[1])) if queue else None
-        assert self.queues.release(mac) == (None if first is None else first[1])
+        assert self.queues.release_slot(mac) == (None if first is None else first[1])
         if first is None:
             self.busy[mac] -= 1
         else:
@@ -68,12 +68,12 @@ class GatewayQueueModel(RuleBasedStateMachine):
         mac = data.draw(st.sampled_from([mac for mac in MACS if self.waiting[mac]]))
         priority, ticket = data.draw(st.sampled_from(self.waiting[mac]))
         for _ in range(2):  # the second time changes nothing
-            self.queues.cancel(mac, priority, ticket)
+            self.queues.cancel_ticket(mac, priority, ticket)
         self.waiting[mac].remove((priority, ticket))
 
     @rule(mac=st.sampled_from(MACS), priority=st.sampled_from(Priority))
     def cancel_unknown_ticket(self, mac: Mac, priority: Priority) -> None:
-        self.queues.cancel(mac, priority, 0)
+        self.queues.cancel_ticket(mac, priority, 0)
 
     @invariant()
     def counts_agree(self) -> None:
@@ -83,7 +83,7 @@ class GatewayQueueModel(RuleBasedStateMachine):
         """Check that all slots are free after every request was released."""
         for mac in MACS:
             for _ in range(self.busy[mac] + len(self.waiting[mac])):
-                self.queues.release(mac)
+                self.queues.release_slot(mac)
             assert [
                 self.queues.acquire_or_enqueue(mac, Priority.LOW, number) for number in range(MAX_CONCURRENT)
             ] == [True] * MAX_CONCURRENT

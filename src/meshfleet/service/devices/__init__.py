@@ -1,1 +1,1 @@
-"""Device registry, its REST routes, and the device list with filters and summary."""
+"""Device registry, the REST routes of devices, and the device list with filters and summary."""

@@ -20,51 +20,51 @@ if TYPE_CHECKING:
 
 
 NAME_CONDITION: Final = "name"
-"""Stands for the condition on device names (column `name_key`) in sets of indexed columns."""
+"""Placeholder for the condition on device names (column `name_key`) in sets of indexed columns."""
 
 _UNARY_PLUS: Final = custom_op[Any]("+")
 
-_TRIGRAM: Final = 3
-"""Minimum length of a text for which the trigram index of names can be searched (rest-36)."""
+_TRIGRAM_LENGTH: Final = 3
+"""Minimum length of a string that can be searched in the trigram index of device names (rest-36)."""
 
-_INITIALS: Final = 2
-"""Number of leading characters of names that the index of name prefixes covers."""
+_INITIALS_LENGTH: Final = 2
+"""Number of leading characters of device names that the prefix index of names covers."""
 
 _LAST_CHARACTER: Final = chr(sys.maxunicode)
 _FIRST_SURROGATE: Final = 0xD800
-"""First surrogate. The code points from here to DFFF occur in no valid text."""
+"""First surrogate code point. The surrogates D800 to DFFF occur in no valid string."""
 
 _SPECIAL: Final = re.compile(r"[\\%_]")
 _ESCAPED: Final = r"\\\g<0>"
 
 
 class NamePattern(Struct, frozen=True):
-    """Text to search in device names: a matching name contains this text.
+    """String to search in device names: a matching name contains the string.
 
-    If the text has fewer than three characters, a matching name starts with it (rest-36).
+    If the string has fewer than three characters, a matching name starts with the string (rest-36).
     """
 
     key: str
     is_prefix: bool
     on_sqlite: bool
 
-    def condition(self, indexed: Collection[str] | None = None) -> ColumnElement[bool]:
-        """Return the SQL condition on the name of a device.
+    def build_condition(self, indexed: Collection[str] | None = None) -> ColumnElement[bool]:
+        """Return the SQL condition that the name of a device matches.
 
-        A prefix condition is written so that the database can use the index of name prefixes. `indexed` are
-        the columns whose indexes SQLite may use; None means all.
+        A prefix condition is written so that the database can use the prefix index of names. `indexed` are
+        the columns whose indexes SQLite may use; None means all columns.
         """
         if not self.is_prefix:
-            return self._contained
+            return self._contains_condition
         key: ColumnElement[str] = device.c.name_key
         if indexed is not None and NAME_CONDITION not in indexed:
             key = without_index(key)
-        initials = _starts_with(key, self.key[:_INITIALS])
-        return initials if len(self.key) <= _INITIALS else initials & _starts_with(key, self.key)
+        initials = _starts_with(key, self.key[:_INITIALS_LENGTH])
+        return initials if len(self.key) <= _INITIALS_LENGTH else initials & _starts_with(key, self.key)
 
     @property
     def prefix_end(self) -> str | None:
-        """First text, by code point, after all texts that start with the prefix; None if there is none."""
+        """First string, by code point, after all strings with the prefix; None if there is none."""
         stem = self.key.rstrip(_LAST_CHARACTER)
         if not stem:
             return None
@@ -73,59 +73,59 @@ class NamePattern(Struct, frozen=True):
 
     @property
     def trigram_query(self) -> str | None:
-        """Search text for SQLite's trigram index of names; None if the index cannot be used."""
-        if self.is_prefix or len(self.key) < _TRIGRAM:
+        """Search string for SQLite's trigram index of device names; None if the index cannot be used."""
+        if self.is_prefix or len(self.key) < _TRIGRAM_LENGTH:
             return None
         return '"' + self.key.replace('"', '""') + '"'
 
     @property
-    def _contained(self) -> ColumnElement[bool]:
+    def _contains_condition(self) -> ColumnElement[bool]:
         if self.on_sqlite:
             return func.instr(device.c.name_key, self.key) > 0
         return device.c.name_key.like(f"%{_SPECIAL.sub(_ESCAPED, self.key)}%")
 
 
 class ResolvedFilter(Struct, frozen=True):
-    """Device filter in terms of the database: column values, and the ids of labels and devices."""
+    """Device filter with database values: column values, and database ids of labels and devices."""
 
     columns: dict[str, Any]
-    """Columns of the table `device` and the values that they must have."""
+    """Required values of columns of the table `device`, by column name."""
     labels: tuple[int, ...] = ()
     name: NamePattern | None = None
     ids: tuple[int, ...] | None = None
 
-    def conditions(
+    def build_conditions(
         self, sort: DeviceSort = DeviceSort.ID, *, indexed: Collection[str] | None = None
     ) -> Iterator[ColumnElement[bool]]:
         """Yield all SQL conditions of the filter.
 
-        `indexed` are the columns whose indexes SQLite may use; None means all.
+        `indexed` are the columns whose indexes SQLite may use; None means all columns.
         """
-        yield from self.column_conditions(sort, indexed=indexed)
+        yield from self.build_column_conditions(sort, indexed=indexed)
         yield from (has_label(device.c.id, label_id) for label_id in self.labels)
 
-    def column_conditions(
+    def build_column_conditions(
         self,
         sort: DeviceSort = DeviceSort.ID,
         *,
         indexed: Collection[str] | None = None,
         with_name: bool = True,
     ) -> Iterator[ColumnElement[bool]]:
-        """Yield the SQL conditions of the filter except those on labels; `with_name` includes the name.
+        """Yield the SQL conditions of the filter except conditions on labels and, if not `with_name`, names.
 
-        When sorting by name, a condition on a name prefix is left out: it limits the sort range instead.
+        When sorting by name, no condition on a name prefix is yielded: the prefix limits the sort range.
         """
         for name, value in self.columns.items():
             column = device.c[name]
             yield (column if indexed is None or name in indexed else without_index(column)) == value
         if self.name is not None and with_name and not (self.name.is_prefix and sort is DeviceSort.NAME):
-            yield self.name.condition(indexed)
+            yield self.name.build_condition(indexed)
         if self.ids is not None:
             yield device.c.id.in_(self.ids)
 
 
 def resolve_filter(connection: Connection, device_filter: DeviceFilter) -> ResolvedFilter | None:
-    """Look up the database ids that a filter refers to.
+    """Replace labels and MACs of a filter by database ids.
 
     Return None if no device can match, for example because a label does not exist.
     """
@@ -143,29 +143,29 @@ def has_label(device_id: ColumnElement[int], label_id: int) -> ColumnElement[boo
 
 
 def without_index(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return a column with a unary plus, which keeps SQLite from using an index on the column."""
+    """Return the SQL expression `+column`, for which SQLite cannot use an index on the column."""
     return UnaryExpression(column, operator=_UNARY_PLUS, type_=column.type)
 
 
-def _find_label_ids(connection: Connection, texts: tuple[str, ...]) -> tuple[int, ...] | None:
-    unique = set(texts)
+def _find_label_ids(connection: Connection, labels: tuple[str, ...]) -> tuple[int, ...] | None:
+    unique = set(labels)
     if not unique:
         return ()
-    if any("\0" in text for text in unique):  # PostgreSQL rejects NUL in texts
+    if any("\0" in text for text in unique):  # PostgreSQL rejects NUL in strings
         return None
     found = tuple(connection.scalars(select(label.c.id).where(label.c.text.in_(sorted(unique)))))
     return found if len(found) == len(unique) else None
 
 
 def _build_name_pattern(text: str, *, on_sqlite: bool) -> NamePattern | None:
-    """Return the name pattern for the text of a filter; None if the text is empty.
+    """Return the name pattern for the string in a filter; None if the string is empty.
 
-    Whether it is a prefix depends on the typed text: two typed characters may become three when normalized.
+    The length of the typed string decides whether the pattern is a prefix: normalizing may lengthen it.
     """
     length = len(unicodedata.normalize("NFC", text))
     if not length:
         return None
-    return NamePattern(normalize_name(text), is_prefix=length < _TRIGRAM, on_sqlite=on_sqlite)
+    return NamePattern(normalize_name(text), is_prefix=length < _TRIGRAM_LENGTH, on_sqlite=on_sqlite)
 
 
 def _starts_with(column: ColumnElement[str], start: str) -> ColumnElement[bool]:

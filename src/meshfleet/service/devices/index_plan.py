@@ -1,9 +1,9 @@
-"""Chooses the index that SQLite scans for a page of devices, because SQLite has no statistics to do so.
+"""Chooses the index that SQLite scans for a page of devices, because SQLite lacks the statistics to choose.
 
 The devices that match each condition are counted, up to a limit. The index of the condition with the fewest
 devices is scanned, and the other conditions are checked for each device found. If the page needs another
-order than that index has, the devices found are sorted. If they are too many to sort, the index of the sort
-order is scanned instead.
+order than the scanned index has, the devices found are sorted. If too many devices would have to be sorted,
+the index of the sort order is scanned instead.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ _INDEXED_COLUMNS: Final = (
     ("hardware",),
     ("connected",),
 )
-"""Columns that have an index in id order. If two find equally few devices, the first one is used."""
+"""Columns that have an index in id order. If two indexes find equally few devices, the first is used."""
 
 _MAX_SORTED: Final = 6_000
-"""Maximum number of devices that are sorted; for more, scanning the index of the sort order is faster."""
+"""Maximum number of devices to sort. For more devices, scanning the index of the sort order is faster."""
 
 _COUNT_LIMITS: Final = (500, _MAX_SORTED, 30_000)
-"""Limits up to which the devices of all conditions are counted, tried in turn.
+"""Limits up to which the devices that match each condition are counted, tried one after another.
 
 Counting stops at the first limit that some condition does not reach: higher counts are not needed.
 """
 
 _COUNT_CACHE_SECONDS: Final = 60.0
-"""Seconds for which a count of devices is reused: an outdated count affects only the speed of a query."""
+"""Seconds for which a count of devices is cached. An outdated count affects only the speed of a query."""
 
 _MAX_CACHED_COUNTS: Final = 1_000
-"""Maximum number of cached counts per database connection."""
+"""Maximum number of cached device counts per database connection."""
 
 _NAME_INDEX: Final = table("device_name", column("rowid", Integer), column("name_key", Text))
-"""Trigram index of names (an FTS table)."""
+"""Trigram index of device names, a full-text search table of SQLite."""
 
 _select_ids: Final = select(device.c.id)
 
@@ -69,16 +69,16 @@ _SORT_INDEX_COLUMNS: Final = {
     DeviceSort.NAME: (NAME_CONDITION,),
     DeviceSort.CONNECTIVITY: ("connected",),
 }
-"""Columns with conditions that the index of each sort order covers."""
+"""Filter columns that the index of each sort order covers."""
 
 
 class IndexScan(NamedTuple):
     """Scan of an index that finds the devices that match one condition, in id order."""
 
     cache_key: tuple[Hashable, ...]
-    """Key under which the number of devices found is cached."""
+    """Key under which the number of devices that the scan finds is cached."""
     ids: Select[Any]
-    """Query that selects the devices; the device id is its first column."""
+    """SQL query of the scan; its first column is the device id."""
     columns: frozenset[str] = frozenset()
     """Columns of the scanned index of the table `device`; empty for scans of other tables."""
     label: int | None = None
@@ -88,96 +88,99 @@ class IndexScan(NamedTuple):
 
     @property
     def id_column(self) -> ColumnElement[int]:
-        """Column with the device id."""
+        """Column of the query that contains the device id."""
         return self.ids.selected_columns[0]
 
 
 class QueryPlan(NamedTuple):
-    """Query that finds all matching devices by scanning the chosen index."""
+    """SQL query that finds all matching devices by scanning the chosen index."""
 
     query: Select[Any]
     columns: Columns
     """Sort columns with the device id last, written so that SQLite uses the chosen index."""
     first_id: ColumnElement[int] | int | None = None
+    """Lower bound (inclusive) of the matching device ids if sorted by id; None if unknown."""
     last_id: ColumnElement[int] | int | None = None
-    """`first_id` and `last_id` bound the matching device ids if sorted by id; None means unknown."""
+    """Upper bound (inclusive) of the matching device ids if sorted by id; None if unknown."""
 
 
 def plan_page_query(connection: Connection, selection: ResolvedFilter, sort: DeviceSort) -> QueryPlan:
-    """Return the query plan that should find a page of devices fastest."""
+    """Return the query plan that is likely to find a page of devices fastest."""
     if selection.ids is not None:
         return QueryPlan(
-            _select_ids.where(*selection.conditions(sort, indexed=())), _unindexed_sort_columns(sort)
+            _select_ids.where(*selection.build_conditions(sort, indexed=())), _unindexed_sort_columns(sort)
         )
     scans = list(_list_scans(selection, sort))
     scan, size = _find_smallest_scan(connection, scans, sort)
     if scan is None or (sort is not DeviceSort.ID and size >= _MAX_SORTED):
         return QueryPlan(
-            _select_ids.where(*selection.conditions(sort, indexed=_SORT_INDEX_COLUMNS[sort])),
+            _select_ids.where(*selection.build_conditions(sort, indexed=_SORT_INDEX_COLUMNS[sort])),
             SORT_COLUMNS[sort],
         )
     if sort is not DeviceSort.ID:
         return QueryPlan(_scan_before_sort(scan, selection, sort), _unindexed_sort_columns(sort))
     others = [each for each in scans if each is not scan and not each.is_name_search]
-    return QueryPlan(_scan_in_id_order(scan, selection), (scan.id_column,), *_id_bounds(others))
+    return QueryPlan(_scan_in_id_order(scan, selection), (scan.id_column,), *_build_id_bounds(others))
 
 
 class IdRange(NamedTuple):
-    """Lowest and highest device id that can meet all conditions of a filter."""
+    """Lowest and highest device id (both inclusive) that can match a filter."""
 
     first: int
     last: int
 
 
 def find_id_range(connection: Connection, selection: ResolvedFilter) -> IdRange | None:
-    """Return the lowest and highest device id that can meet all conditions; None if no device can.
+    """Return the lowest and highest device id that can match a filter; None if no device can match.
 
-    PostgreSQL needs this: it knows how many devices meet a condition, but not that their ids are often close.
+    PostgreSQL needs the range: its statistics do not contain that ids of similar devices are often close.
     """
     scans = [scan for scan in _list_scans(selection, DeviceSort.NAME) if not scan.is_name_search]
-    found = connection.execute(select(*_first_ids(scans), *_last_ids(scans))).one()
+    found = connection.execute(select(*_build_first_id_queries(scans), *_build_last_id_queries(scans))).one()
     if None in found:
         return None
     return IdRange(max(found[: len(scans)]), min(found[len(scans) :]))
 
 
-def _id_bounds(scans: Sequence[IndexScan]) -> tuple[ColumnElement[int] | None, ColumnElement[int] | None]:
-    """Return the bounds of the device ids that all scans can find.
+def _build_id_bounds(
+    scans: Sequence[IndexScan],
+) -> tuple[ColumnElement[int] | None, ColumnElement[int] | None]:
+    """Return SQL expressions for the lowest and highest device id that all scans can find.
 
-    This shortens the scan, because the MACs of one product are often close together.
+    The bounds shorten the scan, because the MACs of one product are often close together.
     """
     if len(scans) > 1:
-        return func.max(*_first_ids(scans)), func.min(*_last_ids(scans))
-    return (_first_ids(scans)[0], _last_ids(scans)[0]) if scans else (None, None)
+        return func.max(*_build_first_id_queries(scans)), func.min(*_build_last_id_queries(scans))
+    return (_build_first_id_queries(scans)[0], _build_last_id_queries(scans)[0]) if scans else (None, None)
 
 
-def _first_ids(scans: Sequence[IndexScan]) -> list[ColumnElement[int]]:
+def _build_first_id_queries(scans: Sequence[IndexScan]) -> list[ColumnElement[int]]:
     return [scan.ids.order_by(scan.id_column).limit(1).scalar_subquery() for scan in scans]
 
 
-def _last_ids(scans: Sequence[IndexScan]) -> list[ColumnElement[int]]:
+def _build_last_id_queries(scans: Sequence[IndexScan]) -> list[ColumnElement[int]]:
     return [scan.ids.order_by(scan.id_column.desc()).limit(1).scalar_subquery() for scan in scans]
 
 
 def _scan_in_id_order(scan: IndexScan, selection: ResolvedFilter) -> Select[Any]:
-    """Scan an index in id order and check the other conditions for each device found."""
+    """Return the query that scans an index in id order and checks the other conditions for each device."""
     if scan.columns:
-        return _select_ids.where(*selection.conditions(indexed=scan.columns))
-    ids = _with_labels(scan, selection)
-    conditions = list(selection.column_conditions(indexed=(), with_name=not scan.is_name_search))
+        return _select_ids.where(*selection.build_conditions(indexed=scan.columns))
+    ids = _filter_by_labels(scan, selection)
+    conditions = list(selection.build_column_conditions(indexed=(), with_name=not scan.is_name_search))
     is_found = device.c.id == scan.id_column
     return ids.where(_select_ids.where(is_found, *conditions).exists()) if conditions else ids
 
 
 def _scan_before_sort(scan: IndexScan, selection: ResolvedFilter, sort: DeviceSort) -> Select[Any]:
-    """Return the query of all matching devices in any order; they are sorted afterwards."""
+    """Return the query that finds all matching devices in any order, to be sorted afterwards."""
     if scan.columns:
-        return _select_ids.where(*selection.conditions(sort, indexed=scan.columns))
-    conditions = selection.column_conditions(sort, indexed=(), with_name=not scan.is_name_search)
-    return _select_ids.where(device.c.id.in_(_with_labels(scan, selection)), *conditions)
+        return _select_ids.where(*selection.build_conditions(sort, indexed=scan.columns))
+    conditions = selection.build_column_conditions(sort, indexed=(), with_name=not scan.is_name_search)
+    return _select_ids.where(device.c.id.in_(_filter_by_labels(scan, selection)), *conditions)
 
 
-def _with_labels(scan: IndexScan, selection: ResolvedFilter) -> Select[Any]:
+def _filter_by_labels(scan: IndexScan, selection: ResolvedFilter) -> Select[Any]:
     others = (each for each in selection.labels if each != scan.label)
     return scan.ids.where(*(has_label(scan.id_column, each) for each in others))
 
@@ -206,19 +209,21 @@ def _list_name_scans(name: NamePattern, sort: DeviceSort) -> Iterator[IndexScan]
         yield IndexScan(("parts", name.key), ids, is_name_search=True)
     elif name.is_prefix and sort is not DeviceSort.NAME:
         yield IndexScan(
-            ("begins", name.key), _select_ids.where(name.condition()), columns=frozenset({NAME_CONDITION})
+            ("begins", name.key),
+            _select_ids.where(name.build_condition()),
+            columns=frozenset({NAME_CONDITION}),
         )
 
 
 def _find_smallest_scan(
     connection: Connection, scans: Sequence[IndexScan], sort: DeviceSort
 ) -> tuple[IndexScan | None, int]:
-    """Return the scan that finds the fewest devices, and their number, counted up to a limit."""
+    """Return the scan that finds the fewest devices, and the number of these devices, up to a limit."""
     if len(scans) == 1 and sort is DeviceSort.ID:
         return scans[0], 0  # nothing to choose
     smallest, size = None, _COUNT_LIMITS[-1]
     for limit in _COUNT_LIMITS:
-        sizes = [_count_scan(connection, scan, limit) for scan in scans]
+        sizes = [_count_scanned_devices(connection, scan, limit) for scan in scans]
         size = min(sizes, default=limit)
         smallest = scans[sizes.index(size)] if sizes else None
         if size < limit or (limit == _MAX_SORTED and sort is not DeviceSort.ID):
@@ -226,8 +231,8 @@ def _find_smallest_scan(
     return smallest, size
 
 
-def _count_scan(connection: Connection, scan: IndexScan, limit: int) -> int:
-    """Return the number of devices that a scan finds, up to `limit`. It may come from the cache."""
+def _count_scanned_devices(connection: Connection, scan: IndexScan, limit: int) -> int:
+    """Return the number of devices that a scan finds, up to `limit`, possibly from the cache."""
     if scan.is_name_search and limit > _MAX_SORTED:
         return limit  # counting them takes longer than finding a page
     # Each connection has its own cache and is used by one thread at a time.

@@ -1,7 +1,7 @@
 """Loads pages of the device list, and single devices.
 
-A page takes two queries: one finds the ids, and one loads the fields. The second query is always the same, so
-it is written as SQL: building it with SQLAlchemy would take longer than running it.
+A page takes two queries: the first finds the device ids, and the second loads the fields. The second query is
+written as SQL, because building it with SQLAlchemy would take longer than running it.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _CLAIMED_AT: Final = "SELECT claimed_at FROM gateway WHERE device IN numbers"
 
 
 class DeviceSlice(NamedTuple):
-    """Part of the device list that one query loads."""
+    """Page of the device list."""
 
     devices: list[Device]
     end: DevicePosition | None
-    """Position of the last device; None if no more devices follow."""
+    """Position of the last device of the page; None if no devices follow."""
 
 
 def list_devices(  # noqa: PLR0913 # keyword-only page bounds
@@ -72,32 +72,34 @@ def list_devices(  # noqa: PLR0913 # keyword-only page bounds
     limit: int,
     live: bool = False,
 ) -> DeviceSlice:
-    """Load up to `limit` devices after a position.
+    """Load up to `limit` devices that follow the position `after`.
 
-    With `live`, each device includes its live fields, which change with every report (rest-38).
+    If `live` is True, include the live fields of devices, which change with every report (rest-38).
     """
     selection = resolve_filter(connection, device_filter)
     if selection is None:
         return DeviceSlice([], None)
     keys = page_query.find_page_keys(connection, selection, order, after=after, limit=limit + 1)
     rows = _load_rows(connection, [int(key[-1]) for key in keys[:limit]])
-    devices = [Device(**_to_fields(row), live=_to_live(row) if live else UNSET) for row in rows]
+    devices = [
+        Device(**_build_common_fields(row), live=_build_live_fields(row) if live else UNSET) for row in rows
+    ]
     return DeviceSlice(devices, keys[limit - 1] if len(keys) > limit else None)
 
 
 def load_device(connection: Connection, mac: Mac) -> Device:
-    """Return a device with the fields that the device list has. Raise `NotFound` if it does not exist."""
-    return Device(**_to_fields(_load_row(connection, mac)))
+    """Load a device with the fields of the device list. Raise `NotFound` if the device does not exist."""
+    return Device(**_build_common_fields(_load_row(connection, mac)))
 
 
 def load_device_detail(connection: Connection, mac: Mac) -> DeviceDetail:
-    """Return a device with all its fields (rest-39). Raise `NotFound` if it does not exist."""
+    """Load a device with all its fields (rest-39). Raise `NotFound` if the device does not exist."""
     row = _load_row(connection, mac)
     firmware, beta, variant = row[5], row[16], row[17]
     claimed = bulk.query_in(connection, _CLAIMED_AT, [mac_to_int(mac)])
     return DeviceDetail(
-        **_to_fields(row),
-        live=_to_live(row),
+        **_build_common_fields(row),
+        live=_build_live_fields(row),
         firmware_version_text=f"{firmware}-beta.{beta}" if beta else firmware,
         product=find_product_name(format_model_number(row[2]), variant),
         claimed_at=format_millis(claimed[0][0]) if claimed else None,
@@ -117,12 +119,12 @@ def _load_row(connection: Connection, mac: Mac) -> Row:
 
 
 def _load_rows(connection: Connection, device_ids: Sequence[int]) -> list[Row]:
-    """Load the rows of devices in the order of `device_ids`. Leave out devices deleted meanwhile."""
+    """Load the rows of devices in the order of `device_ids`. Leave out devices that do not exist."""
     rows = {row[0]: row for row in bulk.query_in(connection, _ROWS[connection.dialect.name], device_ids)}
     return [rows[each] for each in device_ids if each in rows]
 
 
-def _to_fields(row: Row) -> dict[str, Any]:
+def _build_common_fields(row: Row) -> dict[str, Any]:
     """Return the ten fields that a device has in every list (rest-29)."""
     labels = row[10]
     return {
@@ -139,7 +141,7 @@ def _to_fields(row: Row) -> dict[str, Any]:
     }
 
 
-def _to_live(row: Row) -> Live:
+def _build_live_fields(row: Row) -> Live:
     gateway, parent, rssi, battery, reported_at = row[11:16]
     radio_gateway, radio_at, gateway_at = row[18:21]
     is_gateway = gateway == row[0]  # a gateway reports by itself, even if another gateway receives its radio

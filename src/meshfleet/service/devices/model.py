@@ -1,4 +1,4 @@
-"""Data types of the device list (filter, sort order, position), and observations of devices."""
+"""Data types of the device list (filter, sort order, position) and of device observations."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from msgspec import UNSET, Struct, UnsetType
 from meshfleet.protocol.ids import Mac, ModelNumber, Version
 
 DevicePosition = tuple[int | str | bool, ...]
-"""Position in the device list: the values of a device's sort columns, the id last."""
+"""Position in the device list: values of the sort columns of a device, the device id last."""
 
 
 class DeviceFilter(Struct, frozen=True, kw_only=True):
-    """Filter of devices. A device must meet all conditions; None means any value (rest-34, rest-35)."""
+    """Filter of devices. A device must match all fields; None matches any value (rest-34, rest-35)."""
 
     labels: tuple[str, ...] = ()
     connected: bool | None = None
@@ -28,12 +28,12 @@ class DeviceFilter(Struct, frozen=True, kw_only=True):
 
 
 class DeviceSort(StrEnum):
-    """Sort criterion of a device list; devices with equal values are ordered by id (rest-37)."""
+    """Sort criterion of a device list. Devices with equal values are sorted by id (rest-37)."""
 
     ID = "id"
     NAME = "friendlyName"
     CONNECTIVITY = "connectivity"
-    """Disconnected devices first; within each group, the longest connected or disconnected first."""
+    """Disconnected before connected devices; within each group, the longest in this state first."""
 
 
 class SortOrder(NamedTuple):
@@ -44,7 +44,7 @@ class SortOrder(NamedTuple):
 
 
 class DeviceListQuery(Struct, frozen=True, kw_only=True):
-    """Filter and order of a device list. A page token is valid only for the same query."""
+    """Filter and sort order of a device list. A page token is valid for one such query."""
 
     device_filter: DeviceFilter
     order: SortOrder
@@ -55,9 +55,9 @@ class DeviceObservation(Struct, frozen=True, kw_only=True, gc=False):
 
     device: Mac
     at: int
-    """Time of the observation, in milliseconds since the epoch."""
+    """Unix time of the observation in milliseconds."""
     heard: bool = True
-    """Whether a report of the device arrived, so that `reported_at` changes; False for a claim."""
+    """Whether the device sent a report, so that `reported_at` changes; False for example for a claim."""
     name: str | UnsetType = UNSET
     """Name to set, unless a user has already named the device."""
     gateway: Mac | UnsetType = UNSET
@@ -75,10 +75,10 @@ class DeviceObservation(Struct, frozen=True, kw_only=True, gc=False):
 
 
 def normalize_name(name: str) -> str:
-    """Return a name as filters and sorting compare it: case-folded and in Unicode normal form."""
+    """Return a name in the form that filters and sorting compare: case-folded, in Unicode normal form."""
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold())
 
 
 def format_base_version(version: Version) -> str:
-    """Return a version without its beta number, as it is stored and listed (rest-49, rest-50)."""
+    """Return a version without its beta number, the form in the registry and REST API (rest-49, rest-50)."""
     return f"{version[0]}.{version[1]}.{version[2]}"

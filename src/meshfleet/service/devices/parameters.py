@@ -1,4 +1,4 @@
-"""Parses path and query parameters for devices and gateways (rest-34 to rest-37)."""
+"""Parses path and query parameters that name or filter devices and gateways (rest-34 to rest-37)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from meshfleet.service.http.request import decode_segment
 
 
 def parse_path_device(text: str) -> Mac:
-    """Parse the device id in a path. Raise `NotFound` if it is malformed (rest-15)."""
+    """Parse the device id in a URL path. Raise `NotFound` if the id is malformed (rest-15)."""
     try:
         return to_mac(parse_device_id(decode_segment(text)))
     except MalformedId:
@@ -26,7 +26,7 @@ def parse_path_device(text: str) -> Mac:
 
 
 def parse_path_gateway(text: str) -> Mac:
-    """Parse the MAC or device id of a gateway in a path. Raise `NotFound` if it is malformed (rest-76)."""
+    """Parse the MAC or device id of a gateway in a URL path. Raise `NotFound` if malformed (rest-76)."""
     try:
         return parse_gateway_mac(decode_segment(text))
     except MalformedId:
@@ -39,7 +39,7 @@ def parse_gateway_mac(text: str, field: str = "mac") -> Mac:
 
 
 _MAX_LABELS: Final = 20
-"""Maximum number of labels in a filter, because each adds a condition to the query."""
+"""Maximum number of labels in a device filter. Each label adds a condition to the SQL query."""
 
 _SORT_ORDERS: Final = {
     sign + sort: SortOrder(sort, reverse=bool(sign)) for sort in DeviceSort for sign in ("", "-")
@@ -49,7 +49,7 @@ ConnectedParameter = Annotated[
     str | None,
     QueryParameter(
         name="Connected",
-        description="Only connected devices (`true`) or only disconnected ones (`false`).",
+        description="`true`: only connected devices; `false`: only disconnected devices.",
         schema_extra={"type": "boolean"},
     ),
 ]
@@ -57,7 +57,7 @@ SortParameter = Annotated[
     str | None,
     QueryParameter(
         name="Sort",
-        description="Sort criterion, `id` by default; a leading `-` reverses the order.",
+        description="Sort criterion of the devices, by default `id`. A leading `-` reverses the order.",
         schema_extra={"type": "string", "enum": list(_SORT_ORDERS)},
     ),
 ]
@@ -65,7 +65,7 @@ IncludeParameter = Annotated[
     str | None,
     QueryParameter(
         name="Include",
-        description="`live` adds the fields that change with reports.",
+        description="`live`: add the fields of devices that change with every report, such as RSSI.",
         schema_extra={"type": "string", "enum": ["live"]},
     ),
 ]
@@ -76,7 +76,7 @@ def parse_device_filter(
         list[str] | None,
         QueryParameter(
             name="Label",
-            description="Only devices with this label; may be repeated, then only devices with all of them.",
+            description="Only devices with this label. Can be repeated: only devices with all these labels.",
         ),
     ] = None,
     connected: ConnectedParameter = None,
@@ -99,7 +99,7 @@ def parse_device_filter(
         str | None,
         QueryParameter(
             name="FriendlyName",
-            description="Part of the name, in any case; with fewer than three characters its beginning.",
+            description="Part of the device name, in any case. One or two characters match its beginning.",
         ),
     ] = None,
     gateway: Annotated[
@@ -110,10 +110,12 @@ def parse_device_filter(
     ] = None,
     ids: Annotated[
         list[str] | None,
-        QueryParameter(name="Ids", description="Only devices with these ids; may be repeated."),
+        QueryParameter(
+            name="Ids", description="Device id to include. Can be repeated to include several devices."
+        ),
     ] = None,
 ) -> DeviceFilter:
-    """Parse the filters of a device list. Raise `InvalidRequest` with all faults."""
+    """Parse the filter parameters of a device list. Raise `InvalidRequest` with all faults."""
     reader = QueryReader()
     labels = [reader.read(parse_label, each, "Label", default=None) for each in label or ()]
     device_ids = [reader.read(parse_device_id, each, "Ids", default=None) for each in ids or ()]
@@ -134,7 +136,7 @@ def parse_device_filter(
 
 
 def parse_sort_order(sort: SortParameter = None) -> SortOrder:
-    """Parse the sort order of a device list. Raise `InvalidRequest` if it is unknown."""
+    """Parse the sort order of a device list. Raise `InvalidRequest` if the sort order is unknown."""
     if sort is None:
         return SortOrder()
     if sort not in _SORT_ORDERS:
@@ -143,7 +145,7 @@ def parse_sort_order(sort: SortParameter = None) -> SortOrder:
 
 
 def parse_include_live(include: IncludeParameter = None) -> bool:
-    """Parse `Include` and return whether live fields are requested (rest-38). Raise `InvalidRequest`."""
+    """Return whether the parameter `Include` requests live fields (rest-38). Raise `InvalidRequest`."""
     if include not in {None, "live"}:
         raise InvalidRequest([Fault("Include", "must be live")])
     return include is not None

@@ -1,7 +1,7 @@
 """Device registry: adds, updates, renames and deletes devices.
 
-`record_observations` applies observations in batches. It loads the devices of a batch, applies the
-observations one after another, and writes only the columns that changed. Most reports change only the row in
+`record_observations` loads the devices of a batch of observations, applies the observations one after
+another, and writes only the columns that changed. Most reports change only the row in
 `device_state`, so the indexes of the table `device` are rarely updated.
 """
 
@@ -47,12 +47,12 @@ _ADD_NAMES: Final = (
 
 
 @contextmanager
-def update_name_index(connection: Connection, numbers: Sequence[int]) -> Iterator[None]:
-    """Update SQLite's index of names for devices that the `with` block adds, renames or deletes."""
-    if connection.dialect.name == "sqlite" and numbers:
-        bulk.execute_in(connection, _REMOVE_NAMES, numbers)
+def update_name_index(connection: Connection, devices: Sequence[int]) -> Iterator[None]:
+    """Update SQLite's index of device names for devices that the `with` block adds, renames or deletes."""
+    if connection.dialect.name == "sqlite" and devices:
+        bulk.execute_in(connection, _REMOVE_NAMES, devices)
         yield
-        bulk.execute_in(connection, _ADD_NAMES, numbers)
+        bulk.execute_in(connection, _ADD_NAMES, devices)
     else:
         yield
 
@@ -65,11 +65,11 @@ _SELECT_DEVICES: Final = (
 _NAME_COLUMNS: Final = ("name", "name_key")
 
 _Changes: TypeAlias = defaultdict[tuple[str, ...], list[tuple[Any, ...]]]
-"""Rows to update, grouped by the columns that change. Each row has the new values and then the device id."""
+"""Device rows to update, by changed columns. Each row has the new values, followed by the device id."""
 
 
 class _DeviceRow(Struct):
-    """Row of the table `device`. The defaults are for a device that has reported nothing yet (rest-48)."""
+    """Row of the table `device`. The defaults apply to a device that has reported nothing yet (rest-48)."""
 
     id: int
     name: str = ""
@@ -86,8 +86,8 @@ class _DeviceRow(Struct):
     connected_at: int = 0
     created_at: int = 0
 
-    def apply(self, observation: DeviceObservation, state: DeviceState) -> None:
-        """Apply an observation; fields that are older than the stored ones are ignored."""
+    def apply_observation(self, observation: DeviceObservation, state: DeviceState) -> None:
+        """Set the observed fields of the row. Ignore fields for which `state` has a newer time."""
         at = observation.at
         if observation.name is not UNSET and not self.named:
             self.name, self.name_key, self.named = observation.name, normalize_name(observation.name), True
@@ -112,20 +112,20 @@ class _DeviceRow(Struct):
             self.connected, self.connected_at = observation.connected, at
 
     def set_default_name(self) -> None:
-        """Name the device after its product, unless a user has named it (rest-45)."""
+        """Name the device after its product, unless a user has named the device (rest-45)."""
         if not self.named:
             product = find_product_name(format_model_number(self.model), self.variant) or "Device"
             self.name = f"{product} {self.id & 0xFFFF:04x}"
             self.name_key = normalize_name(self.name)
 
 
-def _is_newer(at: int, known: int | None) -> bool:
-    """Return whether an observation is at least as new as the stored value; None means no stored value."""
-    return known is None or at >= known
+def _is_newer(time: int, stored_time: int | None) -> bool:
+    """Return whether a time is not before the stored time, or there is no stored time (None)."""
+    return stored_time is None or time >= stored_time
 
 
-def _apply_to_state(state: DeviceState, observation: DeviceObservation) -> None:
-    """Apply an observation to the device state; fields that are older than the stored ones are ignored."""
+def _apply_observation_to_state(state: DeviceState, observation: DeviceObservation) -> None:
+    """Set the observed fields of a device state. Ignore fields for which the state has a newer time."""
     at = observation.at
     if observation.heard and _is_newer(at, state.reported_at):
         state.reported_at = at
@@ -142,9 +142,9 @@ def _apply_to_state(state: DeviceState, observation: DeviceObservation) -> None:
 
 
 def record_observations(connection: Connection, observations: Sequence[DeviceObservation]) -> None:
-    """Apply observations to their devices, one after another. Add devices that are not in the registry.
+    """Apply observations to devices, one after another. Add devices that are not in the registry.
 
-    Raise `WriteConflict` if another transaction adds one of these devices at the same time.
+    Raise `WriteConflict` if another transaction adds one of the devices at the same time.
     """
     devices, states = _load_devices(
         connection, {mac_to_int(observation.device) for observation in observations}
@@ -157,8 +157,8 @@ def record_observations(connection: Connection, observations: Sequence[DeviceObs
             at = observation.at
             devices[device_id] = _DeviceRow(device_id, connected_at=at, created_at=at)
         state = states.setdefault(device_id, DeviceState(device_id))
-        devices[device_id].apply(observation, state)
-        _apply_to_state(state, observation)
+        devices[device_id].apply_observation(observation, state)
+        _apply_observation_to_state(state, observation)
     _write_devices(connection, devices, devices_before)
     all_rows = (astuple(states[device_id]) for device_id in sorted(states))
     rows = [row for row in all_rows if row != states_before.get(row[0], astuple(DeviceState(row[0])))]
@@ -166,7 +166,7 @@ def record_observations(connection: Connection, observations: Sequence[DeviceObs
 
 
 def set_device_names(connection: Connection, names: Iterable[tuple[Mac, str]]) -> None:
-    """Set names chosen by users. Ignore devices that are not in the registry."""
+    """Set device names that users have chosen. Ignore devices that are not in the registry."""
     rows = [(name, normalize_name(name), mac_to_int(mac)) for mac, name in names]
     with update_name_index(connection, [device_id for _, _, device_id in rows]):
         bulk.execute_many(
@@ -175,7 +175,7 @@ def set_device_names(connection: Connection, names: Iterable[tuple[Mac, str]]) -
 
 
 def delete_device(connection: Connection, mac: Mac) -> bool:
-    """Delete a device and its labels. The next report of the device adds it again (rest-41).
+    """Delete a device and its labels. The next report of the device adds the device again (rest-41).
 
     Return False if the device is not in the registry.
     """
@@ -184,7 +184,7 @@ def delete_device(connection: Connection, mac: Mac) -> bool:
 
 
 def attach_labels(connection: Connection, pairs: Collection[tuple[str, Mac]], *, at: int) -> None:
-    """Attach labels to existing devices. Create labels that do not exist."""
+    """Attach labels to devices, given as pairs of label and MAC. Create labels that do not exist."""
     texts = sorted({text for text, _ in pairs})
     bulk.execute_many(
         connection,
@@ -238,9 +238,9 @@ def _update_devices(connection: Connection, changes: _Changes) -> None:
 
 
 def _collect_changes(changes: _Changes, row: _DeviceRow, old: tuple[Any, ...]) -> None:
-    """Add the changed columns of a row to `changes`.
+    """Add the changed columns of a device row to `changes`.
 
-    The name is a separate change, so that it does not overwrite a name that a user sets meanwhile.
+    A new default name is a separate change, which is not written if a user has named the device meanwhile.
     """
     columns = _DeviceRow.__struct_fields__
     differing = [i for i, value in enumerate(astuple(row)) if value != old[i]]
@@ -255,7 +255,7 @@ def _collect_changes(changes: _Changes, row: _DeviceRow, old: tuple[Any, ...]) -
 
 
 def rename_device(connection: Connection, mac: Mac, name: str, *, by: Actor, now: int) -> Device:
-    """Set the name of a device. Record the change in the audit log, unless the name is the same (rest-43).
+    """Set the name of a device. Record a changed name in the audit log (rest-43).
 
     Raise `NotFound` if the device does not exist.
     """
@@ -272,7 +272,7 @@ def rename_device(connection: Connection, mac: Mac, name: str, *, by: Actor, now
 
 
 def forget_device(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
-    """Delete a device but keep its history; a later report adds the device again (rest-40, rest-41).
+    """Delete a device, but keep its history. A later report adds the device again (rest-40, rest-41).
 
     Raise `StillClaimed` for a claimed gateway, and `NotFound` if the device does not exist.
     """

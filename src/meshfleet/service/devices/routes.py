@@ -47,7 +47,7 @@ async def list_devices(
 @get("/summary", problems=(429,))
 async def summarize(device_filter: Given[DeviceFilter], device_summaries: Given[SummaryCache]) -> Summary:
     """Count the devices that match all filters, by model, firmware and label."""
-    return await device_summaries.get(device_filter)
+    return await device_summaries.get_summary(device_filter)
 
 
 @get("/{device_id:str}")
@@ -63,7 +63,7 @@ async def forget_device(
     database: Given[Database],
     now: Given[Now],
 ) -> None:
-    """Delete a device from the registry. Its history is kept, and its next report adds it again."""
+    """Delete a device from the registry, but keep its history. Its next report adds the device again."""
     await database.write(registry.forget_device, parse_path_device(device_id), by=actor, now=now())
 
 

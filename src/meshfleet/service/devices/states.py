@@ -1,7 +1,7 @@
-"""Table `device_state`: the fields of devices that change with every report.
+"""Database functions for the table `device_state`: fields of devices that change with every report.
 
-Each group of columns has its own time. Of two values the one with the newer time is kept, whatever the order
-in which they arrive or are written (report-50).
+Each group of columns has its own time column. A value replaces the stored value only if its time is not
+older, so values may arrive and be written in any order (report-50).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 BEST_PARENT_MS: Final = 90_000
-"""Milliseconds for which the parent with the strongest signal is kept if it no longer reports the device.
+"""Milliseconds for which a parent with a stronger signal is kept after its last report of a device.
 
 Parents report every minute.
 """
 
 
 class DeviceState(Struct):
-    """Row of `device_state`. If a time such as `status_at` is None, its columns have no value yet."""
+    """Row of `device_state`. If a time such as `status_at` is None, `status` has no value yet."""
 
     device: int
     reported_at: int | None = None
@@ -58,7 +58,7 @@ _PARTS: Final = {
     "firmware_at": (),
     "hardware_at": (),
 }
-"""Time columns, each with the columns that were observed at that time."""
+"""Time columns, each with the value columns that were observed at this time."""
 
 
 # --- Whole states ---
@@ -79,9 +79,9 @@ _MERGE: Final = "UPDATE SET " + ", ".join(
 
 
 def merge_states(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Merge rows into the table: each group of columns is replaced only by newer values.
+    """Merge rows into `device_state`: replace a group of columns only by values that are not older.
 
-    The devices must exist.
+    The devices must exist in the table `device`.
     """
     bulk.insert_rows(connection, device_state, rows, on_conflict=_MERGE)
 
@@ -92,23 +92,24 @@ _STRONGER_PARENT: Final = (
     "device_state.parent = {parent} OR device_state.rssi <= {rssi}"
     f" OR device_state.radio_at < {{radio_at}} - {BEST_PARENT_MS}"
 )
-"""SQL condition for replacing the parent: of several parents that receive a device, the strongest is kept."""
+"""SQL condition for replacing the parent of a device: same parent, stronger signal, or outdated parent."""
 
 
-def update_state_part(connection: Connection, time: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Update the columns of one time column in existing rows, where the given time is newer.
+def update_state_part(connection: Connection, time_column: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Update a time column and its value columns in existing rows whose stored time is not newer.
 
-    Each row has the device, the time, and the values of the columns that belong to that time. This costs a
-    third of writing whole rows.
+    Each row has the device, the time, and the values of the value columns. This costs a third of writing
+    whole rows.
     """
     if rows:
-        bulk.update_rows(connection, device_state, _UPDATES[time], rows)
+        bulk.update_rows(connection, device_state, _UPDATES[time_column], rows)
 
 
 def update_heard_states(connection: Connection, rows: Sequence[tuple[Any, ...]]) -> None:
     """Update the states of devices that reported through their usual gateway, in normal boot mode.
 
-    This is the common case. Each row has the device and twice the time: for `reported_at` and `gateway_at`.
+    Most reports are of this kind. Each row has the device, and the same time for `reported_at` and
+    `gateway_at`.
     """
     if rows:
         bulk.update_rows(connection, device_state, _HEARD, rows)
@@ -121,7 +122,7 @@ def limit_state_times(connection: Connection, now: int) -> None:
     """Replace all future times in device states by `now`, after the clock of this machine was set back.
 
     Otherwise new observations would count as older, and states would not change until the clock catches up.
-    Heartbeat times of active job executions are compared with these times, so they are replaced, too.
+    Future heartbeat times of active job executions are replaced, too, as they are compared with the states.
     """
     is_late = " OR ".join(f"{time} > ?" for time in _PARTS)
     set_times = ", ".join(f"{time} = CASE WHEN {time} > ? THEN ? ELSE {time} END" for time in _PARTS)
@@ -131,7 +132,7 @@ def limit_state_times(connection: Connection, now: int) -> None:
 
 
 def find_newest_state_time(connection: Connection) -> int | None:
-    """Return the latest time in all device states, or None. The query reads the whole table."""
+    """Return the latest time in all device states; None if there is none. Reads the whole table."""
     newest = connection.execute(select(*(func.max(device_state.c[time]) for time in _PARTS))).one()
     return max((time for time in newest if time is not None), default=None)
 

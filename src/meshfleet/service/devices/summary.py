@@ -1,4 +1,4 @@
-"""Counts the devices that match a filter, by connectivity, model, firmware and label."""
+"""Counts devices by connectivity, model, firmware and label, and caches the counts."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def count_devices(connection: Connection, device_filter: DeviceFilter) -> Summar
         total=connected.total(),
         connected=connected[True],
         disconnected=connected[False],
-        models=_to_shares(models),
-        firmware=_to_shares(firmware),
-        labels=_to_shares(labels),
+        models=_build_shares(models),
+        firmware=_build_shares(firmware),
+        labels=_build_shares(labels),
         exact=True,
     )
 
@@ -52,30 +52,30 @@ class ConnectivityCounts(NamedTuple):
 
 
 def count_connected_devices(connection: Connection) -> ConnectivityCounts:
-    """Count all devices by whether they are connected."""
+    """Count all connected and all disconnected devices."""
     query = select(device.c.connected, func.count()).group_by(device.c.connected)
     counts = {bool(is_connected): count for is_connected, count in connection.execute(query)}
     return ConnectivityCounts(counts.get(True, 0), counts.get(False, 0))
 
 
 def _build_group_query(selection: ResolvedFilter) -> Select[bool, int, str, int]:
-    """Return one query for all counts except labels.
+    """Return one SQL query for the counts by connectivity, model and firmware.
 
-    Its groups are added up afterwards: there are far fewer groups than devices.
+    The caller adds up the groups of the query, which are far fewer than devices.
     """
     groups = (device.c.connected, device.c.model, device.c.firmware)
-    return select(*groups, func.count()).where(*selection.conditions()).group_by(*groups)
+    return select(*groups, func.count()).where(*selection.build_conditions()).group_by(*groups)
 
 
 def _build_label_query(selection: ResolvedFilter) -> Select[str, int]:
     counted = select(device_label.c.label, func.count().label("number")).group_by(device_label.c.label)
-    if conditions := list(selection.conditions()):
+    if conditions := list(selection.build_conditions()):
         counted = counted.where(device_label.c.device.in_(select(device.c.id).where(*conditions)))
     counts = counted.subquery()
     return select(label.c.text, counts.c.number).join_from(label, counts, label.c.id == counts.c.label)
 
 
-def _to_shares(counts: Mapping[str, int]) -> list[Share]:
+def _build_shares(counts: Mapping[str, int]) -> list[Share]:
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     return [Share(value=value, count=count) for value, count in ordered]
 
@@ -83,13 +83,13 @@ def _to_shares(counts: Mapping[str, int]) -> list[Share]:
 # Cache of counts, so that a large fleet is not counted for every request.
 
 _SLOW_SECONDS: Final = 0.05
-"""A summary is cached if counting took longer than this, in seconds."""
+"""Seconds that counting devices must take for the summary to be cached."""
 
 _CACHE_SECONDS: Final = 10.0
-"""Seconds for which a cached summary is returned; its `exact` is False."""
+"""Seconds for which a summary is cached. A cached summary is returned with `exact` False."""
 
-_MAX_CACHED: Final = 100
-_MAX_RUNNING: Final = 20
+_MAX_CACHED_SUMMARIES: Final = 100
+_MAX_RUNNING_COUNTS: Final = 20
 
 
 class _CachedSummary(NamedTuple):
@@ -98,7 +98,7 @@ class _CachedSummary(NamedTuple):
 
 
 class SummaryCache:
-    """Counts devices by filter and caches the summaries. Requests for the same filter share one count."""
+    """Counts the devices that match a filter, and caches slow counts. Equal requests share one count."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -107,24 +107,24 @@ class SummaryCache:
         # One count at a time: counting must not occupy all reader threads.
         self._count_lock = asyncio.Lock()
 
-    async def get(self, device_filter: DeviceFilter) -> Summary:
-        """Return the summary for a filter, counted now or some seconds ago (rest-42).
+    async def get_summary(self, device_filter: DeviceFilter) -> Summary:
+        """Return the summary of the devices that match a filter, counted now or some seconds ago (rest-42).
 
-        Raise `TooManyAttempts` if too many filters are being counted.
+        Raise `TooManyAttempts` if devices are being counted for too many other filters.
         """
         cached = self._cached.get(device_filter)
         if cached is not None and asyncio.get_running_loop().time() < cached.expires_at:
             return replace(cached.summary, exact=False)
-        if device_filter not in self._running and len(self._running) >= _MAX_RUNNING:
+        if device_filter not in self._running and len(self._running) >= _MAX_RUNNING_COUNTS:
             raise TooManyAttempts(1)
         if device_filter not in self._running:
             self._running[device_filter] = asyncio.create_task(
-                self._count(device_filter), name="devices.count"
+                self._count_devices(device_filter), name="devices.count"
             )
         # Shielded: a client that disconnects must not cancel the count for the others.
         return await asyncio.shield(self._running[device_filter])
 
-    async def _count(self, device_filter: DeviceFilter) -> Summary:
+    async def _count_devices(self, device_filter: DeviceFilter) -> Summary:
         clock = asyncio.get_running_loop().time
         try:
             async with self._count_lock:
@@ -134,6 +134,6 @@ class SummaryCache:
             del self._running[device_filter]
         if clock() - started_at > _SLOW_SECONDS:
             self._cached[device_filter] = _CachedSummary(summary, clock() + _CACHE_SECONDS)
-            if len(self._cached) > _MAX_CACHED:
+            if len(self._cached) > _MAX_CACHED_SUMMARIES:
                 self._cached.popitem(last=False)
         return summary

@@ -1,1 +1,1 @@
-"""Firmware records and images: upload, checks, release, and download by gateways."""
+"""Firmware records and firmware images: upload, checks, release, and download by gateways."""

@@ -1,8 +1,8 @@
 """Answers MQTT requests of gateways for the URL of a firmware image (firmware-15 to firmware-20).
 
-Gateways repeat a request that gets no response, so requests that cannot be handled now are dropped. On an
-external broker any client could send a request in the name of a gateway. This is harmless: only claimed
-gateways get a URL, and the response goes to the topic of that gateway.
+Gateways repeat a request that gets no response, so requests that cannot be answered now are dropped. On an
+external broker any MQTT client could send a request in the name of a gateway. This is harmless: the URL is
+sent only to claimed gateways, on the response topic of the gateway.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _QUEUE_LIMIT: Final = 1000
-"""Maximum image requests in the queue; further ones are dropped."""
+"""Maximum number of queued image requests. Further image requests are dropped."""
 
 _WORKERS: Final = 4
 
@@ -42,7 +42,7 @@ class _ImageRequest(NamedTuple):
 
 
 class ImageRequestHandler:
-    """Answers image requests of gateways, with a limited queue and a few workers."""
+    """Answers requests of gateways for image URLs, with a limited queue and a few worker tasks."""
 
     def __init__(self, database: Database, transport: Transport, url_signer: ImageUrlSigner) -> None:
         self._database = database
@@ -54,7 +54,7 @@ class ImageRequestHandler:
         transport.subscribe(diagnostics.QUESTION_FILTER, self._on_message)
 
     async def run(self) -> None:
-        """Answer image requests until canceled."""
+        """Answer image requests until this task is canceled."""
         async with asyncio.TaskGroup() as tasks:
             for number in range(_WORKERS):
                 tasks.create_task(self._run_worker(), name=f"firmware.image_requests {number}")
@@ -76,12 +76,12 @@ class ImageRequestHandler:
         while True:
             request = await self._queue.get()
             try:
-                await self._handle(request)
+                await self._answer_request(request)
             except FleetError as exc:
                 self.outcomes["dropped"] += 1
                 _log.warning("firmware image request dropped: %s", exc)
 
-    async def _handle(self, request: _ImageRequest) -> None:
+    async def _answer_request(self, request: _ImageRequest) -> None:
         firmware = await self._database.read(store.find_requested_firmware, request.gateway, request.question)
         response = None if firmware is None else self._build_response(firmware, request.gateway)
         payload = diagnostics.encode_answer(request.id, response)

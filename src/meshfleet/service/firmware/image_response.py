@@ -1,4 +1,4 @@
-"""HTTP response with a firmware image, or the part of it that the client requests with `Range`."""
+"""HTTP response with a firmware image, or with the part that the header `Range` requests."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ MEDIA_TYPE: Final = "application/octet-stream"
 
 _STATUS_WHOLE, _STATUS_PARTIAL = 200, 206
 _SEND_BYTES: Final = 64 * 1024
-"""Maximum bytes per ASGI message: small enough for slow clients to receive it within the send timeout."""
+"""Maximum bytes per ASGI message: slow HTTP clients must receive a message within the send timeout."""
 
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?", re.IGNORECASE)
 
 
 class ByteRange(NamedTuple):
-    """Range of bytes; `stop` is not included."""
+    """Range of bytes of an image, from offset `start` (included) to offset `stop` (excluded)."""
 
     start: int
     stop: int
@@ -44,7 +44,7 @@ def parse_range(headers: Mapping[str, str], firmware: Firmware) -> ByteRange | N
     """Return the part of an image that the header `Range` requests; None means the whole image.
 
     An unsupported `Range`, such as several ranges at once, is ignored (RFC 9110, 14.2). Raise
-    `RangeNotSatisfiable` if the range starts after the end of the image.
+    `RangeNotSatisfiable` if the range starts at or after the end of the image.
     """
     match = _RANGE.fullmatch(headers.get("range", "").strip())
     if match is None or headers.get("if-range", _build_etag(firmware)) != _build_etag(firmware):
@@ -58,7 +58,7 @@ def parse_range(headers: Mapping[str, str], firmware: Firmware) -> ByteRange | N
 
 
 class ImageResponse(ASGIResponse):
-    """Response that reads the image while sending. If reading fails at once, it raises before it starts."""
+    """HTTP response that reads an image while sending it. If the first read fails, nothing is sent."""
 
     def __init__(
         self, images: ImageStore, firmware: Firmware, byte_range: ByteRange | None, metrics: Metrics
@@ -83,9 +83,9 @@ class ImageResponse(ASGIResponse):
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the image; stop if the client disconnects."""
+        """Send the image; stop if the HTTP client disconnects."""
         state: dict[str, Any] = scope["state"]
-        pieces = self._images.stream(
+        pieces = self._images.stream_image(
             bytes.fromhex(self._firmware.sha256), size=self._firmware.size, **self._byte_range._asdict()
         )
         async with aclosing(pieces):
@@ -96,11 +96,11 @@ class ImageResponse(ASGIResponse):
                 return
             disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
             try:
-                await self._send(first, send)
+                await self._send_piece(first, send)
                 async for piece in pieces:
                     if disconnect.done():
                         return
-                    await self._send(piece, send)
+                    await self._send_piece(piece, send)
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
             except (OSError, RuntimeError):  # raised by ASGI and uvloop if the client has disconnected
                 return
@@ -111,7 +111,7 @@ class ImageResponse(ASGIResponse):
             finally:
                 disconnect.cancel()
 
-    async def _send(self, piece: bytes, send: Send) -> None:
+    async def _send_piece(self, piece: bytes, send: Send) -> None:
         for start in range(0, len(piece), _SEND_BYTES):
             body = piece[start : start + _SEND_BYTES]
             await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,8 +1,8 @@
 """Stores firmware images by their SHA-256. Each image is stored once, completely or not at all (rest-114).
 
 An image is added in the transaction that inserts its firmware record, and removed in a transaction that finds
-no record with this SHA-256. So every record has its image, even if clients upload and remove the same image
-at the same time. Images left over from a crash are removed at the next start.
+no record with its SHA-256. So every record has its image, even if REST clients upload and remove the same
+image at the same time. Images without a record, left over from a crash, are removed at the next start.
 """
 
 from __future__ import annotations
@@ -28,68 +28,68 @@ if TYPE_CHECKING:
     from meshfleet.service.firmware.partial_images import ReceivedImage
 
 CHUNK_SIZE: Final = 256 * 1024
-"""Bytes that are read at a time, and bytes per row on PostgreSQL."""
+"""Number of image bytes that are read at a time, and that a row of the table `image_chunk` holds."""
 
 _FOLDER_NAME: Final = "images"
 _FILE_NAME: Final = re.compile(r"[0-9a-f]{64}")
 _LOCK_CLASS: Final = 0x696D6167
-"""First key of the PostgreSQL advisory locks of images; no other lock uses it."""
+"""First key of the PostgreSQL advisory locks of images. No other advisory lock uses this key."""
 
 
 class ImageStore(Protocol):
-    """Interface of a store of firmware images; see the module."""
+    """Interface of a store of firmware images, which are identified by their SHA-256."""
 
     folder: Path
-    """Directory for the files of uploads in progress."""
+    """Directory that holds the files of uploads in progress."""
 
-    def add(self, connection: Connection, image: ReceivedImage) -> None:
-        """Add an image. Call it in the transaction that inserts the firmware record of the image."""
+    def add_image(self, connection: Connection, image: ReceivedImage) -> None:
+        """Add an image to the store. Call this in the transaction that inserts its firmware record."""
 
-    def remove_unused(self, connection: Connection, sha256: bytes) -> None:
-        """Remove an image unless a firmware record uses it.
+    def remove_unused_image(self, connection: Connection, sha256: bytes) -> None:
+        """Remove an image unless a firmware record uses the image.
 
-        Call it after the transaction that deleted a record, in a transaction of its own.
+        Call this after the transaction that deleted a firmware record, in a new transaction.
         """
 
-    def stream(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
-        """Yield the bytes from `start` to before `stop` in pieces. `size` is the expected size of the image.
+    def stream_image(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
+        """Yield the bytes of an image from offset `start` (included) to `stop` (excluded), in pieces.
 
-        Raise `ImageDamaged` if the image cannot be read or has another size.
+        Raise `ImageDamaged` if the image cannot be read, or its size in bytes is not `size`.
         """
 
-    def remove_orphans(self) -> None:
-        """Remove images without a firmware record, and files of unfinished uploads. Call it at start-up."""
+    def remove_orphaned_images(self) -> None:
+        """Remove images without a firmware record, and files of unfinished uploads. Call at start-up."""
 
 
 def open_image_store(database: Database, data: Path) -> ImageStore:
-    """Open the image store: images are files with SQLite, and database rows with PostgreSQL (rest-174)."""
+    """Open the image store. Images are files with SQLite, and database rows with PostgreSQL (rest-174)."""
     folder = data / _FOLDER_NAME
     return FileImageStore(database, folder) if database.is_sqlite else DatabaseImageStore(database, folder)
 
 
 class FileImageStore:
-    """Stores images as files. SQLite has one writer, so additions and removals never overlap."""
+    """Stores images as files. With SQLite there is one writer, so adding and removing never overlap."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.folder = folder
         self._database = database
 
-    def add(self, connection: Connection, image: ReceivedImage) -> None:  # noqa: ARG002 # called within its transaction
-        """Move the uploaded file to its final name, and flush the directory to disk."""
+    def add_image(self, connection: Connection, image: ReceivedImage) -> None:  # noqa: ARG002 # called within its transaction
+        """Rename the uploaded file to the SHA-256 of the image, and flush the directory to disk."""
         try:
-            image.path.replace(self._find_path(image.sha256))
+            image.path.replace(self._find_image_path(image.sha256))
             _sync_directory(self.folder)
         except OSError as exc:
             raise ImagesUnavailable(f"the image cannot be stored: {exc.strerror}") from exc
 
-    def remove_unused(self, connection: Connection, sha256: bytes) -> None:
-        """Remove the file of an image unless a firmware record uses it."""
+    def remove_unused_image(self, connection: Connection, sha256: bytes) -> None:
+        """Remove the file of an image unless a firmware record uses the image."""
         if not _is_image_used(connection, sha256):
-            self._find_path(sha256).unlink(missing_ok=True)
+            self._find_image_path(sha256).unlink(missing_ok=True)
 
-    async def stream(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
-        """Yield the content of the file. If it is deleted meanwhile, the open file stays readable."""
-        file = await asyncio.to_thread(self._open, sha256, size)
+    async def stream_image(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
+        """Yield part of an image file. A file that is deleted meanwhile stays readable."""
+        file = await asyncio.to_thread(self._open_image, sha256, size)
         try:
             while start < stop:
                 piece = await asyncio.to_thread(os.pread, file, min(CHUNK_SIZE, stop - start), start)
@@ -102,7 +102,7 @@ class FileImageStore:
         finally:
             os.close(file)
 
-    def remove_orphans(self) -> None:
+    def remove_orphaned_images(self) -> None:
         """Remove image files without a firmware record, and files of unfinished uploads."""
         if not self.folder.is_dir():
             return
@@ -112,12 +112,12 @@ class FileImageStore:
             if _FILE_NAME.fullmatch(path.name) and path.name not in used:
                 path.unlink()
 
-    def _find_path(self, sha256: bytes) -> Path:
+    def _find_image_path(self, sha256: bytes) -> Path:
         return self.folder / sha256.hex()
 
-    def _open(self, sha256: bytes, size: int) -> int:
+    def _open_image(self, sha256: bytes, size: int) -> int:
         try:
-            file = os.open(self._find_path(sha256), os.O_RDONLY)
+            file = os.open(self._find_image_path(sha256), os.O_RDONLY)
         except OSError as exc:
             raise ImageDamaged(f"image {sha256.hex()} cannot be read: {exc.strerror}") from exc
         if (found := os.fstat(file).st_size) != size:
@@ -127,16 +127,16 @@ class FileImageStore:
 
 
 class DatabaseImageStore:
-    """Stores images as database rows, so that several service processes can share them."""
+    """Stores images as database rows, so that several service processes can share the images."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.folder = folder
         self._database = database
 
-    def add(self, connection: Connection, image: ReceivedImage) -> None:
+    def add_image(self, connection: Connection, image: ReceivedImage) -> None:
         """Copy the uploaded file into database rows, unless the image is stored already."""
         _lock_image(connection, image.sha256)
-        if _load_size(connection, image.sha256) == image.size:
+        if _load_image_size(connection, image.sha256) == image.size:
             return
         try:
             with image.path.open("rb") as file:
@@ -148,15 +148,15 @@ class DatabaseImageStore:
         except OSError as exc:
             raise ImagesUnavailable(f"the image cannot be stored: {exc.strerror}") from exc
 
-    def remove_unused(self, connection: Connection, sha256: bytes) -> None:
-        """Remove the rows of an image unless a firmware record uses it."""
+    def remove_unused_image(self, connection: Connection, sha256: bytes) -> None:
+        """Remove the rows of an image unless a firmware record uses the image."""
         _lock_image(connection, sha256)
         if not _is_image_used(connection, sha256):
             connection.execute(delete(image_chunk).where(image_chunk.c.sha256 == sha256))
 
-    async def stream(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
-        """Yield the content of the image, one row after another."""
-        if (found := await self._database.read(_load_size, sha256)) != size:
+    async def stream_image(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
+        """Yield part of an image, one database row after another."""
+        if (found := await self._database.read(_load_image_size, sha256)) != size:
             raise ImageDamaged(f"image {sha256.hex()} has {found} bytes instead of {size}")
         while start < stop:
             index, offset = divmod(start, CHUNK_SIZE)
@@ -167,12 +167,12 @@ class DatabaseImageStore:
             start += len(piece)
             yield piece
 
-    def remove_orphans(self) -> None:
+    def remove_orphaned_images(self) -> None:
         """Remove image rows without a firmware record, and files of unfinished uploads."""
         if self.folder.is_dir():
             _remove_partial_images(self.folder)
         for sha256 in self._database.read_now(_list_unused_images):
-            self._database.write_now(self.remove_unused, sha256)
+            self._database.write_now(self.remove_unused_image, sha256)
 
 
 def _lock_image(connection: Connection, sha256: bytes) -> None:
@@ -181,7 +181,7 @@ def _lock_image(connection: Connection, sha256: bytes) -> None:
     connection.execute(select(func.pg_advisory_xact_lock(_LOCK_CLASS, key)))
 
 
-def _load_size(connection: Connection, sha256: bytes) -> int:
+def _load_image_size(connection: Connection, sha256: bytes) -> int:
     query = select(func.coalesce(func.sum(func.octet_length(image_chunk.c.content)), 0))
     return int(connection.execute(query.where(image_chunk.c.sha256 == sha256)).scalar_one())
 

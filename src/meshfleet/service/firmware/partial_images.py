@@ -1,7 +1,7 @@
-"""Images that are being uploaded: each is a file that is deleted at the end unless it was moved to the store.
+"""Images that are being uploaded, each in a file that is deleted at the end unless the image is stored.
 
-Pieces of an image are collected and written in a thread. The file is not kept open between writes, because a
-canceled upload may delete the file while a thread is still writing.
+Pieces of an image are collected and written to the file in a thread. The file is not kept open between
+writes, because a canceled upload may delete the file while a thread is still writing.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARTIAL_PREFIX: Final = ".arriving-"
-"""Prefix of the file names of uploads. Files with it are deleted when the service starts."""
+"""Prefix of the file names of uploads in progress. Such files are deleted when the service starts."""
 
 _FLUSH_BYTES: Final = 1024 * 1024
-"""Bytes that are collected in memory before they are written to the file."""
+"""Number of uploaded bytes that are collected in memory before they are written to the file."""
 
 
 class ReceivedImage(NamedTuple):
-    """Completely received image in its own file."""
+    """Completely received firmware image in its own file."""
 
     path: Path
     size: int
-    """Bytes of the image."""
+    """Size of the image in bytes."""
     sha256: bytes
 
 
 class PartialImage:
-    """Writes an image that arrives in pieces to a file, and computes its SHA-256."""
+    """Writes an image that arrives in pieces to a file, and computes the SHA-256 of the image."""
 
     def __init__(self, path: Path) -> None:
         self.size = 0
@@ -46,7 +46,7 @@ class PartialImage:
         self._buffered = 0
 
     async def write(self, piece: bytes) -> None:
-        """Append a piece to the buffer, and write a full buffer to the file.
+        """Append a piece of the image to the buffer, and write a full buffer to the file.
 
         Raise `ImagesUnavailable` if the file cannot be written.
         """
@@ -54,26 +54,26 @@ class PartialImage:
         self._pieces.append(piece)
         self._buffered += len(piece)
         if self._buffered >= _FLUSH_BYTES:
-            await asyncio.to_thread(self._flush, self._drain())
+            await asyncio.to_thread(self._append_to_file, self._drain_buffer())
 
     async def finish(self) -> ReceivedImage:
-        """Write the rest of the buffer and flush the file to disk. Return the complete image."""
-        await asyncio.to_thread(self._flush, self._drain(), to_disk=True)
+        """Write the rest of the buffer to the file and flush the file to disk. Return the complete image."""
+        await asyncio.to_thread(self._append_to_file, self._drain_buffer(), to_disk=True)
         return ReceivedImage(self._path, self.size, self._hash.digest())
 
-    def _drain(self) -> bytes:
+    def _drain_buffer(self) -> bytes:
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._buffered = 0
         return data
 
-    def _flush(self, data: bytes, *, to_disk: bool = False) -> None:
+    def _append_to_file(self, data: bytes, *, to_disk: bool = False) -> None:
         self._hash.update(data)
         try:
             # Without O_CREAT: if the upload was canceled, the deleted file must not be created again.
             file = os.open(self._path, os.O_WRONLY | os.O_APPEND)
             with open(file, "ab", buffering=0) as opened:  # noqa: PTH123 # opens a descriptor, not a path
-                _write_all(opened.fileno(), data)
+                _write_bytes(opened.fileno(), data)
                 if to_disk:
                     os.fsync(opened.fileno())
         except OSError as exc:
@@ -82,7 +82,7 @@ class PartialImage:
 
 @asynccontextmanager
 async def open_partial_image(folder: Path) -> AsyncIterator[PartialImage]:
-    """Create the file of an upload. It is deleted at the end of the `with` block unless it was moved."""
+    """Create the file of an upload. The `with` block deletes the file at its end unless it was moved."""
     path = folder / f"{PARTIAL_PREFIX}{secrets.token_hex(16)}"
     await asyncio.to_thread(_create_file, path)
     try:
@@ -99,7 +99,7 @@ def _create_file(path: Path) -> None:
         raise ImagesUnavailable(f"the image cannot be written: {exc.strerror}") from exc
 
 
-def _write_all(file: int, data: bytes) -> None:
+def _write_bytes(file: int, data: bytes) -> None:
     remaining = memoryview(data)
     while remaining:
         remaining = remaining[os.write(file, remaining) :]

@@ -1,4 +1,4 @@
-"""Routes of `/api/v1/firmware`, and of `/api/v1/images`, where gateways download images."""
+"""REST routes `/api/v1/firmware`, and `/api/v1/images`, where gateways download images."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,15 +39,15 @@ _parse_state = build_choice_parser(_STATES)
 _BINARY: Final = Schema(type=OpenAPIType.STRING, format=OpenAPIFormat.BINARY)
 
 
-def _build_text_schema(description: str, **more: Any) -> Schema:
+def _build_string_schema(description: str, **more: Any) -> Schema:
     return Schema(type=OpenAPIType.STRING, description=description, **more)
 
 
 @dataclass
 class _UploadOperation(Operation):
-    """OpenAPI operation with the form fields of an upload.
+    """OpenAPI operation that documents the form fields of a firmware upload.
 
-    Litestar cannot derive the fields, because the body is streamed.
+    Litestar cannot derive the fields, because the request body is streamed.
     """
 
     def __post_init__(self) -> None:
@@ -57,33 +57,36 @@ class _UploadOperation(Operation):
                 description="Firmware image, with its file name.",
                 content_media_type=MEDIA_TYPE,
             ),
-            upload_form.MODEL: _build_text_schema(
+            upload_form.MODEL: _build_string_schema(
                 "Model number: four hex digits.", pattern="^[0-9A-Fa-f]{4}$"
             ),
-            upload_form.VERSION: _build_text_schema("Firmware version, such as `3.4.2` or `3.4.2-beta.1`."),
+            upload_form.VERSION: _build_string_schema("Firmware version, such as `3.4.2` or `3.4.2-beta.1`."),
             upload_form.HARDWARE: Schema(
                 type=OpenAPIType.ARRAY,
-                items=_build_text_schema("Hardware version: three numbers, as devices report it."),
-                description="Supported hardware versions; may be given several times. Without it: any.",
+                items=_build_string_schema("Hardware version: three numbers, as devices report it."),
+                description="Supported hardware versions. Can be repeated. Default: any version.",
             ),
-            upload_form.MIN_VERSION: _build_text_schema(
-                "Oldest version from which a device can be updated to this one."
+            upload_form.MIN_VERSION: _build_string_schema(
+                "Oldest firmware version from which a device can be updated to this version."
             ),
-            upload_form.NOTES: _build_text_schema("Release notes.", max_length=upload_form.MAX_NOTES_LENGTH),
-            upload_form.SHA256: _build_text_schema(
-                "SHA-256 of the image, which is checked.", pattern="^[0-9A-Fa-f]{64}$"
+            upload_form.NOTES: _build_string_schema(
+                "Release notes.", max_length=upload_form.MAX_NOTES_LENGTH
             ),
-            upload_form.TYPE: _build_text_schema(
-                "1: a Nordic distribution package or a bare image; 2: a RAUC bundle. The default is 2 for "
-                "files named *.raucb, and 1 otherwise.",
+            upload_form.SHA256: _build_string_schema(
+                "SHA-256 of the image in hex. The upload fails if it does not match.",
+                pattern="^[0-9A-Fa-f]{64}$",
+            ),
+            upload_form.TYPE: _build_string_schema(
+                "Type of the image. 1: a Nordic distribution package or a bare image; 2: a RAUC bundle. The "
+                "default is 2 for files named *.raucb, and 1 otherwise.",
                 enum=["1", "2"],
             ),
-            upload_form.BARE: _build_text_schema(
-                "Whether the image is a bare image without a package.", enum=["true", "false"]
+            upload_form.BARE: _build_string_schema(
+                "Whether the image is a bare image, not a package.", enum=["true", "false"]
             ),
-            upload_form.OVERRIDE: _build_text_schema(
-                "Accept a bare image that does not look like one, or a package with a different version "
-                "number. The audit log records the fault.",
+            upload_form.OVERRIDE: _build_string_schema(
+                "Accept an image that fails its check: a bare image that does not look like one, or a "
+                "package with a different version number. The audit log records the fault.",
                 enum=["true", "false"],
             ),
         }
@@ -100,14 +103,16 @@ class _UploadOperation(Operation):
 
 @dataclass
 class _ImageOperation(Operation):
-    """OpenAPI operation with the responses of an image download, which Litestar cannot derive."""
+    """OpenAPI operation that documents the responses of an image download, which are binary."""
 
     def __post_init__(self) -> None:
         content = {MEDIA_TYPE: OpenAPIMediaType(schema=_BINARY)}
         self.responses = {
             **(self.responses or {}),
-            "200": OpenAPIResponse(description="The image.", content=content),
-            "206": OpenAPIResponse(description="The part that `Range` names.", content=content),
+            "200": OpenAPIResponse(description="The whole image.", content=content),
+            "206": OpenAPIResponse(
+                description="The part of the image that the header `Range` requests.", content=content
+            ),
         }
 
 
@@ -120,8 +125,8 @@ async def upload_firmware(
     upload_receiver: Given[UploadReceiver],
     now: Given[Now],
 ) -> Firmware:
-    """Upload an image and create its record as a draft."""
-    async with upload_receiver.receive(request) as upload:
+    """Upload a firmware image, and create a firmware record for it in state `draft`."""
+    async with upload_receiver.receive_upload(request) as upload:
         return await database.write(store.insert_firmware, *upload, images=image_store, by=actor, now=now())
 
 
@@ -136,22 +141,23 @@ async def list_firmware(
         QueryParameter(name="ModelNumber", description="Model number: four hex digits, such as `000F`."),
     ] = None,
     version: Annotated[
-        str | None, QueryParameter(name="Version", description="Version, such as `3.4.2` or `3.4.2-beta.1`.")
+        str | None,
+        QueryParameter(name="Version", description="Firmware version, such as `3.4.2` or `3.4.2-beta.1`."),
     ] = None,
     stage: Annotated[  # not `state`, which has a special meaning in Litestar
         str | None,
         QueryParameter(
             name="State",
-            description="State of the record.",
+            description="State of the firmware record.",
             schema_extra={"type": "string", "enum": list(_STATES)},
         ),
     ] = None,
 ) -> FirmwarePage:
-    """List firmware, the newest first."""
-    query = _parse_filter(model_number, version, stage)
+    """List firmware records, the newest first."""
+    query = _parse_firmware_filter(model_number, version, stage)
     before = None if next_token is None else store.FirmwarePosition(*pages.decode(query, next_token))
     records = await database.read(store.list_firmware, query, before=before, limit=limit + 1)
-    return FirmwarePage(**pages.build_page(query, records, limit, _find_position))
+    return FirmwarePage(**pages.build_page(query, records, limit, _get_position))
 
 
 @get("/{firmware_id:str}")
@@ -177,7 +183,7 @@ async def download_image(
 async def release_firmware(
     firmware_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
 ) -> Firmware:
-    """Release firmware, so that jobs can roll it out."""
+    """Release firmware, so that jobs can install it on devices."""
     return await database.write(store.release_firmware, decode_segment(firmware_id), by=actor, now=now())
 
 
@@ -189,7 +195,7 @@ async def withdraw_firmware(
     now: Given[Now],
     job_wakeup: Given[RunnerWakeup],
 ) -> Firmware:
-    """Withdraw firmware: gateways can no longer download it, and its jobs are canceled."""
+    """Withdraw firmware: gateways can no longer download the image, and jobs that use it are canceled."""
     withdrawn = await database.write(
         store.withdraw_firmware, decode_segment(firmware_id), by=actor, now=now()
     )
@@ -205,9 +211,9 @@ async def remove_firmware(
     image_store: Given[SkipValidation[ImageStore]],
     now: Given[Now],
 ) -> None:
-    """Remove firmware that no job has used."""
+    """Remove a firmware record that no job has used, and its image."""
     image = await database.write(store.delete_firmware, decode_segment(firmware_id), by=actor, now=now())
-    await database.write(image_store.remove_unused, image)
+    await database.write(image_store.remove_unused_image, image)
 
 
 @get("/{token:str}/{file_name:str}", operation_class=_ImageOperation, problems=(416,))
@@ -220,7 +226,7 @@ async def fetch_image(
     image_store: Given[SkipValidation[ImageStore]],
     metrics: Given[Metrics],
 ) -> ImageResponse:
-    """Download an image with a signed URL that a gateway received."""
+    """Download a firmware image with a signed URL that the service sent to a gateway."""
     firmware = await database.read(
         store.load_firmware_for_gateway, *url_signer.verify_token(decode_segment(token))
     )
@@ -235,8 +241,10 @@ async def _build_image_response(
     return ImageResponse(images, firmware, parse_range(request.headers, firmware), metrics)
 
 
-def _parse_filter(model_number: str | None, version: str | None, state: str | None) -> store.FirmwareFilter:
-    """Parse the query parameters. Raise `InvalidRequest` with all faults."""
+def _parse_firmware_filter(
+    model_number: str | None, version: str | None, state: str | None
+) -> store.FirmwareFilter:
+    """Parse the query parameters of the firmware list. Raise `InvalidRequest` with all faults."""
     reader = QueryReader()
     query = store.FirmwareFilter(
         model=reader.read(parse_model_number, model_number, "ModelNumber", default=None),
@@ -251,7 +259,7 @@ def _parse_version(text: str, field: str) -> str:
     return str(Version.parse(text, field))
 
 
-def _find_position(last: Firmware) -> store.FirmwarePosition:
+def _get_position(last: Firmware) -> store.FirmwarePosition:
     return store.FirmwarePosition(parse_millis(last.created_at), last.id)
 
 

@@ -1,4 +1,4 @@
-"""Stores firmware records: upload, list, release, withdraw and delete them."""
+"""Database functions for firmware records: insert, list, release, withdraw and delete."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class FirmwarePosition(NamedTuple):
     """Position of a record in the firmware list, which is sorted by creation time and id."""
 
     created_at: int
-    """Creation time of the record in milliseconds."""
+    """Creation time of the record as Unix time in milliseconds."""
     id: str
 
 
 class FirmwareFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Filter of the firmware list. A record must meet all conditions; None means any value."""
+    """Filter of the firmware list. A record must match all fields; None matches any value."""
 
     model: ModelNumber | None = None
     version: str | None = None
@@ -57,7 +57,7 @@ def insert_firmware(  # noqa: PLR0913 # the last three are keyword-only
     """Store an image and its firmware record in one transaction (rest-113, rest-114).
 
     `overridden` is the fault of the image that an admin accepted, for the audit log; "" if none (rest-221).
-    Raise `AlreadyExists` if there is firmware of this model and version.
+    Raise `AlreadyExists` if firmware with the same model and version exists.
     """
     row = {
         "id": f"fw-{secrets.token_hex(8)}",
@@ -79,7 +79,7 @@ def insert_firmware(  # noqa: PLR0913 # the last three are keyword-only
     is_duplicate = (firmware.c.model == row["model"]) & (firmware.c.version == row["version"])
     if connection.execute(select(firmware.c.id).where(is_duplicate)).first() is not None:
         raise _build_duplicate_error(new)
-    images.add(connection, image)
+    images.add_image(connection, image)
     try:
         connection.execute(insert(firmware).values(row))
     except IntegrityError as exc:
@@ -88,7 +88,7 @@ def insert_firmware(  # noqa: PLR0913 # the last three are keyword-only
         raise _build_duplicate_error(new) from None
     record = load_firmware(connection, str(row["id"]))
     override = {"override": overridden, "sha256": record.sha256} if overridden else {}
-    _record_action(
+    _audit_action(
         connection, "upload", record, by=by, now=now, **({"bare": True} if new.bare else {}), **override
     )
     return record
@@ -97,7 +97,7 @@ def insert_firmware(  # noqa: PLR0913 # the last three are keyword-only
 def list_firmware(
     connection: Connection, firmware_filter: FirmwareFilter, *, before: FirmwarePosition | None, limit: int
 ) -> list[Firmware]:
-    """List firmware records, the newest first; with `before`, only records older than this position."""
+    """List firmware records, the newest first. If `before` is not None, list only older records."""
     columns = firmware.c
     query = select(firmware).order_by(columns.created_at.desc(), columns.id.desc()).limit(limit)
     if firmware_filter.model is not None:
@@ -112,9 +112,9 @@ def list_firmware(
 
 
 def load_firmware(connection: Connection, firmware_id: str, *, for_update: bool = False) -> Firmware:
-    """Load a firmware record. Raise `NotFound` if it does not exist.
+    """Load a firmware record. Raise `NotFound` if the record does not exist.
 
-    With `for_update`, lock its row until the transaction ends.
+    If `for_update` is True, lock the row until the transaction ends.
     """
     query = select(firmware).where(firmware.c.id == firmware_id)
     row = connection.execute(query.with_for_update() if for_update else query).first()
@@ -126,7 +126,7 @@ def load_firmware(connection: Connection, firmware_id: str, *, for_update: bool 
 def find_requested_firmware(connection: Connection, mac: Mac, question: FirmwareQuestion) -> Firmware | None:
     """Find the released firmware that a gateway requests (firmware-16).
 
-    Return None if there is none or the gateway is not claimed.
+    Return None if there is no such firmware, or if the gateway is not claimed.
     """
     if not _is_claimed(connection, mac):
         return None
@@ -142,7 +142,7 @@ def find_requested_firmware(connection: Connection, mac: Mac, question: Firmware
 
 
 def load_firmware_for_gateway(connection: Connection, firmware_id: str, mac: Mac) -> Firmware:
-    """Load a firmware record for download by a gateway.
+    """Load the firmware record whose image a gateway downloads.
 
     Raise `NotFound` if the firmware is not released or the gateway is not claimed.
     """
@@ -158,30 +158,30 @@ def _is_claimed(connection: Connection, mac: Mac) -> bool:
 
 
 def release_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
-    """Release firmware; do nothing if it is released already (rest-111)."""
+    """Release firmware. Do nothing if the firmware is already released (rest-111)."""
     record = load_firmware(connection, firmware_id, for_update=True)
     if record.state == "withdrawn":
         raise Conflict("withdrawn firmware cannot be released")
     if record.state == "released":
         return record
     _update_firmware(connection, firmware_id, state="released", released_at=now)
-    _record_action(connection, "release", record, by=by, now=now)
+    _audit_action(connection, "release", record, by=by, now=now)
     return load_firmware(connection, firmware_id)
 
 
 def withdraw_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
-    """Withdraw firmware and cancel its jobs; do nothing if it is withdrawn already (rest-111)."""
+    """Withdraw firmware, and cancel the jobs that use it. Do nothing if already withdrawn (rest-111)."""
     record = load_firmware(connection, firmware_id, for_update=True)
     if record.state == "withdrawn":
         return record
     _update_firmware(connection, firmware_id, state="withdrawn")
-    _record_action(connection, "withdraw", record, by=by, now=now)
+    _audit_action(connection, "withdraw", record, by=by, now=now)
     cancel_jobs_of_firmware(connection, firmware_id, by=by, now=now)
     return load_firmware(connection, firmware_id)
 
 
 def delete_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> bytes:
-    """Delete a firmware record and return the SHA-256 of its image (rest-112).
+    """Delete a firmware record, and return the SHA-256 of its image (rest-112).
 
     Raise `InUse` if a job uses the firmware.
     """
@@ -189,7 +189,7 @@ def delete_firmware(connection: Connection, firmware_id: str, *, by: Actor, now:
     if connection.execute(select(job.c.id).where(job.c.firmware == firmware_id).limit(1)).first():
         raise InUse("a job uses the firmware; withdraw it instead")
     connection.execute(delete(firmware).where(firmware.c.id == firmware_id))
-    _record_action(connection, "delete", record, by=by, now=now)
+    _audit_action(connection, "delete", record, by=by, now=now)
     return bytes.fromhex(record.sha256)
 
 
@@ -197,7 +197,7 @@ def _update_firmware(connection: Connection, firmware_id: str, **values: Any) ->
     connection.execute(update(firmware).where(firmware.c.id == firmware_id).values(values))
 
 
-def _record_action(
+def _audit_action(
     connection: Connection, action: str, record: Firmware, *, by: Actor, now: int, **details: Any
 ) -> None:
     audit.record_change(

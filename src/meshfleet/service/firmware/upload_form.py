@@ -1,4 +1,4 @@
-"""Parses the form fields of a firmware upload, and checks its image (rest-109)."""
+"""Parses the form fields of a firmware upload, and checks the uploaded image (rest-109)."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ BARE: Final = "bare"
 OVERRIDE: Final = "override"
 
 FORM_FIELDS: Final = frozenset({MODEL, VERSION, HARDWARE, MIN_VERSION, NOTES, SHA256, TYPE, BARE, OVERRIDE})
-"""Names of all form fields except the image."""
+"""Names of all form fields of a firmware upload except the image."""
 
 MAX_NOTES_LENGTH: Final = 10_000
 _MAX_NAME_LENGTH: Final = 255
 _MAX_HARDWARE_VERSIONS: Final = 100
 _MAX_VERSION_PART: Final = 255
-"""Maximum of each number in a version: messages to devices have one byte for each (firmware-1)."""
+"""Maximum value of each number in a version: messages to devices have one byte for it (firmware-1)."""
 
 _TOO_LARGE: Final = f"a Nordic package may have at most {MAX_PACKAGE_BYTES} (use type 2 for a RAUC bundle)"
 
@@ -58,14 +58,14 @@ _WITHOUT_LINE_BREAKS: Final = str.maketrans("", "", "\n\r\t")
 
 
 class NewFirmware(Struct, frozen=True, kw_only=True):
-    """Fields of an uploaded firmware that is not stored yet."""
+    """Form fields of an uploaded firmware that is not stored yet."""
 
     model: ModelNumber
     version: Version
     type: FirmwareType
     bare: bool = False
     override: bool = False
-    """Whether an image that fails its check is accepted nevertheless (rest-221)."""
+    """Whether the user accepts an image that fails its check (rest-221)."""
     file_name: str
     hardware: tuple[str, ...]
     min_version: Version | None
@@ -73,34 +73,34 @@ class NewFirmware(Struct, frozen=True, kw_only=True):
 
 
 class _FieldError(Exception):
-    """A form field has an invalid value; the message says why."""
+    """A form field has an invalid value. The message of the error says why."""
 
 
 class _FieldReader:
-    """Reads form fields and collects all their faults."""
+    """Parses form fields and collects all faults in their values."""
 
     def __init__(self, fields: Mapping[str, Sequence[str]], faults: Sequence[Fault]) -> None:
         self._fields = fields
         self.faults = [*faults]
 
-    def read_one(self, field: str, read: Callable[[str], Value], *, required: bool = False) -> Value | None:
-        """Read a field that may be given only once. Return None if it is missing or invalid."""
+    def read_one(self, field: str, parse: Callable[[str], Value], *, required: bool = False) -> Value | None:
+        """Return the parsed value of a field that must not be repeated; None if it is missing or invalid."""
         texts = self._fields.get(field, ())
         if len(texts) > 1:
             self.faults.append(Fault(field, "must not be given more than once"))
         elif not texts and required:
             self.faults.append(Fault(field, "is missing"))
-        return self._try(field, read, texts[0]) if len(texts) == 1 else None
+        return self._parse_value(field, parse, texts[0]) if len(texts) == 1 else None
 
-    def read_all(self, field: str, read: Callable[[str], Value]) -> list[Value]:
-        """Read the valid values of a field that may be given several times."""
+    def read_all(self, field: str, parse: Callable[[str], Value]) -> list[Value]:
+        """Return the parsed valid values of a field that can be repeated."""
         texts = self._fields.get(field, ())
-        values = [self._try(f"{field}[{index}]", read, text) for index, text in enumerate(texts)]
+        values = [self._parse_value(f"{field}[{index}]", parse, text) for index, text in enumerate(texts)]
         return [each for each in values if each is not None]
 
-    def _try(self, field: str, read: Callable[[str], Value], text: str) -> Value | None:
+    def _parse_value(self, field: str, parse: Callable[[str], Value], text: str) -> Value | None:
         try:
-            return read(text)
+            return parse(text)
         except MalformedInput as exc:
             self.faults.append(Fault(field, exc.reason))
         except _FieldError as exc:
@@ -111,14 +111,14 @@ class _FieldReader:
 def parse_form(
     fields: Mapping[str, Sequence[str]], file_name: str, image: ReceivedImage, faults: Sequence[Fault]
 ) -> NewFirmware:
-    """Parse all form fields. Raise `InvalidRequest` with all faults.
+    """Parse all form fields of a firmware upload. Raise `InvalidRequest` with all faults.
 
-    `faults` are those found before, while the form was received.
+    `faults` are the faults that were found while the form was received.
     """
     reader = _FieldReader(fields, faults)
     model = reader.read_one(MODEL, parse_model_number, required=True)
     version = reader.read_one(VERSION, _parse_version, required=True)
-    hardware = reader.read_all(HARDWARE, _parse_hardware)
+    hardware = reader.read_all(HARDWARE, _parse_hardware_version)
     if len(hardware) > _MAX_HARDWARE_VERSIONS:
         reader.faults.append(Fault(HARDWARE, f"must have at most {_MAX_HARDWARE_VERSIONS} versions"))
     min_version = reader.read_one(MIN_VERSION, _parse_version)
@@ -126,7 +126,7 @@ def parse_form(
         reader.faults.append(Fault(MIN_VERSION, f"must not be newer than the version itself, {version}"))
     notes = reader.read_one(NOTES, _parse_notes)
     expected_sha256 = reader.read_one(SHA256, _parse_sha256)
-    kind = reader.read_one(TYPE, _parse_type)
+    kind = reader.read_one(TYPE, _parse_firmware_type)
     bare = reader.read_one(BARE, _parse_flag) or False
     override = reader.read_one(OVERRIDE, _parse_flag) or False
     if bare and kind is FirmwareType.RAUC_BUNDLE:
@@ -141,7 +141,7 @@ def parse_form(
     return NewFirmware(
         model=model,
         version=version,
-        type=kind or (FirmwareType.NORDIC_PACKAGE if bare else _guess_type(file_name)),
+        type=kind or (FirmwareType.NORDIC_PACKAGE if bare else _guess_firmware_type(file_name)),
         bare=bare,
         override=override,
         file_name=file_name,
@@ -152,7 +152,7 @@ def parse_form(
 
 
 def sanitize_file_name(text: str) -> str:
-    """Remove directories and unprintable characters from a file name, and shorten it.
+    """Return a file name without directories and unprintable characters, shortened if necessary.
 
     The result may be empty.
     """
@@ -166,10 +166,10 @@ def sanitize_file_name(text: str) -> str:
 
 
 def check_image(new: NewFirmware, image: ReceivedImage) -> str:
-    """Check an image as gateways and devices will (firmware-17, firmware-44). Blocks; call it in a thread.
+    """Check an image as gateways and devices do (firmware-17, firmware-44). Blocking: call it in a thread.
 
-    Return "", or the fault if there is one and `new.override` accepts it. Raise `ImageCheckFailed` for a
-    fault that the user can override, and `InvalidRequest` for one that the user cannot.
+    Return a fault that `new.override` accepts, or "" if there is no fault. Raise `ImageCheckFailed` for a
+    fault that the user can override, and `InvalidRequest` for a fault that the user cannot override.
     """
     if new.type is not FirmwareType.NORDIC_PACKAGE:
         return ""
@@ -178,22 +178,22 @@ def check_image(new: NewFirmware, image: ReceivedImage) -> str:
     content = image.path.read_bytes()
     if is_zip(content) is new.bare:
         raise InvalidRequest(_NOT_BARE if new.bare else _NO_PACKAGE)
-    reason = _find_bare_fault(content) if new.bare else _find_package_fault(new, content)
+    reason = _find_bare_image_fault(content) if new.bare else _find_package_fault(new, content)
     if reason and not new.override:
         raise ImageCheckFailed([Fault(IMAGE, reason), _TO_OVERRIDE])
     return reason
 
 
-def _find_bare_fault(content: bytes) -> str:
+def _find_bare_image_fault(content: bytes) -> str:
     faults = "; ".join(check_bare_image(content))
     return faults and f"does not look like a bare image of a Cortex-M chip: {faults}"
 
 
 def _find_package_fault(new: NewFirmware, content: bytes) -> str:
-    """Return the fault of a package that the user can override, or "". Raise `InvalidRequest` for others.
+    """Return the fault of a package that the user can override, or "" if there is none.
 
-    Only a different version can be overridden, as a vendor may number its packages differently. A package for
-    another model cannot: gateways reject it.
+    The user can override only a different version, because vendors may number packages differently. Raise
+    `InvalidRequest` for other faults, such as a package for another model, which gateways reject.
     """
     try:
         package = inspect_image(content)
@@ -209,7 +209,7 @@ def _find_package_fault(new: NewFirmware, content: bytes) -> str:
     return version
 
 
-def _guess_type(file_name: str) -> FirmwareType:
+def _guess_firmware_type(file_name: str) -> FirmwareType:
     is_bundle = file_name.lower().endswith(_BUNDLE_SUFFIX)
     return FirmwareType.RAUC_BUNDLE if is_bundle else FirmwareType.NORDIC_PACKAGE
 
@@ -221,7 +221,7 @@ def _parse_version(text: str) -> Version:
     return version
 
 
-def _parse_hardware(text: str) -> str:
+def _parse_hardware_version(text: str) -> str:
     version = _parse_version(text)
     if version.beta:
         raise _FieldError("must not be a beta version")
@@ -250,7 +250,7 @@ def _parse_flag(text: str) -> bool:
     return text == "true"
 
 
-def _parse_type(text: str) -> FirmwareType:
+def _parse_firmware_type(text: str) -> FirmwareType:
     if text not in {"1", "2"}:
         raise _FieldError(
             f"must be 1 (Nordic package or bare image) or 2 (RAUC bundle), not {quote_input(text)}"

@@ -1,4 +1,4 @@
-"""Receives firmware uploads and streams them to disk, so that little of them is in memory (rest-109)."""
+"""Receives firmware uploads and streams them to disk, to keep little data in memory (rest-109)."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ FORM_MEDIA_TYPE: Final = "multipart/form-data"
 _MAX_PARTS: Final = 256
 _MAX_FIELD_BYTES: Final = 64 * 1024
 _FORM_OVERHEAD_BYTES: Final = 1024 * 1024
-"""Maximum bytes of an upload besides its image: fields and multipart boundaries."""
+"""Maximum size of an upload without its image, in bytes: form fields and multipart boundaries."""
 
 _MAX_CONCURRENT_CHECKS: Final = 2
-"""Maximum images that are checked at the same time: a check unpacks the image in memory."""
+"""Maximum number of concurrent image checks. A check unpacks the image in memory."""
 
 
 class FirmwareUpload(NamedTuple):
-    """Received image with the firmware record to create for it."""
+    """Received image, with the fields of the firmware record to create for the image."""
 
     record: NewFirmware
     image: ReceivedImage
     overridden: str
-    """Fault of the image that `override` accepted; "" if there was none."""
+    """Fault of the image that the form field `override` accepted; "" if there was no fault."""
 
 
 class UploadReceiver:
-    """Receives uploads, each into its own file in one directory."""
+    """Receives firmware uploads, each into its own file in one directory."""
 
     def __init__(self, folder: Path, *, max_image_bytes: int) -> None:
-        """Create a receiver for images of at most `max_image_bytes`."""
+        """Create a receiver that rejects images of more than `max_image_bytes` bytes."""
         self._folder = folder
         self._max_image_bytes = max_image_bytes
         self._check_limit = asyncio.Semaphore(_MAX_CONCURRENT_CHECKS)
 
     @asynccontextmanager
-    async def receive(self, request: ApiRequest) -> AsyncIterator[FirmwareUpload]:
-        """Receive and check an upload.
+    async def receive_upload(self, request: ApiRequest) -> AsyncIterator[FirmwareUpload]:
+        """Receive and check a firmware upload.
 
-        Its file is deleted at the end of the `with` block unless the image was stored.
+        The `with` block deletes the uploaded file at its end unless the image was stored.
         """
         boundary = _parse_boundary(request)
         if (request.content_length or 0) > self._max_image_bytes + _FORM_OVERHEAD_BYTES:
@@ -88,7 +88,7 @@ class UploadReceiver:
             if total > self._max_image_bytes + _FORM_OVERHEAD_BYTES:
                 raise self._build_too_large()
             for event in parser.parse(data) if data else ():
-                await parts.feed(event)
+                await parts.handle_event(event)
                 if parts.size > self._max_image_bytes:
                     raise self._build_too_large()
 
@@ -97,23 +97,23 @@ class UploadReceiver:
 
 
 class _FormParts:
-    """Collects the parts of a multipart form while they arrive."""
+    """Collects the parts of a multipart form while the form arrives."""
 
     def __init__(self, image: PartialImage) -> None:
         self.fields: dict[str, list[str]] = {}
         self.file_name = ""
         self.size = 0
-        """Bytes of the image received so far."""
+        """Number of bytes of the image that were received so far."""
         self._image = image
         self._faults: list[Fault] = []
         self._seen_image = False
         self._name = ""
         self._text: bytearray | None = None
-        """Content of the current part if it is a field; None if it is the image or is ignored."""
+        """Content of the current part if the part is a field; None if it is the image or is ignored."""
         self._is_image = False
 
-    async def feed(self, event: MultipartSegment | bytes | None) -> None:
-        """Handle an event of the parser: the start of a part, a piece of its content, or its end (None)."""
+    async def handle_event(self, event: MultipartSegment | bytes | None) -> None:
+        """Handle an event of the multipart parser: start of a part, piece of content, or end (None)."""
         if event is None:
             self._end_part()
         elif isinstance(event, MultipartSegment):
@@ -128,7 +128,7 @@ class _FormParts:
                 self._reject_part("is too long")
 
     def list_faults(self) -> list[Fault]:
-        """Return the faults of the form, such as a missing image; not those of field values."""
+        """Return the faults of the form itself, such as a missing image, but not faults of field values."""
         if not self._seen_image:
             return [*self._faults, Fault(IMAGE, "is missing")]
         if not self.size:

@@ -1,1 +1,1 @@
-"""Claimed gateways: credentials, API versions and traffic."""
+"""Claimed gateways: MQTT credentials, API versions and report rates."""

@@ -1,4 +1,4 @@
-"""Hashes passwords of gateways in the format of mosquitto, for an external broker."""
+"""Hashes MQTT passwords of gateways in the format of mosquitto, for an external broker."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import Final
 _ROUNDS: Final = 101
 """Number of PBKDF2 iterations, as in mosquitto_passwd.
 
-Few are enough, because the passwords are 256 random bits and cannot be guessed. More would slow down the
-broker when thousands of gateways reconnect at once.
+Few iterations are enough, because the passwords are 256 random bits and cannot be guessed. More would slow
+down the broker when thousands of gateways reconnect at once.
 """
 _SALT_BYTES: Final = 12
+"""Length of the salt of a password hash in bytes."""
 _HASH_BYTES: Final = 64
-"""Number of bytes of the salt, and of the hash."""
+"""Length of a password hash in bytes."""
 
 
 def hash_mosquitto_password(password: str) -> str:

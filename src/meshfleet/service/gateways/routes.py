@@ -1,4 +1,4 @@
-"""`/api/v1/gateways`: claim, list, show and release gateways."""
+"""REST routes `/api/v1/gateways`: claim, list, show and release gateways."""
 
 from typing import Final
 
@@ -33,10 +33,10 @@ async def list_gateways(
     traffic: Given[GatewayTraffic],
     next_token: NextToken = None,
 ) -> GatewayPage:
-    """List claimed gateways by MAC."""
+    """List claimed gateways, sorted by MAC."""
     after = pages.decode_start("gateways", next_token, start=-1)
     rows = await database.read(store.list_gateways, after=after, limit=limit + 1)
-    gateways = [_with_rate(each, traffic) for each in rows]
+    gateways = [_add_report_rate(each, traffic) for each in rows]
     page = pages.build_page("gateways", gateways, limit, lambda last: (mac_to_int(Mac(last.mac)),))
     return GatewayPage(**page)
 
@@ -50,22 +50,22 @@ async def claim_gateway(
     now: Given[Now],
     request: ApiRequest,
 ) -> GatewayClaim:
-    """Claim a gateway and get its MQTT credentials. The password is returned only once."""
+    """Claim a gateway, and return its MQTT credentials. The password is returned only once."""
     address = _resolve_broker(broker, request)
     mac = parse_gateway_mac(data.mac)
     if mac == EVERY_GATEWAY:
         raise MalformedMac("mac", f"{mac} is reserved for all gateways")
     name = None if data.friendly_name is None else parse_friendly_name(data.friendly_name, "friendlyName")
     password = await database.write(store.claim_gateway, mac, name=name, by=actor, now=now())
-    return _credentials(mac, password, address)
+    return _build_gateway_claim(mac, password, address)
 
 
 @get("/{mac:str}")
 async def show_gateway(
     mac: FromPath[str], database: Given[Database], traffic: Given[GatewayTraffic]
 ) -> Gateway:
-    """Show a claimed gateway, by its MAC or its device id."""
-    return _with_rate(await database.read(store.load_gateway, parse_path_gateway(mac)), traffic)
+    """Show a claimed gateway. The path contains the MAC or the device id of the gateway."""
+    return _add_report_rate(await database.read(store.load_gateway, parse_path_gateway(mac)), traffic)
 
 
 @post("/{mac:str}/credentials", status_code=200)
@@ -77,29 +77,29 @@ async def rotate_credentials(
     now: Given[Now],
     request: ApiRequest,
 ) -> GatewayClaim:
-    """Give a gateway a new password. The old one becomes invalid."""
+    """Give a gateway a new MQTT password. The old password becomes invalid."""
     address = _resolve_broker(broker, request)
     gateway = parse_path_gateway(mac)
     password = await database.write(store.rotate_password, gateway, by=actor, now=now())
-    return _credentials(gateway, password, address)
+    return _build_gateway_claim(gateway, password, address)
 
 
 @delete("/{mac:str}")
 async def release_gateway(
     mac: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
 ) -> None:
-    """Release a gateway. It stays in the list of devices until it is deleted there."""
+    """Release a claimed gateway. The gateway stays in the device list until it is deleted there."""
     await database.write(store.release_gateway, parse_path_gateway(mac), by=actor, now=now())
 
 
-def _with_rate(gateway: Gateway, traffic: GatewayTraffic) -> Gateway:
-    """Add the report rate, which is only in the memory of this process, to a gateway from the database."""
+def _add_report_rate(gateway: Gateway, traffic: GatewayTraffic) -> Gateway:
+    """Return the gateway with its report rate, which is only in the memory of this process."""
     reports_per_minute = traffic.reports_per_minute(mac_to_int(Mac(gateway.mac)))
     return msgspec.structs.replace(gateway, reports_per_minute=reports_per_minute)
 
 
 def _resolve_broker(broker: BrokerEndpoint | None, request: ApiRequest) -> BrokerEndpoint:
-    """Return the address to which gateways connect.
+    """Return the MQTT address to which gateways connect.
 
     If the broker listens on all addresses, use the host name of the HTTP request. Raise `NoBroker` if no MQTT
     listener is enabled.
@@ -111,7 +111,7 @@ def _resolve_broker(broker: BrokerEndpoint | None, request: ApiRequest) -> Broke
     return msgspec.structs.replace(broker, host=request.url.hostname or broker.host)
 
 
-def _credentials(mac: Mac, password: str, broker: BrokerEndpoint) -> GatewayClaim:
+def _build_gateway_claim(mac: Mac, password: str, broker: BrokerEndpoint) -> GatewayClaim:
     return GatewayClaim(mac=mac, device_id=to_device_id(mac), username=mac, password=password, broker=broker)
 
 

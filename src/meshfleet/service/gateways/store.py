@@ -1,4 +1,4 @@
-"""SQL of claimed gateways: credentials, API versions, clock offsets and modes."""
+"""Database functions for claimed gateways: MQTT credentials, API versions, clock offsets and modes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now: int) -> str:
-    """Claim a gateway and return its new password (rest-69 to rest-72).
+    """Claim a gateway, and return its new MQTT password (rest-69 to rest-72).
 
     Raise `AlreadyExists` if the gateway is already claimed.
     """
@@ -39,8 +39,8 @@ def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Act
     name_before = connection.execute(select(device.c.name).where(device.c.id == mac_to_int(mac))).scalar()
     if name is not None:
         registry.set_device_names(connection, [(mac, name)])
-    password = _new_password()
-    row = {"device": mac_to_int(mac), "claimed_at": now, **_password_columns(password)}
+    password = _generate_password()
+    row = {"device": mac_to_int(mac), "claimed_at": now, **_build_password_columns(password)}
     try:
         connection.execute(insert(gateway).values(row))
     except IntegrityError as exc:
@@ -53,41 +53,43 @@ def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Act
 
 
 def rotate_password(connection: Connection, mac: Mac, *, by: Actor, now: int) -> str:
-    """Set a new password for a gateway and return it; the old password becomes invalid (rest-73)."""
-    password = _new_password()
+    """Set and return a new MQTT password of a gateway. The old password becomes invalid (rest-73)."""
+    password = _generate_password()
     is_gateway = gateway.c.device == mac_to_int(mac)
-    if not connection.execute(update(gateway).where(is_gateway).values(_password_columns(password))).rowcount:
-        raise _gateway_not_claimed(mac)
+    if not connection.execute(
+        update(gateway).where(is_gateway).values(_build_password_columns(password))
+    ).rowcount:
+        raise _build_not_claimed_error(mac)
     audit.record_change(connection, by, "gateway.rotate", to_device_id(mac), now=now)
     return password
 
 
 def release_gateway(connection: Connection, mac: Mac, *, by: Actor, now: int) -> None:
-    """Release a gateway, so that it is no longer claimed. Its device and history remain (rest-74)."""
+    """Release a claimed gateway. Keep the device of the gateway and its history (rest-74)."""
     if not connection.execute(delete(gateway).where(gateway.c.device == mac_to_int(mac))).rowcount:
-        raise _gateway_not_claimed(mac)
+        raise _build_not_claimed_error(mac)
     audit.record_change(connection, by, "gateway.release", to_device_id(mac), now=now)
 
 
 def load_password_digests(connection: Connection, macs: Iterable[Mac]) -> dict[Mac, bytes]:
-    """Load the password digests of those gateways among `macs` that are claimed with a password."""
+    """Load the MQTT password digests of the gateways in `macs` that are claimed with a password, by MAC."""
     query = "SELECT device, password FROM gateway WHERE password IS NOT NULL AND device IN numbers"
     rows = bulk.query_in(connection, query, [mac_to_int(mac) for mac in macs])
     return {mac_from_int(number): password for number, password in rows}
 
 
 def load_broker_hashes(connection: Connection) -> dict[Mac, str | None]:
-    """Load the password hashes of all claimed gateways, for an external broker; None: no hash yet."""
+    """Load the password hashes of all claimed gateways for an external broker, by MAC; None if unknown."""
     query = select(gateway.c.device, gateway.c.broker_hash).order_by(gateway.c.device)
     return {mac_from_int(number): broker_hash for number, broker_hash in connection.execute(query)}
 
 
 class GatewayFacts(NamedTuple):
-    """API version and clock offset of a gateway; None if unknown."""
+    """API version and clock offset of a gateway; each is None if unknown."""
 
     api_version: str | None
     clock_offset: int | None
-    """Milliseconds by which the gateway's clock is ahead of the local clock; negative if behind."""
+    """Milliseconds by which the gateway's clock is ahead of the local clock; negative if it is behind."""
 
 
 def load_gateway_facts(connection: Connection) -> dict[int, GatewayFacts]:
@@ -97,43 +99,43 @@ def load_gateway_facts(connection: Connection) -> dict[int, GatewayFacts]:
 
 
 def update_api_versions(connection: Connection, versions: Mapping[int, str]) -> None:
-    """Store API versions by gateway. Ignore gateways that are not claimed."""
+    """Store the API versions of gateways. Ignore gateways that are not claimed."""
     rows = [(version, number) for number, version in sorted(versions.items())]
     bulk.execute_many(connection, "UPDATE gateway SET api_version = ? WHERE device = ?", rows)
 
 
 def update_clock_offsets(connection: Connection, offsets: Mapping[int, int]) -> None:
-    """Store clock offsets in milliseconds by gateway. Ignore gateways that are not claimed."""
+    """Store the clock offsets of gateways in milliseconds. Ignore gateways that are not claimed."""
     rows = [(ahead, number) for number, ahead in sorted(offsets.items())]
     bulk.execute_many(connection, "UPDATE gateway SET clock_offset = ? WHERE device = ?", rows)
 
 
 def load_modes(connection: Connection) -> dict[int, str]:
-    """Load the modes (raw or decoded) of claimed gateways, as far as they are known."""
+    """Load the known modes of claimed gateways: `raw` (values as hex bytes) or `decoded` (as JSON)."""
     query = select(gateway.c.device, gateway.c.mode).where(gateway.c.mode.is_not(None))
     modes: dict[int, str] = dict(connection.execute(query).all())
     return modes
 
 
-def update_modes(connection: Connection, modes: Mapping[int, str]) -> None:
-    """Store modes that changed, by gateway. Ignore gateways that are not claimed."""
+def update_gateway_modes(connection: Connection, modes: Mapping[int, str]) -> None:
+    """Store the changed modes of gateways (`raw` or `decoded`). Ignore gateways that are not claimed."""
     rows = [(mode, number, mode) for number, mode in sorted(modes.items())]
     statement = "UPDATE gateway SET mode = ? WHERE device = ? AND (mode IS NULL OR mode <> ?)"
     bulk.execute_many(connection, statement, rows)
 
 
 def list_gateways(connection: Connection, *, after: int, limit: int) -> list[Gateway]:
-    """List claimed gateways sorted by MAC, starting after `after`, a MAC as an integer."""
+    """List claimed gateways sorted by MAC, starting after the MAC `after`, which is an integer."""
     query = _SELECT_GATEWAYS.where(gateway.c.device > after).order_by(gateway.c.device).limit(limit)
-    return [_to_gateway(row) for row in connection.execute(query)]
+    return [_build_gateway(row) for row in connection.execute(query)]
 
 
 def load_gateway(connection: Connection, mac: Mac) -> Gateway:
-    """Load a claimed gateway. Raise `NotFound` if it is not claimed."""
+    """Load a claimed gateway. Raise `NotFound` if the gateway is not claimed."""
     row = connection.execute(_SELECT_GATEWAYS.where(gateway.c.device == mac_to_int(mac))).first()
     if row is None:
-        raise _gateway_not_claimed(mac)
-    return _to_gateway(row)
+        raise _build_not_claimed_error(mac)
+    return _build_gateway(row)
 
 
 _behind = device.alias("behind")
@@ -146,7 +148,7 @@ _SELECT_GATEWAYS: Final = select(
 ).join(device, device.c.id == gateway.c.device)
 
 
-def _to_gateway(row: Row[Any]) -> Gateway:
+def _build_gateway(row: Row[Any]) -> Gateway:
     mac = mac_from_int(row.device)
     return Gateway(
         mac=mac,
@@ -166,14 +168,14 @@ def _to_seconds(millis: int) -> float:
     return round(millis / 1000, 1) or 0.0  # not -0.0
 
 
-def _new_password() -> str:
+def _generate_password() -> str:
     return secrets.token_urlsafe(32)
 
 
-def _password_columns(password: str) -> dict[str, Any]:
-    """Return the hashes of a password to store: for the embedded broker, and for an external broker."""
+def _build_password_columns(password: str) -> dict[str, Any]:
+    """Return the columns that store a password: its hash for the embedded and for an external broker."""
     return {"password": hash_credential(password), "broker_hash": hash_mosquitto_password(password)}
 
 
-def _gateway_not_claimed(mac: Mac) -> NotFound:
+def _build_not_claimed_error(mac: Mac) -> NotFound:
     return NotFound(f"gateway {mac} is not claimed")

@@ -1,4 +1,4 @@
-"""Measures the report rate of gateways, and detects their mode (raw or decoded), from committed reports."""
+"""Measures from committed reports the report rate of gateways and their mode (raw or decoded values)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 # Detection of the mode: a gateway sends values raw (hex) or decoded.
 
 _INSPECTED_REPORTS: Final = 8
-"""Number of reports inspected per batch; few are enough, as gateways report often."""
+"""Number of reports per batch from which modes are detected. Few are enough: gateways report often."""
 
 _DECODED_FOR_MS: Final = 3_600_000
-"""Milliseconds for which a gateway stays in decoded mode after a decoded report, despite raw ones."""
+"""Milliseconds for which raw reports do not end the decoded mode after the last decoded report."""
 
 _RESET_MS: Final = 600_000
-"""Milliseconds after which all modes are stored again.
+"""Milliseconds after which the modes of all gateways are stored again.
 
-If a gateway was released and claimed in between, its stored mode was lost.
+The stored mode of a gateway is lost if the gateway is released and claimed again.
 """
 
 _RAW, _DECODED = "raw", "decoded"
@@ -38,40 +38,40 @@ _MODE_BY_KIND: Final[Mapping[str, str]] = {
     **{str(kind): _DECODED for kind in Kind if kind.is_decoded},
     **dict.fromkeys((str(Kind.PROPERTY), str(Kind.MEASUREMENT), str(Kind.EVENT)), _RAW),
 }
-"""Mode by report kind; kinds that are the same in both modes are missing."""
+"""Gateway mode that a report kind proves. Kinds that occur in both modes are missing."""
 
 
 class ModeChanges:
-    """Flush part that stores the detected modes of gateways."""
+    """Part of an ingest flush that stores the detected modes of gateways."""
 
     def __init__(self, modes: Mapping[int, str]) -> None:
         self._modes = modes
 
     def write(self, connection: Connection, added: Collection[int]) -> None:  # noqa: ARG002 # new devices have no mode
-        """Store the modes in the transaction of the flush."""
-        store.update_modes(connection, self._modes)
+        """Store the modes of gateways in the transaction of the flush."""
+        store.update_gateway_modes(connection, self._modes)
 
     def on_flushed(self) -> None:
-        """Do nothing: no state depends on the commit."""
+        """Do nothing, because no state depends on the commit of the flush."""
 
 
 class ModeDetector:
-    """Detects from the kinds of their reports whether gateways are in raw or decoded mode."""
+    """Detects from report kinds whether a gateway is in raw or decoded mode."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
         self._decoded_at: dict[int, int] = {}
-        """Time of the last decoded report in milliseconds, by gateway."""
+        """Unix time in milliseconds of the last decoded report, by gateway."""
         self._new: dict[int, str] = {}
         self._reset_at: int | None = None
 
     def restore(self, modes: Mapping[int, str], now: int) -> None:
-        """Set the stored modes at the start."""
+        """Set the modes that are stored in the database. Call this at start-up."""
         self._known |= modes
         self._decoded_at |= {gateway: now for gateway, mode in modes.items() if mode == _DECODED}
 
     def inspect_reports(self, batch: ParsedBatch) -> None:
-        """Detect modes from some reports of a batch, spread evenly over it."""
+        """Detect the modes of gateways from some reports, spread evenly over a batch."""
         kinds, gateways = batch.report_kinds, batch.report_gateways
         step = len(kinds) // _INSPECTED_REPORTS + 1
         for kind, gateway in zip(kinds[::step], gateways[::step], strict=False):
@@ -80,7 +80,7 @@ class ModeDetector:
                 self._record_mode(gateway, mode, batch.now)
 
     def pop_changes(self, now: int) -> ModeChanges:
-        """Return the modes that changed since the last call, to be stored."""
+        """Return the part of a flush that stores the modes which changed since the last call."""
         if self._reset_at is None:
             self._reset_at = now
         elif not 0 <= now - self._reset_at < _RESET_MS:
@@ -108,10 +108,10 @@ _RECENT_MINUTES: Final = 15
 
 
 class GatewayTraffic:
-    """Counts reports per gateway and minute. A `CommitSubscriber` of ingest."""
+    """Counts the reports of each gateway per minute. Is a `CommitSubscriber` of ingest."""
 
     def __init__(self, monotonic: Now) -> None:
-        """Create counters. `monotonic` is a monotonic clock."""
+        """Create empty counters. `monotonic` is a monotonic clock in milliseconds."""
         self.modes = ModeDetector()
         self._monotonic = monotonic
         self._started_at = monotonic()
@@ -121,33 +121,33 @@ class GatewayTraffic:
         self._previous_counts: Counter[int] = Counter()
         """Number of reports per gateway in the previous minute."""
         self._last_minutes: dict[int, int] = {}
-        """Last minute in which each gateway reported, apart from the current one."""
+        """Last minute before the current minute in which each gateway reported."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Count the reports of a committed batch."""
-        self._roll_over(self._monotonic() // _MINUTE)
+        self._roll_over_minute(self._monotonic() // _MINUTE)
         self._counts.update(batch.report_gateways)
         self.modes.inspect_reports(batch)
 
     def prepare_flush(self, states: PendingStates, now: int) -> ModeChanges:  # noqa: ARG002 # states of devices do not affect gateways
-        """Return the modes of gateways that changed since the last flush, to be stored."""
+        """Return the part of a flush that stores the changed modes of gateways."""
         return self.modes.pop_changes(now)
 
     def reports_per_minute(self, gateway: int) -> float:
         """Return a gateway's reports per minute, averaged over the current and the previous minute."""
         now = self._monotonic()
-        self._roll_over(now // _MINUTE)
+        self._roll_over_minute(now // _MINUTE)
         since = max(self._started_at, (self._minute - 1) * _MINUTE)
         count = self._previous_counts[gateway] + self._counts[gateway]
         return round(count * _MINUTE / max(now - since, _MINUTE), 1)
 
     def recent_gateways(self) -> set[int]:
         """Return the gateways that reported in the last 15 minutes."""
-        self._roll_over(self._monotonic() // _MINUTE)
+        self._roll_over_minute(self._monotonic() // _MINUTE)
         return {*self._last_minutes, *self._counts}
 
-    def _roll_over(self, minute: int) -> None:
-        """Start a new minute if the current one is over."""
+    def _roll_over_minute(self, minute: int) -> None:
+        """Start counting a new minute if the current minute is over."""
         if minute == self._minute:
             return
         for gateway in self._counts:

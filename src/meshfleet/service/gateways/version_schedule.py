@@ -1,8 +1,8 @@
 """Schedules API version requests to gateways (version-10), which also measure their clocks (report-48).
 
-A gateway gets a request after it has connected, with a few retries if it does not respond. After that it gets
-one every hour, because clocks drift. A gateway whose clock may be wrong gets a request at once. If thousands
-of gateways connect together, their requests are spread over time.
+A gateway gets a request after it has connected, with a few retries if it does not respond. Later it gets a
+request every hour, because clocks drift. A gateway whose clock may be wrong gets a request at once. If
+thousands of gateways connect together, their requests are spread over time.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ _MINUTE: Final = 60 * _SECOND
 _HOUR: Final = 60 * _MINUTE
 
 _SPACING_MS: Final = 20
-"""Average milliseconds between two version requests if many gateways connect at once: 5,000 take 100 s."""
+"""Average milliseconds between two version requests if many gateways connect at the same time."""
 
 _RETRY_DELAYS: Final = (15 * _SECOND, _MINUTE, 5 * _MINUTE)
-"""Milliseconds before the first, second and third retry, as a gateway may still be starting."""
+"""Milliseconds before the first, second and third retry. A gateway may still be starting."""
 
 _MIN_INTERVAL: Final = _MINUTE
-"""Minimum milliseconds between two requests to a gateway that reconnects often."""
+"""Minimum milliseconds between two version requests to a gateway that reconnects often."""
 
 _CLOCK_CHECK_INTERVAL: Final = 30 * _SECOND
 """Minimum milliseconds between two requests that measure a suspect clock, doubled after each failure.
 
-A device counts as silent after three minutes at the earliest. So the clock is measured before that.
+The clock is measured before a device counts as silent, which takes at least three minutes.
 """
 
 _MAX_DOUBLINGS: Final = 7
-"""Maximum number of doublings, after which the delay is an hour."""
+"""Maximum number of doublings of the delay, which is an hour after that."""
 
 
 class _PlannedRequest(Struct):
-    """Next version request to a gateway. Times are in milliseconds by a monotonic clock."""
+    """Next version request to a gateway. Times are monotonic times in milliseconds."""
 
     connection: int | None
-    """Connection number, which differs for every connection; None if the gateway is not connected."""
+    """Number that differs for each connection of the gateway; None if it is not connected."""
     due_at: int | None
-    """Time of the next request; None if none is planned."""
+    """Time of the next request; None if no request is planned."""
     failures: int = 0
     sent_at: int | None = None
     is_pending: bool = False
-    """Whether a request is waiting for its response."""
+    """Whether a version request waits for its response."""
 
 
 class VersionSchedule:
-    """Decides when each gateway gets the next request. Callers pass a monotonic time in milliseconds."""
+    """Decides when each gateway gets its next version request. Times are monotonic, in milliseconds."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -62,7 +62,7 @@ class VersionSchedule:
     def update_connections(self, connections: Mapping[int, int], now: int) -> None:
         """Set the gateways that are connected now, each with its connection number.
 
-        Plan requests to gateways with a new connection, and cancel those to disconnected ones.
+        Plan requests to gateways with a new connection, and cancel requests to disconnected gateways.
         """
         plans = self._plans
         new = [
@@ -77,8 +77,8 @@ class VersionSchedule:
         for gateway in disconnected:
             self._remove_connection(gateway, now)
 
-    def expedite(self, gateways: Collection[int], now: int) -> None:
-        """Plan requests for now to gateways whose clocks must be measured, unless they got one recently."""
+    def expedite_requests(self, gateways: Collection[int], now: int) -> None:
+        """Make version requests due now for gateways whose clock must be measured, unless sent recently."""
         for gateway in gateways:
             plan = self._plans.get(gateway)
             if plan is None or plan.connection is None or plan.is_pending:
@@ -88,10 +88,10 @@ class VersionSchedule:
             if plan.sent_at is None or now - plan.sent_at >= delay:
                 plan.due_at = now if plan.due_at is None else min(plan.due_at, now)
 
-    def pop_due(self, now: int, limit: int) -> list[int]:
-        """Return at most `limit` gateways whose request is due, those with the fewest failures first.
+    def pop_due_gateways(self, now: int, limit: int) -> list[int]:
+        """Return at most `limit` gateways whose version request is due, the fewest failures first.
 
-        Their requests count as pending until `record_response` or `record_failure` is called.
+        The requests count as pending until `record_response` or `record_failure` is called.
         """
         due = (
             (plan.failures, plan.due_at, gateway)
@@ -105,22 +105,22 @@ class VersionSchedule:
         return gateways
 
     def record_response(self, gateway: int, now: int) -> None:
-        """Record that a gateway responded, and plan the next request in an hour, because clocks drift."""
+        """Record that a gateway responded, and plan its next version request in about an hour."""
         if (plan := self._plans.get(gateway)) is None:
             return
         plan.is_pending, plan.failures = False, 0
         if plan.connection is not None and plan.due_at is None:
-            plan.due_at = now + self._jitter(_HOUR)
+            plan.due_at = now + self._add_jitter(_HOUR)
 
     def record_failure(self, gateway: int, now: int) -> None:
-        """Record that a gateway did not respond, and plan a retry: soon, or after some failures hourly."""
+        """Record that a gateway did not respond, and plan a retry: first soon, later every hour."""
         plan = self._plans.get(gateway)
         if plan is None:
             return
         plan.is_pending, plan.failures = False, plan.failures + 1
         if plan.connection is None or plan.due_at is not None:  # it disconnected, or reconnected meanwhile
             return
-        plan.due_at = now + self._jitter(
+        plan.due_at = now + self._add_jitter(
             _RETRY_DELAYS[plan.failures - 1] if plan.failures <= len(_RETRY_DELAYS) else _HOUR
         )
 
@@ -130,12 +130,12 @@ class VersionSchedule:
         plan.due_at = due_at if plan.sent_at is None else max(due_at, plan.sent_at + _MIN_INTERVAL)
 
     def _remove_connection(self, gateway: int, now: int) -> None:
-        """Cancel the request to a disconnected gateway. Discard its plan a minute after the last request."""
+        """Cancel the request to a disconnected gateway. Forget the gateway if its last request is old."""
         plan = self._plans[gateway]
         plan.connection = plan.due_at = None
         if not plan.is_pending and (plan.sent_at is None or now - plan.sent_at >= _MIN_INTERVAL):
             del self._plans[gateway]
 
-    def _jitter(self, delay: int) -> int:
-        """Vary a delay randomly by up to 10 %, so that gateways are not all due at the same time."""
+    def _add_jitter(self, delay: int) -> int:
+        """Return a delay varied randomly by up to 10 %, so that requests do not coincide."""
         return round(delay * self._random.uniform(0.9, 1.1))

@@ -1,8 +1,8 @@
-"""Requests API versions from gateways and stores them.
+"""Requests API versions from gateways, and stores the versions.
 
 Versions are stored in the table `gateway`; `GatewayVersions` is a copy in memory. Until a gateway responds,
 the oldest version is assumed (version-11). Responses also measure the offset of the gateway's clock, which is
-stored in the same table.
+stored in the table `gateway`, too.
 """
 
 from __future__ import annotations
@@ -39,25 +39,27 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_CONCURRENT: Final = 20
-"""Maximum number of concurrent version requests, to all gateways together."""
+"""Maximum number of concurrent version requests to all gateways together."""
 
 _TIMEOUT_SECONDS: Final = 10.0
-"""Seconds to wait for the response of a gateway."""
+"""Seconds to wait for the response to a version request."""
 
 _CLOCK_JUMP_MS: Final = 2_000
-"""If the local clock changes by more than this many milliseconds between two polls, it was set.
+"""Minimum change of the local clock between two polls that means that the clock was set, in milliseconds.
 
 The change is measured against the monotonic clock.
 """
 
 _MIN_OFFSET_CHANGE_MS: Final = 500
-"""Minimum change of a clock offset, in milliseconds, that is stored."""
+"""Minimum change of a gateway's clock offset that is stored, in milliseconds."""
 
 _RELOAD_MS: Final = 5_000
-"""Milliseconds between two reloads of the table `gateway`, as users claim and release gateways."""
+"""Milliseconds between two reloads of the table `gateway`, because users claim and release gateways."""
 
-_MIN_VERSION, _MAX_VERSION = Version(1, 0, 0), Version(100, 0, 0)
-"""Range of plausible API versions, without its end; others are rejected."""
+_MIN_VERSION: Final = Version(1, 0, 0)
+"""Lowest plausible API version (inclusive)."""
+_MAX_VERSION: Final = Version(100, 0, 0)
+"""Upper bound of plausible API versions (exclusive)."""
 
 _FIRST_VERSION_WITH_ACKS: Final = (
     api_versions.find_first_version("request", Operation.ACK, None) or api_versions.LATEST_VERSION
@@ -65,24 +67,24 @@ _FIRST_VERSION_WITH_ACKS: Final = (
 
 
 class GatewayVersions:
-    """API versions of gateways in memory. Requests read them, `VersionTracker` updates them."""
+    """API versions of gateways in memory. `VersionTracker` updates the versions."""
 
     def __init__(self, *, acks_enabled: bool) -> None:
-        """Create without versions. Unless `acks_enabled`, no gateway counts as able to accept acks."""
+        """Create without versions. If `acks_enabled` is False, no gateway counts as able to accept acks."""
         self._acks_enabled = acks_enabled
         self._versions: Mapping[int, Version] = {}
         self.ack_capable: set[int] = set()
         """Gateways that support acknowledgements of samples.
 
-        Ingest uses this set too, so it is modified but never replaced.
+        Ingest holds a reference to this set, so the set is modified but never replaced.
         """
 
     def get(self, gateway: int) -> Version:
-        """Return the API version of a gateway, or the oldest version if it is unknown."""
+        """Return the API version of a gateway, or the oldest version if the version is unknown."""
         return self._versions.get(gateway, api_versions.ASSUMED_VERSION)
 
-    def replace_all(self, versions: Mapping[int, Version]) -> None:
-        """Replace all versions by those loaded from the table `gateway`."""
+    def replace_versions(self, versions: Mapping[int, Version]) -> None:
+        """Replace the versions of all gateways."""
         self._versions = versions
         ack_capable = {
             gateway
@@ -94,7 +96,7 @@ class GatewayVersions:
 
 
 class VersionTracker:
-    """Requests API versions from gateways, stores them, and updates `GatewayVersions`."""
+    """Requests API versions from gateways, stores the versions, and updates `GatewayVersions`."""
 
     def __init__(  # noqa: PLR0913 # keyword-only except the first three
         self,
@@ -109,7 +111,7 @@ class VersionTracker:
         monotonic: Now,
         timeout: float = _TIMEOUT_SECONDS,
     ) -> None:
-        """Create a tracker. `monotonic` is a monotonic clock that schedules the requests."""
+        """Create a tracker. `monotonic` is the monotonic clock in milliseconds that times the requests."""
         self._database = database
         self._rpc = rpc
         self._transport = transport
@@ -123,43 +125,43 @@ class VersionTracker:
         self._timeout = timeout
         self._schedule = VersionSchedule(Random())  # noqa: S311 # timing, not cryptography
         self._stored_offsets: dict[int, int | None] = {}
-        """Clock offsets of all claimed gateways as stored, in milliseconds; None if unknown."""
+        """Stored clock offsets of all claimed gateways in milliseconds; None if unknown."""
         self._unsaved_versions: dict[int, Version] = {}
-        """Versions by gateway that are not stored yet."""
+        """API versions that are not stored yet, by gateway."""
         self._loaded_at: int | None = None
         self._pending = 0
         """Number of version requests that wait for a response."""
         self._is_failing = False
 
     async def restore(self) -> None:
-        """Load versions and clock offsets at the start."""
-        await self._load(self._monotonic())
+        """Load the stored API versions and clock offsets of gateways. Call this at start-up."""
+        await self._load_gateway_facts(self._monotonic())
         self._clocks.restore(
             {gateway: ahead for gateway, ahead in self._stored_offsets.items() if ahead is not None}
         )
 
     async def run(self, *, pause: float = 1.0) -> None:
-        """Request versions until canceled; `pause` is the number of seconds between two polls."""
+        """Call `poll` every `pause` seconds until this task is canceled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self.poll(tasks)
                 await asyncio.sleep(pause)
 
     async def poll(self, tasks: asyncio.TaskGroup) -> None:
-        """Store new values, reload the table if necessary, and send the version requests that are due."""
+        """Store new versions and clock offsets, reload the table `gateway`, and send due version requests."""
         self._detect_clock_change()
-        await self._synchronize()
+        await self._synchronize_database()
         now = self._monotonic()
-        self._schedule.update_connections(self._connections(), now)
-        self._schedule.expedite(self._clocks.gateways_to_measure(), now)
-        for gateway in self._schedule.pop_due(now, _MAX_CONCURRENT - self._pending):
+        self._schedule.update_connections(self._list_connections(), now)
+        self._schedule.expedite_requests(self._clocks.gateways_to_measure(), now)
+        for gateway in self._schedule.pop_due_gateways(now, _MAX_CONCURRENT - self._pending):
             self._pending += 1
             tasks.create_task(self._request_version(gateway), name=f"apiversion {gateway:012x}")
 
     # Internals
 
     def _detect_clock_change(self) -> None:
-        """Detect whether the local clock was set; if so, correct the clock offsets of all gateways."""
+        """Correct the clock offsets of all gateways if the local clock was set since the last call."""
         lead, lead_before = self._now() - self._monotonic(), self._wall_clock_lead
         self._wall_clock_lead = lead
         if abs(lead - lead_before) > _CLOCK_JUMP_MS:
@@ -171,10 +173,10 @@ class VersionTracker:
             )
             self._clocks.adjust_local_clock(lead - lead_before)
 
-    def _connections(self) -> Mapping[int, int]:
+    def _list_connections(self) -> Mapping[int, int]:
         """Return the connected gateways, each with its connection number.
 
-        With an external broker, return those that reported recently, with 0.
+        With an external broker, return the gateways that reported recently, each with number 0.
         """
         connected = self._transport.connected_gateways()
         if connected is None:
@@ -200,7 +202,7 @@ class VersionTracker:
             self._pending -= 1
 
     def _record_version(self, gateway: int, reply: RpcResponse) -> None:
-        """Record the version in a response. Raise `MalformedVersion` if it is missing or implausible."""
+        """Keep the API version in a response. Raise `MalformedVersion` if it is missing or implausible."""
         response = reply.response
         version = response.version if isinstance(response, ApiVersionResponse) else UNSET
         if response.status or version is UNSET:
@@ -209,15 +211,15 @@ class VersionTracker:
             raise MalformedVersion("version", f"{version} is implausible")
         self._unsaved_versions[gateway] = version
 
-    async def _synchronize(self) -> None:
-        """Store new values and reload the table. If the database is unavailable, the next poll retries."""
+    async def _synchronize_database(self) -> None:
+        """Store new versions and clock offsets, and reload the table `gateway`. On errors, retry later."""
         now = self._monotonic()
         is_current = self._loaded_at is not None and now - self._loaded_at < _RELOAD_MS
-        if is_current and not self._unsaved_versions and not self._unsaved_offsets():
+        if is_current and not self._unsaved_versions and not self._find_unsaved_offsets():
             return
         try:
-            await self._save()
-            await self._load(now)
+            await self._save_changes()
+            await self._load_gateway_facts(now)
         except (DatabaseUnavailable, DBAPIError) as exc:
             if not self._is_failing:
                 _log.warning(
@@ -228,8 +230,8 @@ class VersionTracker:
         else:
             self._is_failing = False
 
-    async def _save(self) -> None:
-        if offsets := self._unsaved_offsets():
+    async def _save_changes(self) -> None:
+        if offsets := self._find_unsaved_offsets():
             await self._database.write(store.update_clock_offsets, offsets)
         versions = dict(self._unsaved_versions)
         if not versions:
@@ -241,8 +243,8 @@ class VersionTracker:
             if self._unsaved_versions[gateway] == version:
                 del self._unsaved_versions[gateway]
 
-    def _unsaved_offsets(self) -> dict[int, int]:
-        """Return the clock offsets of claimed gateways that differ from the stored ones."""
+    def _find_unsaved_offsets(self) -> dict[int, int]:
+        """Return the clock offsets of claimed gateways that differ from the stored offsets."""
         stored_offsets = self._stored_offsets
         return {
             gateway: ahead
@@ -250,12 +252,12 @@ class VersionTracker:
             if gateway in stored_offsets and _is_offset_changed(ahead, stored_offsets[gateway])
         }
 
-    async def _load(self, now: int) -> None:
+    async def _load_gateway_facts(self, now: int) -> None:
         rows = await self._database.read(store.load_gateway_facts)
         self._loaded_at = now
         self._stored_offsets = {gateway: each.clock_offset for gateway, each in rows.items()}
         self._clocks.remove(self._clocks.offsets.keys() - rows.keys())
-        self._versions.replace_all(
+        self._versions.replace_versions(
             {
                 gateway: Version.parse(each.api_version)
                 for gateway, each in rows.items()

@@ -1,6 +1,6 @@
-"""Changes of a job that a user requests: apply, pause, resume, cancel, delete.
+"""Commands of users that change a job: apply, pause, resume, cancel, delete.
 
-Each is one transaction that locks the row of the job (rest-137).
+Each command is one transaction that locks the row of the job (rest-137).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 def delete_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> None:
-    """Delete a job. The job runner removes its executions later.
+    """Delete a job. The job runner deletes the executions of the job later.
 
     Raise `Conflict` if the job may still run updates.
     """
@@ -114,7 +114,7 @@ _STARTED_STATES: Final = frozenset({JobState.IN_PROGRESS, JobState.PAUSED})
 def apply_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
     """Start a job that was created with `autoApply` false (rest-132).
 
-    If the job stages images and has started, let its devices install their staged image.
+    If the job stages images and has started, allow its devices to start their staged image.
     """
     row = _lock_open_job(connection, job_number)
     state = JobState(row.state)
@@ -141,7 +141,7 @@ def pause_job(connection: Connection, job_number: int, *, by: Actor, now: int) -
 def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
     """Resume a paused job.
 
-    Earlier failures no longer count for abort criteria. A job that paused after a wave starts the next wave.
+    Abort criteria ignore failures before the resume. A job that paused after a wave starts its next wave.
     """
     row = _lock_open_job(connection, job_number)
     if row.state != JobState.PAUSED:
@@ -174,7 +174,7 @@ def cancel_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 
 
 def _lock_job(connection: Connection, job_number: int) -> Row[Any]:
-    """Load the row of a job and lock it until the transaction ends. Raise `NotFound` if there is none."""
+    """Load the row of a job and lock it until the transaction ends. Raise `NotFound` if there is no row."""
     row = connection.execute(select(job).where(job.c.id == job_number).with_for_update()).first()
     if row is None:
         raise NotFound("job not found")

@@ -1,4 +1,4 @@
-"""Checks whether a firmware fits a device, when a job is created and before each update starts."""
+"""Checks whether a firmware fits a device: when a job is created, and again before each update starts."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from meshfleet.rest.job_requests import NewJob
 
 _NO_VERSION: Final = "0.0.0"
-"""Version that the device registry stores for a device that has not reported one (rest-48)."""
+"""Version in the registry of a device that has not reported its version (rest-48)."""
 
 _NO_MODEL: Final = 0
 
 
 class ExclusionCode(StrEnum):
-    """Reason why a device is excluded from a job. The codes are in the order in which they are checked."""
+    """Reason why a device is excluded from a job. The reasons are checked in the order of this list."""
 
     WRONG_MODEL = "WRONG_MODEL"
     WRONG_HARDWARE = "WRONG_HARDWARE"
@@ -34,14 +34,14 @@ class ExclusionCode(StrEnum):
 
 
 class Exclusion(NamedTuple):
-    """Reason why a device is excluded, as a code and as a sentence for users."""
+    """Reason why a device is excluded from a job, as a code and as a sentence for users."""
 
     code: ExclusionCode
     reason: str
 
 
 class DeviceFacts(NamedTuple):
-    """Model and versions of a device as the registry stores them; they decide whether a firmware fits."""
+    """Model and versions of a device in the registry, which decide whether a firmware fits the device."""
 
     model: int
     hardware: str
@@ -50,12 +50,12 @@ class DeviceFacts(NamedTuple):
 
 
 class FirmwareRequirement(NamedTuple):
-    """Requirements that a device must meet to be updated, set by the firmware and by the job."""
+    """Requirements of a firmware and its job that a device must meet to be updated."""
 
     model: int
     version: Version
     hardware: frozenset[str] = frozenset()
-    """Supported hardware versions such as `1.2.0`; empty means any."""
+    """Supported hardware versions such as `1.2.0`; an empty set means any version."""
     min_version: Version | None = None
     allow_downgrade: bool = False
     method: UpdateMethod | None = None
@@ -64,7 +64,7 @@ class FirmwareRequirement(NamedTuple):
 def parse_requirement(
     body: NewJob, model: int, version: str, hardware: str, min_version: str | None
 ) -> FirmwareRequirement:
-    """Build the requirement of a job from its body and from columns of the table `firmware`."""
+    """Build the requirement of a job from the request body and from columns of the table `firmware`."""
     return FirmwareRequirement(
         model=model,
         version=Version.parse(version),
@@ -76,7 +76,7 @@ def parse_requirement(
 
 
 def find_exclusion(device: DeviceFacts, requirement: FirmwareRequirement) -> Exclusion | None:
-    """Return why a device does not meet the requirement; None if it does (rest-119, rest-120)."""
+    """Return why a device does not meet a requirement; None if the device meets it (rest-119, rest-120)."""
     return (
         _check_product(device, requirement)
         or _check_version(parse_running_version(device), requirement)
@@ -85,7 +85,7 @@ def find_exclusion(device: DeviceFacts, requirement: FirmwareRequirement) -> Exc
 
 
 def parse_running_version(device: DeviceFacts) -> Version | None:
-    """Return the version that a device runs, with its beta number (rest-145); None if unknown."""
+    """Return the firmware version of a device including the beta number (rest-145); None if unknown."""
     if device.firmware == _NO_VERSION and not device.beta:
         return None
     major, minor, patch = map(int, device.firmware.split("."))
@@ -93,7 +93,7 @@ def parse_running_version(device: DeviceFacts) -> Version | None:
 
 
 def select_method(requirement: FirmwareRequirement) -> UpdateMethod:
-    """Return the update method that the job sets, or else the default of the device model (firmware-32)."""
+    """Return the update method that the job sets, or the default method of the model (firmware-32)."""
     return requirement.method or get_default_update_method(format_model_number(requirement.model))
 
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ExecutionChange(NamedTuple):
-    """Execution whose state changed: the device in the job, and its gateway."""
+    """Execution whose state changed: job number, device and gateway as integers."""
 
     job: int
     device: int
@@ -18,21 +18,21 @@ class ExecutionChange(NamedTuple):
 
 
 ChangeListener = Callable[[Sequence[int], Sequence[ExecutionChange]], None]
-"""Function that is called with the numbers of changed jobs and with the executions that changed."""
+"""Callback that receives the numbers of changed jobs and the list of changed executions."""
 
 
 class RunnerWakeup:
-    """Wakes the job runner after a job was created or changed, so that it does not wait for its next poll."""
+    """Wakes the job runner after a job was created or changed, without waiting for the next polling round."""
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []
 
     def subscribe(self, callback: Callable[[], None]) -> None:
-        """Add a function that `wake` calls."""
+        """Add a callback that `wake` calls."""
         self._callbacks.append(callback)
 
     def wake(self) -> None:
-        """Call all subscribed functions."""
+        """Call all subscribed callbacks."""
         for callback in self._callbacks:
             callback()
 
@@ -42,20 +42,20 @@ class JobNotifier:
 
     def __init__(self, on_changes: ChangeListener, wakeup: RunnerWakeup) -> None:
         self.on_changes = on_changes
-        """Publishes live events of changed jobs and executions."""
+        """Callback that publishes live events about changed jobs and executions."""
         self._wakeup = wakeup
 
     def notify_changed(self, job: Job) -> Job:
-        """Publish a live event of a changed job and wake the runner. Return the same job."""
+        """Publish a live event about a changed job, and wake the job runner. Return `job` unchanged."""
         self.on_changes([int(job.id.removeprefix("job-"))], [])
         self._wakeup.wake()
         return job
 
     def notify_deleted(self, job_number: int) -> None:
-        """Publish a live event of a deleted job, and wake the runner so that it removes the job's rows."""
+        """Publish a live event about a deleted job, and wake the job runner to delete the rows of the job."""
         self.on_changes([job_number], [])
         self._wakeup.wake()
 
 
 def ignore_changes(_jobs: Sequence[int], _changed: Sequence[ExecutionChange]) -> None:
-    """Do nothing: the default where no function is given that publishes changes."""
+    """Do nothing: default `ChangeListener` of code that runs without live events."""

@@ -70,8 +70,9 @@ device_updates_router = Router("/api/v1/devices", route_handlers=[list_device_up
 
 
 JobCommand = Callable[..., Job]
-"""Function of the module `commands` that changes a job and returns it."""
+"""Function of the module `commands` that changes a job and returns the changed job."""
 RunCommand = Callable[[JobCommand], Awaitable[Job]]
+"""Function that runs a job command on the job of the request path."""
 StateT = TypeVar("StateT", bound=StrEnum)
 
 _ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
@@ -89,18 +90,18 @@ IdempotencyKeyHeader = Annotated[
 def _build_state_parameter(states: type[StrEnum]) -> QueryParameter:
     return QueryParameter(
         name="State",
-        description="State; may be given several times, then any of them matches.",
+        description="State to include. Can be repeated to include several states.",
         schema_extra={"items": {"type": "string", "enum": [str(each) for each in states]}},
     )
 
 
 class _EmptyBody(Struct, frozen=True):
-    """Empty body that stands for that of a retry in the digest of its idempotency key."""
+    """Empty request body, hashed with the idempotency key of a retry, which has no body."""
 
 
 @post(
     problems=(409,),
-    responses={_OK: ResponseSpec(DryRun, description="With `dryRun`: what the job would do.")},
+    responses={_OK: ResponseSpec(DryRun, description="Effect of the job, if the request has `dryRun` set.")},
 )
 async def create_job(
     data: JSONBody[NewJob],
@@ -111,12 +112,14 @@ async def create_job(
     job_notifier: Given[JobNotifier],
     idempotency_key: IdempotencyKeyHeader = None,
 ) -> Response[Job]:
-    """Create a job that updates devices, or with `dryRun` return what it would do.
+    """Create a job that updates devices, or with `dryRun` only return what the job would do.
 
-    Devices that do not fit the firmware are part of the job as SKIPPED, with the reason.
+    Devices that do not fit the firmware become part of the job in state SKIPPED, with the reason.
     """
     context = JobRequestContext(
-        actor, request_facade.build_key(idempotency_key, actor, JOBS_PATH, data), job_notifier.on_changes
+        actor,
+        request_facade.build_idempotency_key(idempotency_key, actor, JOBS_PATH, data),
+        job_notifier.on_changes,
     )
     result = await creation.create_job(database, data, context, now)
     if isinstance(result, DryRun):
@@ -133,7 +136,7 @@ async def list_jobs(
     now: Given[Now],
     states: Annotated[list[str] | None, _build_state_parameter(JobState)] = None,
     firmware_id: Annotated[
-        str | None, QueryParameter(name="FirmwareId", description="Id of the firmware of the job.")
+        str | None, QueryParameter(name="FirmwareId", description="Id of the firmware that the job installs.")
     ] = None,
     next_token: NextToken = None,
 ) -> JobPage:
@@ -167,19 +170,21 @@ async def list_executions(
     states: Annotated[list[str] | None, _build_state_parameter(ExecutionState)] = None,
     gateway: Annotated[
         str | None,
-        QueryParameter(name="Gateway", description="MAC or device id of the gateway of the execution."),
+        QueryParameter(
+            name="Gateway", description="MAC or device id of the gateway through which the device is updated."
+        ),
     ] = None,
     codes: Annotated[
         list[str] | None,
         QueryParameter(
             name="ReasonCode",
-            description="`reasonCode`; may be given several times, then any of them matches.",
+            description="`reasonCode` to include. Can be repeated to include several codes.",
         ),
     ] = None,
     ids: Annotated[
         list[str] | None,
         QueryParameter(
-            name="Ids", description="Device id; may be given several times, then any of them matches."
+            name="Ids", description="Device id to include. Can be repeated to include several devices."
         ),
     ] = None,
     left_out: Annotated[
@@ -192,7 +197,7 @@ async def list_executions(
     ] = None,
     next_token: NextToken = None,
 ) -> ExecutionPage:
-    """List the executions of a job by device."""
+    """List the executions of a job, sorted by device."""
     reader = QueryReader()
     query = ExecutionListing(
         job=_parse_job_number(job_id),
@@ -215,7 +220,7 @@ async def list_executions(
 async def show_execution(
     job_id: FromPath[str], device_id: FromPath[str], database: Given[Database]
 ) -> ExecutionDetail:
-    """Show the execution of a device in a job, with all its transitions and their evidence."""
+    """Show the execution of a device in a job, with the history of its states and the evidence for them."""
     return await database.read(
         execution_view.load_execution, _parse_job_number(job_id), parse_path_device(device_id)
     )
@@ -228,7 +233,7 @@ def provide_run_command(
     now: Given[Now],
     job_notifier: Given[JobNotifier],
 ) -> RunCommand:
-    """Provide a function that runs a command on the job of the path and notifies of the change."""
+    """Provide a function that runs a command on the job of the request path and publishes the change."""
 
     async def run_command(command: JobCommand) -> Job:
         return job_notifier.notify_changed(
@@ -240,7 +245,7 @@ def provide_run_command(
 
 @post("/{job_id:str}/apply", status_code=200, problems=(409,))
 async def apply_job(run_command: Given[SkipValidation[RunCommand]]) -> Job:
-    """Start a job that was created with `autoApply` false, or let devices start their staged image."""
+    """Start a job that was created with `autoApply` false, or allow its devices to start the staged image."""
     return await run_command(commands.apply_job)
 
 
@@ -252,13 +257,13 @@ async def pause_job(run_command: Given[SkipValidation[RunCommand]]) -> Job:
 
 @post("/{job_id:str}/resume", status_code=200, problems=(409,))
 async def resume_job(run_command: Given[SkipValidation[RunCommand]]) -> Job:
-    """Resume a paused job. Earlier failures no longer count for its abort criteria."""
+    """Resume a paused job. Its abort criteria ignore failures before the resume."""
     return await run_command(commands.resume_job)
 
 
 @post("/{job_id:str}/cancel", status_code=200, problems=(409,))
 async def cancel_job(run_command: Given[SkipValidation[RunCommand]]) -> Job:
-    """Cancel a job. Updates that can no longer be aborted are followed to their end."""
+    """Cancel a job. Updates that can no longer be aborted continue until they end."""
     return await run_command(commands.cancel_job)
 
 
@@ -272,11 +277,13 @@ async def retry_job(
     job_notifier: Given[JobNotifier],
     idempotency_key: IdempotencyKeyHeader = None,
 ) -> Job:
-    """Create a job like a finished one for the devices whose update failed, timed out or was canceled."""
+    """Create a copy of a finished job for the devices whose update failed, timed out or was canceled."""
     number = _parse_job_number(job_id)
     path = f"{JOBS_PATH}/job-{number}/retry"
     context = JobRequestContext(
-        actor, request_facade.build_key(idempotency_key, actor, path, _EmptyBody()), job_notifier.on_changes
+        actor,
+        request_facade.build_idempotency_key(idempotency_key, actor, path, _EmptyBody()),
+        job_notifier.on_changes,
     )
     return job_notifier.notify_changed(await creation.retry_job(database, number, context, now))
 
@@ -291,7 +298,7 @@ async def delete_job(
 ) -> None:
     """Delete a job that has ended or was never started, with its executions and their history.
 
-    The audit log keeps its name, firmware, outcome and counts.
+    The audit log keeps the name, firmware, outcome and counts of the job.
     """
     number = _parse_job_number(job_id)
     await database.write(commands.delete_job, number, by=actor, now=now())
@@ -299,7 +306,7 @@ async def delete_job(
 
 
 def _parse_job_number(text: str) -> int:
-    """Parse a job id or path segment. Raise `NotFound` if no job can have the id (rest-15)."""
+    """Return the number in a job id such as `job-12`. Raise `NotFound` if the id is malformed (rest-15)."""
     match = _ID.fullmatch(decode_segment(text))
     if match is None:
         raise NotFound("job not found")

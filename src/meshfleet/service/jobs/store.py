@@ -1,4 +1,4 @@
-"""SQL of state changes: history of jobs, end of queued executions, and counts of executions by state."""
+"""Writes state changes: transitions of jobs, ends of queued executions, and counts of executions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.reasons import ReasonCode
 
 ENGINE_ACTOR: Final = "meshfleet"
-"""Name of the actor that is stored with transitions that no user caused."""
+"""Actor that is stored with transitions which the service made by itself."""
 
 _ADD_COUNT: Final = "UPDATE SET count = tally.count + excluded.count"
 
@@ -42,7 +42,7 @@ class TallyKey(NamedTuple):
 
 
 class QueueEnding(NamedTuple):
-    """Terminal state of executions that end in the queue, with the reason for users and programs."""
+    """How queued executions end: terminal state, reason for users, reason code for programs, and actor."""
 
     state: ExecutionState
     reason: str
@@ -76,9 +76,9 @@ def update_tallies(connection: Connection, deltas: Counter[TallyKey]) -> None:
 def end_queued_executions(
     connection: Connection, jobs: Sequence[int], devices: Sequence[int], ending: QueueEnding, now: int
 ) -> list[ExecutionChange]:
-    """End the executions of `devices` that are still queued in `jobs`. Return the ended ones.
+    """End the executions of `devices` that are still queued in `jobs`, and return these executions.
 
-    Also update history and counts. `devices` must be sorted and not empty.
+    Also write their transitions and update the counts. `devices` must be sorted and not empty.
     """
     found = bulk.query_in(
         connection,

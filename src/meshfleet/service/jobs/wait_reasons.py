@@ -1,4 +1,4 @@
-"""Describes what an execution waits for: a sentence for users that starts with a keyword for programs."""
+"""Describes what an execution waits for, as a sentence for users that starts with a keyword for programs."""
 
 from __future__ import annotations
 
@@ -33,36 +33,36 @@ class WaitReason(StrEnum):
 
 
 class JobSnapshot(NamedTuple):
-    """Data of a job that decides what its executions wait for."""
+    """Data of a job that determines what its executions wait for."""
 
     state: JobState
     wave: int
     """Index of the last wave that has started, from 0."""
     start_at: int | None
-    """Start time of the job in milliseconds; None if it has none."""
+    """Start time of the job as Unix time in milliseconds; None if the job has no start time."""
     heartbeats: int
-    """Number of good heartbeats that confirm an update."""
+    """Number of good heartbeats in a row that confirm an update."""
     is_staging: bool
-    """Whether devices keep the staged image because the job has not been applied yet."""
+    """Whether devices keep the staged image, because no user has applied the job yet."""
 
 
 class ExecutionSnapshot(NamedTuple):
-    """Data of an execution that decides what it waits for."""
+    """Data of an execution that determines what the execution waits for."""
 
     state: ExecutionState
     wave: int
     waiting: str | None
     due: int
-    """Monotonic time of the next check, in milliseconds."""
+    """Monotonic time in milliseconds at which the execution is checked next."""
     beats: int
-    """Number of good heartbeats in a row since the update."""
+    """Number of good heartbeats in a row since the new version was installed."""
     is_read: bool
     """Whether the new version was read from the device."""
     reason: str | None = None
-    """Last error of the execution; None if there is none."""
+    """Last error of the execution as a sentence; None if there was no error."""
     step: str | None = None
     until: int | None = None
-    """Next deadline in monotonic milliseconds; None if there is none or the timers are suspended."""
+    """Next deadline as monotonic time in milliseconds; None if there is none or timers are suspended."""
 
 
 WAIT_TEXTS: Final[Mapping[WaitReason, str]] = {
@@ -77,7 +77,7 @@ WAIT_TEXTS: Final[Mapping[WaitReason, str]] = {
     WaitReason.BACK_OFF: "next attempt",
     WaitReason.EARLIER_JOB: "another job is updating the device",
 }
-"""Text of each reason why a queued execution waits."""
+"""Sentence for users about each reason why a queued execution waits."""
 
 _BY_KEYWORD: Final[Mapping[str | None, WaitReason]] = {str(each): each for each in WaitReason}
 
@@ -93,7 +93,7 @@ _STEP_TEXTS: Final[Mapping[str | None, str]] = {
     UpdateStep.UNSENT: "the start command could not be sent yet",
     UpdateStep.CHECK_REPORTED: "its version is being read: it reports that it already runs the new one",
 }
-"""Texts of executions in state DISPATCHED, by step; other steps have a common text."""
+"""Sentences about executions in state DISPATCHED, by step. For other steps see `_ACTIVE_TEXTS`."""
 
 _HOLD_TEXTS: Final[Mapping[str | None, str]] = {
     WAIT_CANCELING: "the update is being canceled, if that is still possible",
@@ -106,7 +106,7 @@ _STAGED_TEXT: Final = "the image is staged; the device keeps it until the job is
 
 
 def describe_wait(job: JobSnapshot, execution: ExecutionSnapshot) -> str | None:
-    """Return what an execution waits for, with its last error; None if it has ended."""
+    """Return what an execution waits for, including its last error; None if the execution has ended."""
     wait = _describe_current_wait(job, execution)
     if wait is None or execution.reason is None:
         return wait
@@ -116,7 +116,7 @@ def describe_wait(job: JobSnapshot, execution: ExecutionSnapshot) -> str | None:
 
 
 def _describe_current_wait(job: JobSnapshot, execution: ExecutionSnapshot) -> str | None:
-    """Return what an execution waits for, without its last error; None if it has ended."""
+    """Return what an execution waits for, without its last error; None if the execution has ended."""
     if execution.state is ExecutionState.QUEUED:
         reason = find_wait_reason(job, execution)
         return f"{reason}: {_describe_queued(reason, job, execution)}"
@@ -132,7 +132,7 @@ def _describe_current_wait(job: JobSnapshot, execution: ExecutionSnapshot) -> st
 
 
 def find_wait_reason(job: JobSnapshot, execution: ExecutionSnapshot) -> WaitReason:
-    """Return why a queued execution waits. A reason of the whole job precedes one of the execution."""
+    """Return why a queued execution waits. A reason that holds for the whole job takes precedence."""
     if job.state in {JobState.PAUSED, JobState.CANCELING}:
         return WaitReason.PAUSED
     if job.state is not JobState.IN_PROGRESS:

@@ -1,7 +1,7 @@
-"""Waves: the order in which the devices of a job are updated.
+"""Waves: groups of devices of a job that are updated one group after another.
 
-Connected devices come first, because a first wave of offline devices would delay all others (rest-208). Apart
-from that, the order depends only on the random seed of the job: the same seed always gives the same waves.
+Connected devices come first, because a first wave of offline devices would delay the later waves (rest-208).
+Apart from that, the order depends only on the random seed of the job: equal seeds give equal waves.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from meshfleet.rest.job_requests import Wave
 
 _MASK: Final = 2**64 - 1
+# Constants of splitmix64, a hash that maps different 64-bit integers to different hashes.
 _MIX_INCREMENT: Final = 0x9E3779B97F4A7C15
 _MIX_FACTOR_1: Final = 0xBF58476D1CE4E5B9
 _MIX_FACTOR_2: Final = 0x94D049BB133111EB
-"""Constants of splitmix64, a hash that maps different 64-bit integers to different hashes."""
 
 _PERCENT: Final = 100
 
 
 class PlannedWave(NamedTuple):
-    """Planned wave with at least one device."""
+    """Planned wave of a job: name, and number of devices."""
 
     name: str | None
     size: int
@@ -41,7 +41,7 @@ class WavePosition(NamedTuple):
     wave: int
     """Index of the wave, from 0."""
     rank: int
-    """Position among the devices of all waves, from 0."""
+    """Position in the update order of the whole job, from 0."""
 
 
 class WaveAssignment:
@@ -50,9 +50,9 @@ class WaveAssignment:
     def __init__(
         self, seed: int, devices: Iterable[int], requested: Sequence[Wave], deferred: Iterable[int] = ()
     ) -> None:
-        """Plan the waves. Devices in `deferred` come after all `devices`.
+        """Plan the waves of a job. Devices in `deferred` come after all `devices`.
 
-        `requested` are the waves of the job request; they must be valid.
+        `requested` are the waves of the job request; `find_wave_faults` must have found no fault in them.
         """
         self._start = _splitmix64(seed & _MASK)
         self._keys = self._sort_keys(devices)
@@ -61,7 +61,7 @@ class WaveAssignment:
         self._ends = list(accumulate(each.size for each in self.planned))
 
     def find_position(self, device: int) -> WavePosition:
-        """Return the position of a device, which must be one of the assigned devices."""
+        """Return the wave and rank of a device, which must have been passed to the constructor."""
         key = _splitmix64(self._start ^ device)
         rank = bisect_left(self._keys, key)
         if rank == len(self._keys) or self._keys[rank] != key:
@@ -73,7 +73,7 @@ class WaveAssignment:
 
 
 def find_wave_faults(waves: Sequence[Wave]) -> Iterator[Fault]:
-    """Find the faults of requested waves (rest-123)."""
+    """Find the faults in the waves of a job request (rest-123)."""
     reached = 0.0
     for index, wave in enumerate(waves):
         if (wave.count is None) is (wave.percent is None):
@@ -88,7 +88,7 @@ def find_wave_faults(waves: Sequence[Wave]) -> Iterator[Fault]:
 
 
 def _plan_waves(requested: Sequence[Wave], devices: int) -> Iterator[PlannedWave]:
-    """Plan the sizes of waves. Empty waves are omitted; remaining devices form an additional last wave."""
+    """Plan the sizes of waves. Omit empty waves; put remaining devices into an additional last wave."""
     planned = 0
     for wave in requested:
         end = _count_share(wave.percent, devices) if wave.percent is not None else planned + (wave.count or 0)
@@ -101,12 +101,12 @@ def _plan_waves(requested: Sequence[Wave], devices: int) -> Iterator[PlannedWave
 
 
 def _count_share(percent: float, devices: int) -> int:
-    """Return the number of devices for a percentage, rounded up."""
+    """Return `percent` % of a number of devices, rounded up."""
     return math.ceil(round(devices * percent / _PERCENT, 6))
 
 
 def _splitmix64(number: int) -> int:
-    """Return the splitmix64 hash of a 64-bit integer. Different devices always have different hashes."""
+    """Return the splitmix64 hash of a 64-bit integer. Different integers always have different hashes."""
     number = (number + _MIX_INCREMENT) & _MASK
     number = ((number ^ (number >> 30)) * _MIX_FACTOR_1) & _MASK
     number = ((number ^ (number >> 27)) * _MIX_FACTOR_2) & _MASK

@@ -1,1 +1,1 @@
-"""Labels: texts that users attach to devices."""
+"""Labels: strings that users attach to devices."""

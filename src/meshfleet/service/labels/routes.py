@@ -21,7 +21,7 @@ from meshfleet.service.http.request import decode_segment
 from meshfleet.service.labels import store
 
 _MAX_DEVICES: Final = 1000
-"""Maximum number of devices per request: other writers wait for its transaction."""
+"""Maximum number of devices per request, because other writers wait for the transaction."""
 
 
 @get()
@@ -31,7 +31,7 @@ async def list_labels(
     limit: Given[int],
     next_token: NextToken = None,
 ) -> LabelPage:
-    """List all labels, each with the number of its devices."""
+    """List all labels, each with the number of devices that have the label."""
     after = pages.decode_start("labels", next_token, start="")
     found = await database.read(store.list_labels, after=after, limit=limit + 1)
     return LabelPage(**pages.build_page("labels", found, limit, lambda last: (last.label,)))
@@ -44,7 +44,7 @@ async def add_label(
     database: Given[Database],
     now: Given[Now],
 ) -> Label:
-    """Create a label and attach it to devices. An existing label keeps its other devices."""
+    """Create a label and attach it to devices. An existing label stays attached to its other devices."""
     devices = _parse_devices(data.device_ids)
     return await database.write(store.add_label, parse_new_label(data.label), devices, by=actor, now=now())
 
@@ -65,7 +65,7 @@ async def attach_label(
     database: Given[Database],
     now: Given[Now],
 ) -> Device:
-    """Attach a label to a device. A new label is created."""
+    """Attach a label to a device. Create the label if it does not exist."""
     mac = parse_path_device(device_id)
     return await database.write(
         store.attach_label, parse_new_label(decode_segment(label)), mac, by=actor, now=now()
@@ -101,7 +101,7 @@ def _parse_devices(ids: tuple[str, ...]) -> list[Mac]:
 
 
 def _parse_path_label(text: str) -> str:
-    """Parse the label in a path. Raise `NotFound` if the text cannot be a label."""
+    """Parse the label in a URL path. Raise `NotFound` if the string cannot be a label."""
     try:
         return parse_label(decode_segment(text))
     except MalformedText:

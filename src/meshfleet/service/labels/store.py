@@ -1,4 +1,4 @@
-"""Stores labels, and which devices have them."""
+"""Database functions for labels and their devices: create, attach, detach, delete and list labels."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ _MAX_ATTEMPTS: Final = 3
 
 
 def add_label(connection: Connection, text: str, devices: Collection[Mac], *, by: Actor, now: int) -> Label:
-    """Create a label if it is new, and attach it to devices (rest-58 to rest-60).
+    """Create a label unless it exists, and attach the label to devices (rest-58 to rest-60).
 
     Raise `NotFound` if one of the devices does not exist.
     """
     label_id = _lock_or_insert_label(connection, text, by=by, now=now)
     _lock_devices(connection, devices)
-    _attach_to_devices(connection, label_id, text, devices, by=by, now=now)
+    _attach_label_to_devices(connection, label_id, text, devices, by=by, now=now)
     return _load_label(connection, label_id)
 
 
 def attach_label(connection: Connection, text: str, mac: Mac, *, by: Actor, now: int) -> Device:
-    """Attach a label to a device; create the label if it is new (rest-62)."""
+    """Attach a label to a device. Create the label if it does not exist (rest-62)."""
     _lock_devices(connection, [mac])
-    _attach_to_devices(
+    _attach_label_to_devices(
         connection, _lock_or_insert_label(connection, text, by=by, now=now), text, [mac], by=by, now=now
     )
     return listing.load_device(connection, mac)
 
 
 def detach_label(connection: Connection, text: str, mac: Mac, *, by: Actor, now: int) -> Device:
-    """Remove a label from a device (rest-63, rest-64). Raise `NotFound` if the device does not have it."""
+    """Remove a label from a device (rest-63, rest-64). Raise `NotFound` if the label is not attached."""
     _lock_devices(connection, [mac])
     label_id = select(label.c.id).where(label.c.text == text).scalar_subquery()
     is_attached = (device_label.c.label == label_id) & (device_label.c.device == mac_to_int(mac))
@@ -59,7 +59,7 @@ def detach_label(connection: Connection, text: str, mac: Mac, *, by: Actor, now:
 
 
 def delete_label(connection: Connection, text: str, *, by: Actor, now: int) -> None:
-    """Delete a label and remove it from all devices (rest-65). Raise `NotFound` if it does not exist."""
+    """Delete a label and remove it from all devices (rest-65). Raise `NotFound` if the label is unknown."""
     label_id = connection.execute(select(label.c.id).where(label.c.text == text).with_for_update()).scalar()
     if label_id is None:
         raise NotFound("label not found")
@@ -91,39 +91,41 @@ def _load_label(connection: Connection, label_id: int) -> Label:
 def _lock_or_insert_label(connection: Connection, text: str, *, by: Actor, now: int) -> int:
     """Return the id of a label. Create the label if it does not exist.
 
-    It is locked, so that it cannot be deleted during this transaction. Raise `Conflict` if other
-    transactions keep deleting it.
+    Lock the label, so that it cannot be deleted during this transaction. Raise `Conflict` if other
+    transactions keep deleting the label.
     """
     query = select(label.c.id).where(label.c.text == text).with_for_update(read=True, key_share=True)
     for _ in range(_MAX_ATTEMPTS):
         label_id: int | None = connection.execute(query).scalar()
         if label_id is not None:
             return label_id
-        if _insert_new(connection, label, [{"text": text, "created_at": now}]):
+        if _insert_missing_rows(connection, label, [{"text": text, "created_at": now}]):
             audit.record_change(connection, by, "label.create", text, now=now)
     raise Conflict("the label is being removed by other requests; try again")
 
 
-def _attach_to_devices(  # noqa: PLR0913 # keyword-only after the devices
+def _attach_label_to_devices(  # noqa: PLR0913 # keyword-only after the devices
     connection: Connection, label_id: int, text: str, devices: Collection[Mac], *, by: Actor, now: int
 ) -> None:
     rows = [{"label": label_id, "device": mac_to_int(mac)} for mac in sorted(set(devices))]
-    new = _insert_new(connection, device_label, rows) if rows else []
+    new = _insert_missing_rows(connection, device_label, rows) if rows else []
     targets = [to_device_id(mac_from_int(each.device)) for each in new]
     audit.record_changes(connection, by, "device.label", targets, now=now, label=text)
 
 
-def _insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> Sequence[Row[Any]]:
-    """Insert the rows that do not exist yet, and return them."""
+def _insert_missing_rows(
+    connection: Connection, table: Table, rows: list[dict[str, Any]]
+) -> Sequence[Row[Any]]:
+    """Insert the rows that do not exist yet, and return the inserted rows."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
     query = dialect.insert(table).values(rows).on_conflict_do_nothing().returning(*table.columns)
     return connection.execute(query).all()
 
 
 def _lock_devices(connection: Connection, devices: Collection[Mac]) -> None:
-    """Lock devices so that they cannot be removed during this transaction.
+    """Lock devices, so that they cannot be removed during this transaction.
 
-    Raise `NotFound` if one does not exist.
+    Raise `NotFound` if one of the devices does not exist.
     """
     device_ids = sorted({mac_to_int(mac) for mac in devices})
     query = select(device.c.id).where(device.c.id.in_(device_ids)).order_by(device.c.id)

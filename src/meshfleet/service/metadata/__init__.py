@@ -1,1 +1,1 @@
-"""Reads metadata such as model and versions from devices that never reported it."""
+"""Reads metadata, such as model and versions, from devices that never reported their metadata."""

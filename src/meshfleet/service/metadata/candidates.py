@@ -1,8 +1,7 @@
-"""Finds devices with missing metadata in the database, page by page, and queues them.
+"""Finds devices with missing metadata in the database, page by page, and queues these devices.
 
 There is an index for each column that may be unknown. A scan follows one index in the order of device ids
-and reads a fixed number of rows per page. So a scan costs the same, however many devices have no
-metadata.
+and reads a fixed number of rows per page. So a page costs the same, however many devices have no metadata.
 """
 
 from __future__ import annotations
@@ -25,21 +24,22 @@ if TYPE_CHECKING:
 # Queue of candidates: a few per gateway, so that no gateway delays the others.
 
 _MAX_QUEUED: Final = 1000
+"""Maximum number of queued candidates of all gateways. A later scan finds the remaining devices again."""
 _MAX_PER_GATEWAY: Final = 20
-"""Maximum number of queued candidates, in total and per gateway. A later scan finds the others again."""
-_MAX_RANDOM: Final = 20
+"""Maximum number of queued candidates per gateway. A later scan finds the remaining devices again."""
+_MAX_RANDOM_CANDIDATES: Final = 20
 """Maximum number of candidates per scan for which another gateway is tried.
 
-The queue of their own gateway is full.
+This concerns candidates that do not fit into the queue of their own gateway.
 """
 
 
 class CandidateQueue:
-    """Queue of devices to read. Gateways take turns, and each reads one device at a time."""
+    """Queue of devices whose metadata is to be read. Each gateway reads one device at a time, in turn."""
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[MetadataCandidate]] = {}
-        """Queued candidates by gateway; the gateway whose turn is next comes first."""
+        """Queued candidates by gateway. The gateway whose turn is next comes first."""
         self._devices: set[int] = set()
         """Devices that are queued or being read."""
         self._busy_gateways: set[int] = set()
@@ -50,27 +50,31 @@ class CandidateQueue:
         return sum(map(len, self._queues.values()))
 
     @property
-    def active(self) -> int:
-        """Number of devices being read."""
+    def active_count(self) -> int:
+        """Number of devices whose metadata is being read."""
         return len(self._busy_gateways)
 
-    def preselect(self, candidates: Iterable[MetadataCandidate], random: Random) -> list[MetadataCandidate]:
-        """Return the candidates worth selecting a gateway for, which costs a database read for each.
+    def preselect_candidates(
+        self, candidates: Iterable[MetadataCandidate], random: Random
+    ) -> list[MetadataCandidate]:
+        """Return the candidates for which a gateway is to be selected, which takes a database read each.
 
-        First come those that fit into the queue of their own gateway, because most devices are read through
-        it. Of the others, some are drawn at random, because another gateway may be selected for them.
+        Candidates that fit into the queue of their own gateway come first, because most devices are read
+        through it. Some other candidates are drawn at random: another gateway may be selected for them.
         """
         new_candidates = [each for each in candidates if each.device not in self._devices]
         random.shuffle(new_candidates)
-        fitting = _limit(new_candidates, self._queue_lengths, self._free_slots)
+        fitting = _limit_candidates(new_candidates, self._queue_lengths, self._free_slots)
         fitting_devices = {each.device for each in fitting}
         others = [each for each in new_candidates if each.device not in fitting_devices]
-        return fitting + _limit(others, Counter(), min(_MAX_RANDOM, self._free_slots - len(fitting)))
+        return fitting + _limit_candidates(
+            others, Counter(), min(_MAX_RANDOM_CANDIDATES, self._free_slots - len(fitting))
+        )
 
-    def add(self, candidates: Iterable[MetadataCandidate]) -> None:
-        """Queue candidates that are not queued yet, up to the limits."""
+    def add_candidates(self, candidates: Iterable[MetadataCandidate]) -> None:
+        """Queue candidates that are not queued yet, up to the limits in total and per gateway."""
         new = (each for each in candidates if each.device not in self._devices)
-        for candidate in _limit(new, self._queue_lengths, self._free_slots):
+        for candidate in _limit_candidates(new, self._queue_lengths, self._free_slots):
             self._queues.setdefault(candidate.gateway, deque()).append(candidate)
             self._devices.add(candidate.device)
 
@@ -84,8 +88,8 @@ class CandidateQueue:
         """Number of candidates that can still be queued."""
         return _MAX_QUEUED - len(self)
 
-    def pop(self) -> MetadataCandidate | None:
-        """Return the next candidate and mark its gateway as busy. Return None if none can be read now."""
+    def pop_candidate(self) -> MetadataCandidate | None:
+        """Return the next candidate and mark its gateway as busy; None if no candidate can be read now."""
         gateway = next((each for each in self._queues if each not in self._busy_gateways), None)
         if gateway is None:
             return None
@@ -96,8 +100,8 @@ class CandidateQueue:
         self._busy_gateways.add(gateway)
         return candidate
 
-    def finish(self, candidate: MetadataCandidate) -> None:
-        """Mark a candidate as read and its gateway as free again."""
+    def finish_candidate(self, candidate: MetadataCandidate) -> None:
+        """Mark a candidate as read, and its gateway as free."""
         self._busy_gateways.discard(candidate.gateway)
         self._devices.discard(candidate.device)
 
@@ -107,12 +111,12 @@ class CandidateQueue:
             self._devices.discard(candidate.device)
 
 
-def _limit(
+def _limit_candidates(
     candidates: Iterable[MetadataCandidate], lengths: Counter[int], slots: int
 ) -> list[MetadataCandidate]:
-    """Return at most `slots` candidates, each device once, and at most 20 queued ones per gateway.
+    """Return at most `slots` candidates, each device once, with at most 20 queued candidates per gateway.
 
-    `lengths` are the queue lengths by gateway, and are updated.
+    `lengths` are the queue lengths by gateway; the returned candidates are added to them.
     """
     limited: dict[int, MetadataCandidate] = {}
     for candidate in candidates:
@@ -129,7 +133,7 @@ PAGE_ROWS: Final = 300
 """Number of database rows per page of a scan."""
 
 _MIN_AGE_MS: Final = 60_000
-"""Minimum age of a device in milliseconds: a new device may be about to report its metadata itself."""
+"""Minimum age of a device in milliseconds, because a new device may soon report its metadata itself."""
 
 _NO_VERSION: Final = "0.0.0"
 
@@ -138,7 +142,7 @@ MISSING_CONDITIONS: Final[Mapping[int, ColumnElement[bool]]] = {
     FIRMWARE: device.c.firmware == _NO_VERSION,
     HARDWARE: device.c.hardware == _NO_VERSION,
 }
-"""Condition in the table `device` that a property is missing, by identifier of the property."""
+"""SQL condition that a property is missing in the table `device`, by identifier of the property."""
 
 _root = device.alias("root")
 _claim = gateway.alias("claim")
@@ -162,9 +166,9 @@ class MetadataCandidate(NamedTuple):
 
     device: int
     gateway: int
-    """Gateway through which the device is read; a gateway is read through itself."""
+    """Gateway through which the device is read. A gateway is read through itself."""
     missing: tuple[int, ...]
-    """Identifiers of the properties to read, in this order."""
+    """Identifiers of the missing properties, in the order in which they are read."""
 
 
 class CandidatePage(NamedTuple):
@@ -172,18 +176,18 @@ class CandidatePage(NamedTuple):
 
     candidates: list[MetadataCandidate]
     after: int
-    """Device after which the next page starts; -1: start again with the first device."""
+    """Device after which the next page starts; -1 to start again with the first device."""
 
 
 def find_candidates(connection: Connection, identifier: int, *, after: int, now: int) -> CandidatePage:
-    """Return the next page of the scan for devices without one property, after the device `after`."""
+    """Return a page of devices that lack one property, starting after the device `after`."""
     rows = connection.execute(build_candidate_query(identifier, after=after)).all()
-    candidates = [_to_candidate(row) for row in rows if _is_readable(row, now)]
+    candidates = [_build_candidate(row) for row in rows if _is_readable(row, now)]
     return CandidatePage(candidates, rows[-1].id if len(rows) == PAGE_ROWS else -1)
 
 
 def build_candidate_query(identifier: int, *, after: int) -> Select[Any]:
-    """Build the query of one page of the scan for devices without one property."""
+    """Build the SQL query for a page of devices that lack one property."""
     return (
         _CANDIDATES.where(MISSING_CONDITIONS[identifier], device.c.id > after)
         .order_by(device.c.id)
@@ -192,17 +196,17 @@ def build_candidate_query(identifier: int, *, after: int) -> Select[Any]:
 
 
 def merge_candidates(pages: Iterable[CandidatePage]) -> list[MetadataCandidate]:
-    """Combine the candidates of several scans, each device once."""
+    """Return the candidates of several scans, each device once."""
     return list({candidate.device: candidate for each in pages for candidate in each.candidates}.values())
 
 
 def _is_readable(row: Row[Any], now: int) -> bool:
-    """Return whether a device is connected, its gateway is connected and claimed, and it is not new."""
+    """Return whether a device is connected and not new, and its gateway is connected and claimed."""
     is_reached = row.is_gateway or row.is_reached
     return bool(row.connected and is_reached and now - row.created_at >= _MIN_AGE_MS)
 
 
-def _to_candidate(row: Row[Any]) -> MetadataCandidate:
+def _build_candidate(row: Row[Any]) -> MetadataCandidate:
     missing = [
         identifier
         for identifier, is_missing in (

@@ -1,8 +1,8 @@
 """Reads metadata that devices never reported: model, variant and versions (rest-47).
 
 A few devices are read at a time, one per gateway, with the lowest priority. If there is no response, the read
-is repeated after increasing delays. A value is stored as if it had been reported when the response was
-received.
+is repeated after increasing delays. A value is stored as if the device had reported it at the time of the
+response.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ _MINUTE: Final = 60_000
 _HOUR: Final = 60 * _MINUTE
 
 _RETRY_DELAYS_MS: Final = (_MINUTE, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 12 * _HOUR)
-"""Milliseconds to wait after the first, second, … failure; the last value repeats."""
+"""Milliseconds to wait after the first, second, … failed read. The last delay repeats."""
 
 _ANSWERED_DELAY_MS: Final = 24 * _HOUR
-"""Milliseconds to wait after a response, because values and refusals rarely change."""
+"""Milliseconds to wait after a response, because metadata and rejections rarely change."""
 
-_MAX_KEYS: Final = 20_000
-"""Maximum number of backoff entries; the oldest are discarded, so that they may be read too early."""
+_MAX_ENTRIES: Final = 20_000
+"""Maximum number of read delays that are kept. Discarding the oldest allows some reads too early."""
 
 
 class ReadKey(NamedTuple):
-    """Key of a delay: a property of a device, or with identifier None, a gateway as a whole."""
+    """Key of a read delay: a property of a device, or a whole gateway if `identifier` is None."""
 
     device: int
     identifier: int | None = None
@@ -70,7 +70,7 @@ class _BackoffEntry(NamedTuple):
 
 
 class ReadBackoff:
-    """Keeps the earliest time of the next read by key. Callers pass a monotonic time in milliseconds."""
+    """Keeps the earliest time of the next read per key, as monotonic time in milliseconds."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[ReadKey, _BackoffEntry] = OrderedDict()
@@ -79,29 +79,29 @@ class ReadBackoff:
         return len(self._entries)
 
     def is_due(self, key: ReadKey, now: int) -> bool:
-        """Return whether the property or gateway may be read now."""
+        """Return whether the property may be read now or, for a gateway key, through the gateway."""
         entry = self._entries.get(key)
         return entry is None or entry.until <= now
 
     def record_failure(self, key: ReadKey, now: int) -> None:
-        """Record a read without a usable response. It may be repeated after an increasing delay."""
+        """Record a read without a usable response. The delay before the next read increases."""
         failures = self._entries[key].failures if key in self._entries else 0
-        self._put(
+        self._set_entry(
             key, _BackoffEntry(now + _RETRY_DELAYS_MS[min(failures, len(_RETRY_DELAYS_MS) - 1)], failures + 1)
         )
 
     def record_response(self, key: ReadKey, now: int) -> None:
-        """Record a response that would be the same again. The read may be repeated after a day."""
-        self._put(key, _BackoffEntry(now + _ANSWERED_DELAY_MS, 0))
+        """Record a response that another read would only repeat. The next read may follow after a day."""
+        self._set_entry(key, _BackoffEntry(now + _ANSWERED_DELAY_MS, 0))
 
-    def reset(self, key: ReadKey) -> None:
-        """Permit the next read at once, and count failures from zero."""
+    def reset_delay(self, key: ReadKey) -> None:
+        """Allow the next read at once, and count failures from zero."""
         self._entries.pop(key, None)
 
-    def _put(self, key: ReadKey, entry: _BackoffEntry) -> None:
+    def _set_entry(self, key: ReadKey, entry: _BackoffEntry) -> None:
         self._entries[key] = entry
         self._entries.move_to_end(key)
-        if len(self._entries) > _MAX_KEYS:
+        if len(self._entries) > _MAX_ENTRIES:
             self._entries.popitem(last=False)
 
 
@@ -111,7 +111,7 @@ _MAX_CONCURRENT: Final = 4
 """Maximum number of devices that are read concurrently."""
 
 _TIMEOUT_SECONDS: Final = 20.0
-"""Seconds to wait for a response; a gateway itself waits up to 10 s for a device."""
+"""Seconds to wait for a response. The gateway itself waits up to 10 seconds for the device."""
 
 _SCAN_INTERVAL_MS: Final = 10_000
 """Milliseconds between two scans of the database for devices with missing metadata."""
@@ -126,7 +126,7 @@ _FINAL_STATUSES: Final = frozenset(
         Status.ACCESS_DENIED,
     }
 )
-"""Statuses of responses that would be the same at another attempt."""
+"""Response statuses that another read of the same property would only repeat."""
 
 
 class MetadataReader:
@@ -142,7 +142,7 @@ class MetadataReader:
         timeout: float = _TIMEOUT_SECONDS,
         select_gateways: SelectGateways | None = None,
     ) -> None:
-        """Create a reader.
+        """Create a metadata reader.
 
         `now` is the clock for stored values, `monotonic` the clock for delays. `select_gateways` selects
         the gateway for each device; if None, each device is read through its own gateway.
@@ -157,29 +157,32 @@ class MetadataReader:
         self._queue = CandidateQueue()
         self._random = Random()  # noqa: S311 # order, not cryptography
         self._scan_positions = dict.fromkeys(candidates.MISSING_CONDITIONS, -1)
-        """Device after which each scan continues, by identifier of the property; -1: from the start."""
+        """Device after which each scan continues, by identifier of the property; -1 for the start."""
         self._scanned_at: int | None = None
         self._is_failing = False
 
     async def run(self, *, pause: float = 1.0) -> None:
-        """Read metadata until canceled; `pause` is the number of seconds between two polls."""
+        """Call `poll` every `pause` seconds until this task is canceled."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self.poll(tasks)
                 await asyncio.sleep(pause)
 
     async def poll(self, tasks: asyncio.TaskGroup) -> None:
-        """Scan for devices with missing metadata if that is due, and start reads up to the limit."""
+        """Scan for devices with missing metadata if a scan is due, and start reads up to the limit."""
         monotonic_now = self._monotonic()
         if self._scanned_at is None or monotonic_now - self._scanned_at >= _SCAN_INTERVAL_MS:
             self._scanned_at = monotonic_now
-            await self._scan(monotonic_now)
-        while self._queue.active < _MAX_CONCURRENT and (candidate := self._queue.pop()) is not None:
+            await self._scan_devices(monotonic_now)
+        while (
+            self._queue.active_count < _MAX_CONCURRENT
+            and (candidate := self._queue.pop_candidate()) is not None
+        ):
             tasks.create_task(self._read_device(candidate), name=f"metadata {candidate.device:012x}")
 
     # Internals
 
-    async def _scan(self, monotonic_now: int) -> None:
+    async def _scan_devices(self, monotonic_now: int) -> None:
         now = self._now()
         try:
             pages = {
@@ -189,21 +192,22 @@ class MetadataReader:
                 for identifier, after in self._scan_positions.items()
             }
             due = (
-                self._drop_paused(each, monotonic_now) for each in candidates.merge_candidates(pages.values())
+                self._drop_delayed_properties(each, monotonic_now)
+                for each in candidates.merge_candidates(pages.values())
             )
-            selected = self._queue.preselect((each for each in due if each.missing), self._random)
-            routed = await self._route(selected)
+            selected = self._queue.preselect_candidates((each for each in due if each.missing), self._random)
+            routed = await self._select_routes(selected)
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._log_failure(exc)
             return
         self._is_failing = False
         self._scan_positions = {identifier: each.after for identifier, each in pages.items()}
-        self._queue.add(
+        self._queue.add_candidates(
             each for each in routed if self._backoff.is_due(ReadKey(each.gateway), self._monotonic())
         )
 
-    def _drop_paused(self, candidate: MetadataCandidate, monotonic_now: int) -> MetadataCandidate:
-        """Return a candidate without the properties that must not be read again yet."""
+    def _drop_delayed_properties(self, candidate: MetadataCandidate, monotonic_now: int) -> MetadataCandidate:
+        """Return a candidate without the properties whose read delay has not passed yet."""
         due = tuple(
             each
             for each in candidate.missing
@@ -211,10 +215,10 @@ class MetadataReader:
         )
         return candidate._replace(missing=due)
 
-    async def _route(self, selected: Sequence[MetadataCandidate]) -> Sequence[MetadataCandidate]:
-        """Select a gateway for each candidate and return the candidates with these gateways.
+    async def _select_routes(self, selected: Sequence[MetadataCandidate]) -> Sequence[MetadataCandidate]:
+        """Select a gateway for each candidate, and return the candidates with these gateways.
 
-        Call this before candidates are queued, because limits and delays apply to the gateway that is used.
+        Call this before candidates are queued, because limits and delays apply to the selected gateway.
         """
         if self._select_gateways is None or not selected:
             return selected
@@ -222,7 +226,7 @@ class MetadataReader:
         return [each._replace(gateway=gateways.get(each.device) or each.gateway) for each in selected]
 
     async def _read_device(self, candidate: MetadataCandidate) -> None:
-        """Read the missing properties of a device one by one. Stop if it does not respond."""
+        """Read the missing properties of a device one by one. Stop if the device does not respond."""
         try:
             for identifier in candidate.missing:
                 if not await self._read_property(candidate, identifier):
@@ -230,10 +234,10 @@ class MetadataReader:
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._log_failure(exc)
         finally:
-            self._queue.finish(candidate)
+            self._queue.finish_candidate(candidate)
 
     async def _read_property(self, candidate: MetadataCandidate, identifier: int) -> bool:
-        """Read and store one property. Return whether to continue with the next one."""
+        """Read and store one property of a device. Return whether to continue with the next property."""
         device, gateway, _ = candidate
         key = ReadKey(device, identifier)
         try:
@@ -255,11 +259,11 @@ class MetadataReader:
         except Unanswered:
             self._queue.drop_gateway(gateway)
             return False
-        self._backoff.reset(ReadKey(gateway))
+        self._backoff.reset_delay(ReadKey(gateway))
         return await self._record_response(key, reply.response, reply.received_at)
 
     async def _record_response(self, key: ReadKey, response: Response, at: int) -> bool:
-        """Store the value in a response and update the backoff. Return whether the device responded."""
+        """Store the value in a response, and update the read delay. Return whether the device responded."""
         if response.status in _FINAL_STATUSES:
             self._backoff.record_response(key, self._monotonic())
             return True
@@ -269,7 +273,7 @@ class MetadataReader:
         # Even if the value is missing or implausible: the device would send the same again.
         self._backoff.record_response(key, self._monotonic())
         try:
-            observation = _to_observation(key, response, at)
+            observation = _build_observation(key, response, at)
         except MalformedInput as exc:
             _log.debug("metadata of a device was rejected: %s", exc)
         else:
@@ -282,8 +286,8 @@ class MetadataReader:
         self._is_failing = True
 
 
-def _to_observation(key: ReadKey, response: Response, at: int) -> DeviceObservation:
-    """Convert a response to an observation. Raise `MalformedInput` if the value is missing or implausible."""
+def _build_observation(key: ReadKey, response: Response, at: int) -> DeviceObservation:
+    """Build an observation from a response. Raise `MalformedInput` if the value is missing or implausible."""
     device, identifier = key
     if identifier is None or not isinstance(response, ReadResponse) or response.value is UNSET:
         raise UndecodableValue("value", "is missing")

@@ -1,1 +1,1 @@
-"""Requests to gateways and, through them, to devices."""
+"""Requests to gateways and, through gateways, to devices."""

@@ -1,6 +1,6 @@
-"""Executes requests made over REST, from submission to the response.
+"""Executes requests of REST clients to devices and gateways, from submission to the response.
 
-The dispatcher selects a gateway and sends the request in a task of its own, so the client may wait for the
+The dispatcher selects a gateway and sends the request in a new task, so the REST client may wait for the
 response or fetch it later. A request that must not get lost is stored in the history before it is sent.
 """
 
@@ -82,7 +82,7 @@ _FORMATTED_FIELDS: Final[Mapping[str, Callable[[Any], object]]] = {
 
 
 def build_answer(response: Response, entry: HistoryEntry, route: GatewayRoute) -> RequestOutcome:
-    """Build the REST response: the gateway's response, and why this gateway was selected."""
+    """Build the REST response from the response of the gateway and the reason for selecting the gateway."""
     fields: dict[str, Any] = {name: getattr(response, name, UNSET) for name in _COPIED_FIELDS}
     for name, format_value in _FORMATTED_FIELDS.items():
         value = getattr(response, name, UNSET)
@@ -98,51 +98,52 @@ _KEY_PATTERN: Final = re.compile(r"[\x21-\x7e]{1,255}")
 
 
 class RequestFacade:
-    """Entry point for REST handlers. Raises `BrokerUnavailable` until a dispatcher is attached."""
+    """Entry point of REST routes to the request dispatcher, which is attached after the start."""
 
     def __init__(self, secret: bytes) -> None:
-        """Create a facade that hashes idempotency keys and request bodies with `secret`."""
+        """Create a facade that hashes idempotency keys and request bodies with the HMAC key `secret`."""
         self._secret = secret
         self._dispatcher: RequestDispatcher | None = None
 
     def attach(self, dispatcher: RequestDispatcher) -> None:
-        """Set the dispatcher that executes requests from now on."""
+        """Set the dispatcher that executes all further requests."""
         self._dispatcher = dispatcher
 
     @property
     def dispatcher(self) -> RequestDispatcher:
-        """Attached dispatcher. Raises `BrokerUnavailable` if there is none yet."""
+        """Attached dispatcher. Raises `BrokerUnavailable` if no dispatcher is attached yet."""
         if self._dispatcher is None:
             raise BrokerUnavailable("no requests can be sent: the service is not connected to a broker yet")
         return self._dispatcher
 
     async def flush_history(self) -> None:
-        """Wait until finished requests are in the database, so that the history read next is complete."""
+        """Wait until all finished requests are written to the request history in the database."""
         if self._dispatcher is not None:
             with suppress(DatabaseUnavailable):  # stored entries can still be read
                 await self._dispatcher.flush_history()
 
-    def build_key(
-        self, given: str | None, by: Actor, scope: str, request_body: Struct
+    def build_idempotency_key(
+        self, key: str | None, by: Actor, scope: str, request_body: Struct
     ) -> IdempotencyKey | None:
-        """Return the stored form of an idempotency key, which is unique per actor (rest-25).
+        """Return the hashed form of an idempotency key, which is unique per actor (rest-25).
 
-        `scope` is the device or path that the request addresses. Return None without a key. Raise
+        `scope` is the device or path that the request addresses. Return None if `key` is None. Raise
         `InvalidRequest` if the key is malformed.
         """
-        if given is None:
+        if key is None:
             return None
-        if not _KEY_PATTERN.fullmatch(given):
+        if not _KEY_PATTERN.fullmatch(key):
             raise InvalidRequest(
                 [Fault("Idempotency-Key", "must be 1 to 255 printable ASCII characters without spaces")]
             )
         # All fields with their defaults: a body that omits a field equals one that sends its default.
         body = {name: value for name, value in asdict(request_body).items() if value is not UNSET}
         return IdempotencyKey(
-            self._hash(by.display_name, given), self._hash(scope, msgspec.json.encode(body).decode())
+            self._hash_parts(by.display_name, key),
+            self._hash_parts(scope, msgspec.json.encode(body).decode()),
         )
 
-    def _hash(self, *parts: str) -> str:
+    def _hash_parts(self, *parts: str) -> str:
         # Each part is preceded by its length, so that different lists of parts never give the same text.
         text = "".join(f"{len(part)}:{part}" for part in parts)
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
@@ -160,11 +161,11 @@ def unwrap_answer(record: RequestRecord) -> RequestOutcome:
 _log = logging.getLogger(__name__)
 
 _MAX_ATTEMPTS: Final = 3
-"""Maximum number of times that a read is sent, if gateways disconnect before they respond."""
+"""Maximum number of times that a read request is sent if gateways disconnect before they respond."""
 
 
 class RequestDispatcher:
-    """Executes requests made over REST and records them in the history."""
+    """Executes requests of REST clients, and records the requests in the request history."""
 
     def __init__(
         self,
@@ -186,7 +187,7 @@ class RequestDispatcher:
         """Number of finished requests by operation and outcome: `done`, or the error code."""
 
     async def run(self) -> None:
-        """Execute requests until canceled. Requests that are still running then are recorded as failed."""
+        """Execute requests until this task is canceled. Record unfinished requests as failed."""
         history_task = asyncio.create_task(self._history.run(), name="requests.history")
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -209,28 +210,28 @@ class RequestDispatcher:
         key: IdempotencyKey | None = None,
         is_awaited: bool = True,
     ) -> RequestHandle:
-        """Send a request, unless one with the same idempotency key was sent before.
+        """Send a request, unless a request with the same idempotency key was sent before.
 
-        Return a handle as soon as the request is accepted; the handle's future resolves to the outcome. Raise
+        Return a handle when the request is accepted; the future in the handle resolves to the outcome. Raise
         `NotFound`, `GatewayTooOld`, or an `Unanswered` error if the request could not be sent. `is_awaited`
-        is False if the client does not wait for the outcome.
+        is False if the REST client does not wait for the outcome.
         """
         is_durable = key is not None or not is_awaited or not prepared.is_read
         deadline = asyncio.get_running_loop().time() + prepared.timeout
 
         async def start() -> RequestHandle:
             try:
-                return await self._start(
+                return await self._start_request(
                     device, prepared, by=by, key=key, is_durable=is_durable, deadline=deadline
                 )
             except FleetError as exc:
                 self.outcomes[str(prepared.operation), exc.code] += 1
                 raise
 
-        return await start() if key is None else await self._idempotency.run_once(key, start)
+        return await start() if key is None else await self._idempotency.start_once(key, start)
 
     async def flush_history(self) -> None:
-        """Wait until every queued history entry is written."""
+        """Wait until all queued entries of the request history are written."""
         await self._history.flush()
 
     # Internals
@@ -239,7 +240,7 @@ class RequestDispatcher:
         await self._history.flush()
         return await self._database.read(store.find_request_by_key, key)
 
-    async def _start(  # noqa: PLR0913 # keyword-only except the first two
+    async def _start_request(  # noqa: PLR0913 # keyword-only except the first two
         self,
         device: Mac,
         prepared: PreparedRequest,
@@ -250,7 +251,7 @@ class RequestDispatcher:
         deadline: float,
     ) -> RequestHandle:
         route = await self._selector.select(device, prepared.gateway)
-        self._rpc.check_sendable(_topic(route, device, prepared), prepared.request)
+        self._rpc.check_sendable(_build_topic(route, device, prepared), prepared.request)
         entry = HistoryEntry.create(self._rpc.new_id(), device, prepared, by=by, now=self._now())
         entry.set_gateway(route.gateway)
         if key is not None:
@@ -258,23 +259,23 @@ class RequestDispatcher:
         if is_durable:
             await self._history.write(entry)
         if self._tasks is None:
-            self._reject(entry, BrokerUnavailable("the service is shutting down"))
+            self._reject_request(entry, BrokerUnavailable("the service is shutting down"))
         outcome: asyncio.Future[RequestRecord] = asyncio.get_running_loop().create_future()
-        execution = self._execute(entry, prepared, route, deadline)
+        execution = self._execute_request(entry, prepared, route, deadline)
         task = self._tasks.create_task(execution, name=f"request {entry.record.id}")
-        task.add_done_callback(lambda _: self._finish(entry, prepared, outcome))
+        task.add_done_callback(lambda _: self._finish_request(entry, prepared, outcome))
         return RequestHandle(entry.record.id, outcome)
 
-    def _reject(self, entry: HistoryEntry, error: Unanswered) -> NoReturn:
-        """Record in the history that a request was not sent, and raise the error."""
+    def _reject_request(self, entry: HistoryEntry, error: Unanswered) -> NoReturn:
+        """Record in the request history that a request was not sent, and raise `error`."""
         entry.fail(error, self._now())
         self._history.enqueue(entry)
         raise error
 
-    async def _execute(
+    async def _execute_request(
         self, entry: HistoryEntry, prepared: PreparedRequest, route: GatewayRoute, deadline: float
     ) -> None:
-        """Send a request and set its response or error in the history entry."""
+        """Send a request, and set its response or error in the history entry."""
         try:
             entry.complete(await self._send_with_retries(entry, prepared, route, deadline), self._now())
         except FleetError as exc:
@@ -286,12 +287,12 @@ class RequestDispatcher:
             _log.exception("request failed with an unexpected error")
             entry.fail(Interrupted("unexpected error in the service, see its log"), self._now())
 
-    def _finish(
+    def _finish_request(
         self, entry: HistoryEntry, prepared: PreparedRequest, outcome: asyncio.Future[RequestRecord]
     ) -> None:
         """Record the outcome of a request, and resolve the future of its handle.
 
-        An entry without an outcome was not sent: its task was canceled before it started.
+        An entry without outcome was not sent: its task was canceled before the task started.
         """
         if entry.finished_at is None:
             entry.fail(BrokerUnavailable("the service is shutting down"), self._now())
@@ -303,14 +304,14 @@ class RequestDispatcher:
     async def _send_with_retries(
         self, entry: HistoryEntry, prepared: PreparedRequest, route: GatewayRoute, deadline: float
     ) -> RequestOutcome | None:
-        """Send a request and return its response, or None for an operation without one.
+        """Send a request and return its response, or None for an operation without response.
 
-        A read is sent again if its gateway disconnects before it responds.
+        A read request is sent again if its gateway disconnects before it responds.
         """
         loop, request_id = asyncio.get_running_loop(), RequestId(entry.record.id)
         error: Unanswered | None = None
         for attempt in range(1, _MAX_ATTEMPTS + 1):
-            topic, seconds_left = _topic(route, entry.device, prepared), deadline - loop.time()
+            topic, seconds_left = _build_topic(route, entry.device, prepared), deadline - loop.time()
             try:
                 if not prepared.operation.is_answered:
                     await self._rpc.send(topic, prepared.request, timeout=seconds_left, request_id=request_id)
@@ -325,25 +326,25 @@ class RequestDispatcher:
                 may_retry = isinstance(exc, GatewayLost | GatewayOffline) and loop.time() < deadline
                 if not prepared.is_read or attempt == _MAX_ATTEMPTS or not may_retry:
                     raise error from None
-                route = await self._select_again(entry, prepared, error)
+                route = await self._select_gateway_again(entry, prepared, error)
                 request_id = RequestId(f"{entry.record.id}.{attempt + 1}")
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _select_again(
+    async def _select_gateway_again(
         self, entry: HistoryEntry, prepared: PreparedRequest, error: Unanswered
     ) -> GatewayRoute:
-        """Select a gateway for another attempt: the previous one if it is connected again, or another.
+        """Select the same or another gateway for the next attempt to send a request.
 
         Raise `error` if no gateway is available.
         """
         try:
             route = await self._selector.select(entry.device, prepared.gateway)
-            self._rpc.check_sendable(_topic(route, entry.device, prepared), prepared.request)
+            self._rpc.check_sendable(_build_topic(route, entry.device, prepared), prepared.request)
         except FleetError:
             raise error from None
         entry.set_gateway(route.gateway)
         return route
 
 
-def _topic(route: GatewayRoute, device: Mac, prepared: PreparedRequest) -> RequestTopic:
+def _build_topic(route: GatewayRoute, device: Mac, prepared: PreparedRequest) -> RequestTopic:
     return RequestTopic(route.gateway, device, prepared.operation, prepared.identifier)

@@ -1,7 +1,7 @@
-"""Queues of requests that wait until their gateway can process them.
+"""Queues of requests that wait until their gateway can process another request.
 
 A gateway gets a limited number of requests at a time, because its radio is slow. Requests with a higher
-priority are sent first. A queued request can be canceled without having been sent.
+priority are sent first. A queued request can be canceled before it is sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _HIGHEST_FIRST: Final = tuple(sorted(Priority, reverse=True))
 
 
 class _GatewayQueue(Generic[Ticket]):
-    """Number of active requests of one gateway, and its queued requests."""
+    """Number of active requests to one gateway, and the queued requests to this gateway."""
 
     __slots__ = ("active", "queued")
 
@@ -30,18 +30,18 @@ class _GatewayQueue(Generic[Ticket]):
         self.queued: dict[Priority, dict[Ticket, None]] = {}
         """Tickets of queued requests by priority, in the order of arrival."""
 
-    def pop(self) -> Ticket | None:
-        """Remove and return the oldest ticket with the highest priority. Return None if none is queued."""
+    def pop_ticket(self) -> Ticket | None:
+        """Remove and return the oldest ticket with the highest priority; None if no ticket is queued."""
         for priority in _HIGHEST_FIRST:
             queue = self.queued.get(priority)
             if queue:
                 ticket = next(iter(queue))
-                self.remove(priority, ticket)
+                self.remove_ticket(priority, ticket)
                 return ticket
         return None
 
-    def remove(self, priority: Priority, ticket: Ticket) -> bool:
-        """Remove a ticket. Return whether it was queued."""
+    def remove_ticket(self, priority: Priority, ticket: Ticket) -> bool:
+        """Remove a ticket from the queue. Return False if the ticket was not queued."""
         queue = self.queued.get(priority, {})
         if ticket not in queue:
             return False
@@ -52,17 +52,17 @@ class _GatewayQueue(Generic[Ticket]):
 
 
 class GatewayQueues(Generic[Ticket]):
-    """Queues of all gateways. A ticket is any value by which the caller identifies a queued request."""
+    """Request queues of all gateways. A ticket is any value with which the caller identifies a request."""
 
     def __init__(self, max_concurrent: int) -> None:
-        """Create the queues; a gateway gets at most `max_concurrent` requests at a time."""
+        """Create empty queues. A gateway gets at most `max_concurrent` requests at a time."""
         self._max_concurrent = max_concurrent
         self._queues: dict[Mac, _GatewayQueue[Ticket]] = {}
         self.queued = 0
-        """Number of queued requests of all gateways."""
+        """Number of queued requests to all gateways together."""
 
     def acquire_or_enqueue(self, gateway: Mac, priority: Priority, ticket: Ticket) -> bool:
-        """Take a slot of the gateway and return True, or queue the ticket and return False."""
+        """Occupy a free slot of a gateway and return True, or queue the ticket and return False."""
         queue = self._queues.setdefault(gateway, _GatewayQueue())
         if queue.active < self._max_concurrent:
             queue.active += 1
@@ -71,10 +71,10 @@ class GatewayQueues(Generic[Ticket]):
         self.queued += 1
         return False
 
-    def release(self, gateway: Mac) -> Ticket | None:
-        """Release a slot of the gateway. If a ticket is queued, give it the slot and return it, else None."""
+    def release_slot(self, gateway: Mac) -> Ticket | None:
+        """Release a slot of a gateway. Return the queued ticket that gets the slot; None if there is none."""
         queue = self._queues[gateway]
-        ticket = queue.pop()
+        ticket = queue.pop_ticket()
         if ticket is not None:
             self.queued -= 1
             return ticket
@@ -83,8 +83,8 @@ class GatewayQueues(Generic[Ticket]):
             del self._queues[gateway]
         return None
 
-    def cancel(self, gateway: Mac, priority: Priority, ticket: Ticket) -> None:
-        """Remove a queued ticket. Do nothing if the ticket is not queued any more."""
+    def cancel_ticket(self, gateway: Mac, priority: Priority, ticket: Ticket) -> None:
+        """Remove a ticket from the queue of a gateway. Do nothing if the ticket is not queued."""
         queue = self._queues.get(gateway)
-        if queue is not None and queue.remove(priority, ticket):
+        if queue is not None and queue.remove_ticket(priority, ticket):
             self.queued -= 1

@@ -1,7 +1,7 @@
 """Ranks the gateways that can reach a device (rest-102), without I/O.
 
-A gateway receives a device through one or more parents in the mesh. Its score is that of the best parent, and
-decreases with the age of the RSSI reading:
+A gateway receives a device through one or more parents in the mesh. The score of a gateway is the score of
+the best parent, and decreases with the age of the RSSI reading:
 
     score = mean RSSI of the parent's newest minute - 4 dB per minute of age
 
@@ -11,8 +11,8 @@ gateways receive a device every minute, the ages of their readings change the sc
 less than the noise of a reading.
 
 Before the score, these criteria decide: connected gateways rank first, then gateways whose last request to
-this device did not fail, then gateways that still receive the device. A gateway no longer receives a device
-if it missed three of its intervals while another gateway still receives it.
+the device did not fail, then gateways that still receive the device. A gateway no longer receives a device
+if no report arrived for three heartbeat intervals while another gateway still receives the device.
 """
 
 from __future__ import annotations
@@ -32,50 +32,50 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import Now
 
     SelectGateways: TypeAlias = Callable[[Sequence[int]], Awaitable[Mapping[int, int | None]]]
-    """Selects a gateway for each device; None if no connected gateway has received the device."""
+    """Async function that selects a gateway for each device; None if no connected gateway received it."""
 
 _MINUTE: Final = 60_000
 
 LOOKBACK_MS: Final = 15 * _MINUTE
-"""Maximum age in milliseconds of the readings that are considered."""
+"""Maximum age of an RSSI reading that counts, in milliseconds."""
 
 _DECAY_DB_PER_MINUTE: Final = 4.0
-"""dB that are subtracted from a reading for each minute of its age."""
+"""Decibels that are subtracted from an RSSI reading per minute of its age."""
 
 _DEFAULT_RSSI_DBM: Final = -90.0
-"""RSSI in dBm that is assumed for a report without RSSI, such as a heartbeat."""
+"""Assumed RSSI in dBm of a report without RSSI, such as a heartbeat."""
 
 _LOST_AFTER_INTERVALS: Final = 3
-"""Number of intervals without a report after which a gateway has lost a device.
+"""Number of heartbeat intervals without a report after which a gateway has lost a device.
 
-This applies only if another gateway still receives the device.
+A gateway counts as having lost a device only if another gateway still receives the device.
 """
 
 _CURRENT_FOR_INTERVALS: Final = 2
-"""A gateway still receives a device if a report arrived within this many intervals; one may get lost."""
+"""Maximum age of the last report, in heartbeat intervals, for a gateway that still receives a device."""
 
 _FAILURE_COUNTS_MS: Final = 10 * _MINUTE
 """Milliseconds for which a failed request lowers the rank of a gateway.
 
-This is longer than a job waits before its second attempt, so that the second attempt uses another gateway.
+The time is longer than the delay before the second attempt of a job, which then uses another gateway.
 """
 
 _MAX_FAILURES: Final = 20_000
-"""Maximum number of failed attempts that are kept; the oldest are discarded first."""
+"""Maximum number of failed requests that are kept in memory. The oldest failures are discarded first."""
 
 
 class LinkObservation(NamedTuple):
-    """Last report of a device through a gateway and, if known, one parent in the mesh."""
+    """Last report of a device through one gateway and, if known, through one parent in the mesh."""
 
     gateway: int
     heard_at: int
-    """Time of the report in milliseconds since 1970."""
+    """Unix time of the report in milliseconds."""
     parent: int | None = None
-    """Mesh device that received the device; None if the report does not name one."""
+    """Mesh node that received the device; None if the report names no parent."""
     rssi: float | None = None
-    """Mean RSSI of the newest minute in dBm; None if the report has no RSSI."""
+    """Mean RSSI in dBm of the newest minute with readings; None if the report has no RSSI."""
     is_unreachable: bool = False
-    """Whether requests cannot reach the device through this parent."""
+    """Whether requests cannot reach the device through the parent."""
 
 
 class RankedGateway(NamedTuple):
@@ -84,23 +84,23 @@ class RankedGateway(NamedTuple):
     gateway: int
     connected: bool
     rssi: float | None
-    """RSSI in dBm of the parent with the best score; None if no RSSI was reported."""
+    """RSSI in dBm at the parent with the best score; None if no RSSI was reported."""
     heard_at: int
-    """Time of the last report of the device through this gateway, in milliseconds."""
+    """Unix time in milliseconds of the last report of the device through this gateway."""
     failed_ago: int | None
-    """Milliseconds since a request to the device through this gateway failed; None: no recent failure."""
+    """Milliseconds since a request to the device through the gateway failed; None if none failed recently."""
     is_silent: bool
-    """Whether this gateway no longer receives the device, but another one does."""
+    """Whether this gateway no longer receives the device, but another gateway does."""
     score: float
 
 
 def parse_link_minutes(minutes: Iterable[StoredSample]) -> list[LinkObservation]:
-    """Convert minute roll-ups of links and heartbeats, in any order, to the newest observations."""
+    """Return the newest link observations from minute roll-ups of links and heartbeats, in any order."""
     return keep_newest_links([each for minute in minutes if (each := _to_observation(minute)) is not None])
 
 
 def keep_newest_links(observations: Iterable[LinkObservation]) -> list[LinkObservation]:
-    """Keep the newest observation of each parent, and the newest without a parent of each gateway."""
+    """Return the newest observation of each parent, and of each gateway for observations without parent."""
     newest: dict[tuple[int | None, int], LinkObservation] = {}
     for each in observations:
         # A parent is connected to one gateway at a time: its newest observation says which.
@@ -121,8 +121,8 @@ def rank_gateways(
     """Rank the gateways that have received a device, the best first.
 
     `interval` is the usual time between two heartbeats of the device in milliseconds. `failures` maps a
-    gateway to the milliseconds since a request through it failed. If requests through all gateways failed,
-    the gateway with the oldest failure ranks first, so that the gateways take turns.
+    gateway to the milliseconds since a request through the gateway failed. If requests through all gateways
+    failed, the gateway with the oldest failure ranks first, so that the gateways take turns.
     """
     by_gateway: dict[int, list[LinkObservation]] = {}
     for each in observations:
@@ -135,7 +135,7 @@ def rank_gateways(
     )
     candidates = []
     for gateway, links in by_gateway.items():
-        rssi, score = _best_signal(links, now)
+        rssi, score = _find_best_signal(links, now)
         candidate = RankedGateway(
             gateway,
             connected=gateway in connected,
@@ -149,18 +149,18 @@ def rank_gateways(
     return sorted(candidates, key=_rank_key, reverse=True)
 
 
-def _best_signal(links: Collection[LinkObservation], now: int) -> tuple[float | None, float]:
-    """Return the RSSI of a gateway's best reading, or None without readings, and the gateway's score."""
-    readings = [(each.rssi - _decay(each, now), each.rssi) for each in links if each.rssi is not None]
+def _find_best_signal(links: Collection[LinkObservation], now: int) -> tuple[float | None, float]:
+    """Return the RSSI of the best reading of a gateway (None without readings), and the gateway's score."""
+    readings = [(each.rssi - _compute_decay(each, now), each.rssi) for each in links if each.rssi is not None]
     score, rssi = max(readings, default=(-inf, None))
     # A report without RSSI proves that the gateway receives the device, but not how well.
     assumed_rssi = _DEFAULT_RSSI_DBM if rssi is None else min(_DEFAULT_RSSI_DBM, rssi)
-    assumed_scores = (assumed_rssi - _decay(each, now) for each in links if each.rssi is None)
+    assumed_scores = (assumed_rssi - _compute_decay(each, now) for each in links if each.rssi is None)
     return rssi, max([score, *assumed_scores])
 
 
-def _decay(observation: LinkObservation, now: int) -> float:
-    """Return the dB to subtract for the age of an observation; 0 if its time is in the future."""
+def _compute_decay(observation: LinkObservation, now: int) -> float:
+    """Return the decibels to subtract for the age of an observation; 0 if its time is in the future."""
     return _DECAY_DB_PER_MINUTE * max(now - observation.heard_at, 0) / _MINUTE
 
 
@@ -189,7 +189,7 @@ def _to_observation(minute: StoredSample) -> LinkObservation | None:
 
 
 class FailedAttempts:
-    """Last failed request per device and gateway, considered for ten minutes.
+    """Stores when the last request to each device through each gateway failed, for ten minutes.
 
     A request failed if the gateway did not respond, or reported that the device did not respond or has no
     route. A response of the device through the same gateway clears the failure.
@@ -211,11 +211,11 @@ class FailedAttempts:
             self._failed_at.popitem(last=False)
 
     def clear(self, device: int, gateway: int) -> None:
-        """Clear a failure after the device has responded through this gateway."""
+        """Forget a failed request, because the device has responded through the gateway."""
         self._failed_at.pop((device, gateway), None)
 
     def get_ages(self, device: int, gateways: Iterable[int]) -> dict[int, int]:
-        """Return the milliseconds since the last failure, by gateway; only for the last ten minutes."""
+        """Return the milliseconds since the last failed request of the last ten minutes, by gateway."""
         now = self._monotonic()
         ages = {
             each: now - at for each in gateways if (at := self._failed_at.get((device, each))) is not None

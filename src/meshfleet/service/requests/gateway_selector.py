@@ -40,16 +40,16 @@ if TYPE_CHECKING:
 SelectionReason = Literal["asked", "itself", "strongest", "last-heard", "next-best"]
 
 _MAX_CLOCK_LEAD_MS: Final = 10 * 60_000
-"""Milliseconds by which times of readings may be in the future, as gateways' clocks may be ahead."""
+"""Milliseconds by which readings may be in the future, because clocks of gateways may be ahead."""
 
 _CACHE_MS: Final = 5_000
 """Milliseconds for which the stored roll-ups of a device are cached."""
 
 _MAX_CACHED_DEVICES: Final = 10_000
-"""Maximum number of devices in the cache; a full cache is cleared."""
+"""Maximum number of devices in the roll-up cache. A full cache is cleared."""
 
 _NEVER: Final = 0
-"""Time used for a report whose real time is unknown."""
+"""Placeholder time for a report whose time is unknown."""
 
 _KINDS: Final = frozenset({int(SampleKind.LINK), int(SampleKind.HEARTBEAT)})
 
@@ -62,17 +62,17 @@ _SELECT_CONNECTED: Final = "SELECT id FROM device WHERE connected AND id IN numb
 
 
 class GatewayRoute(NamedTuple):
-    """Gateway through which a request is sent, and why it was selected."""
+    """Gateway through which a request is sent, and why the gateway was selected."""
 
     gateway: Mac
     choice: GatewayChoice
 
 
 class _Evidence(NamedTuple):
-    """Stored data on which the selection of a gateway for one device is based."""
+    """Stored data about one device from which its gateway is selected."""
 
     read_at: int
-    """Time when the data was loaded, in milliseconds."""
+    """Unix time in milliseconds when the data was loaded."""
     is_gateway: bool
     interval: int
     """Usual milliseconds between two heartbeats of the device."""
@@ -101,10 +101,10 @@ class GatewaySelector:
         self._cache: dict[int, _Evidence] = {}
 
     async def select(self, device: Mac, requested: Mac | None = None) -> GatewayRoute:
-        """Select the best connected gateway for a device, or use the requested one.
+        """Select the best connected gateway for a device, or use the gateway `requested`.
 
         Raise `NotFound` if the device or requested gateway does not exist, `NoGateway` if no gateway has
-        received the device, and `GatewayOffline` if the gateway is not connected.
+        received the device, and `GatewayOffline` if the best or requested gateway is not connected.
         """
         number = mac_to_int(device)
         if number not in (evidence := await self._load_evidence([number])):
@@ -112,11 +112,11 @@ class GatewaySelector:
         if requested is not None:
             return await self._check_requested(requested)
         if evidence[number].is_gateway:
-            return _build_route(self._now(), [await self._rank_single(number)], "itself")
-        ranked = await self._rank(number, evidence[number])
+            return _build_route(self._now(), [await self._rank_single_gateway(number)], "itself")
+        ranked = await self._rank_gateways(number, evidence[number])
         if not ranked:
             raise NoGateway(f"no gateway has seen device {device} yet")
-        return _build_route(self._now(), ranked, _explain(ranked))
+        return _build_route(self._now(), ranked, _explain_selection(ranked))
 
     async def select_many(self, devices: Sequence[int]) -> dict[int, int | None]:
         """Select a gateway for each device; None if no connected gateway has received the device."""
@@ -124,9 +124,9 @@ class GatewaySelector:
         selected: dict[int, int | None] = dict.fromkeys(devices)
         for device, evidence in loaded.items():
             ranked = (
-                [await self._rank_single(device)]
+                [await self._rank_single_gateway(device)]
                 if evidence.is_gateway
-                else await self._rank(device, evidence)
+                else await self._rank_gateways(device, evidence)
             )
             if ranked and ranked[0].connected:
                 selected[device] = ranked[0].gateway
@@ -139,11 +139,11 @@ class GatewaySelector:
         evidence = await self._load_evidence([number])
         if number not in evidence or not evidence[number].is_gateway:
             raise NotFound(f"gateway {gateway} not found")
-        return _build_route(self._now(), [await self._rank_single(number)], "asked")
+        return _build_route(self._now(), [await self._rank_single_gateway(number)], "asked")
 
-    async def _rank_single(self, gateway: int) -> RankedGateway:
-        """Return a gateway that needs no ranking as a `RankedGateway`, connected or not."""
-        connected = await self._find_connected({gateway})
+    async def _rank_single_gateway(self, gateway: int) -> RankedGateway:
+        """Return a `RankedGateway` for the only possible gateway, whether it is connected or not."""
+        connected = await self._find_connected_gateways({gateway})
         (only,) = rank_gateways(
             [LinkObservation(gateway, _NEVER)],
             connected=connected,
@@ -153,32 +153,32 @@ class GatewaySelector:
         )
         return only
 
-    async def _rank(self, device: int, evidence: _Evidence) -> list[RankedGateway]:
+    async def _rank_gateways(self, device: int, evidence: _Evidence) -> list[RankedGateway]:
         observations = keep_newest_links(
             [*evidence.observations, *parse_link_minutes(self._rollups.list_open_minutes(device, _KINDS))]
         )
         gateways = {each.gateway for each in observations}
         return rank_gateways(
             observations,
-            connected=await self._find_connected(gateways),
+            connected=await self._find_connected_gateways(gateways),
             interval=evidence.interval,
             failures=self._failures.get_ages(device, gateways),
             now=self._now(),
         )
 
-    async def _find_connected(self, gateways: Collection[int]) -> Collection[int]:
-        """Return which of these gateways are connected (rest-77).
+    async def _find_connected_gateways(self, gateways: Collection[int]) -> Collection[int]:
+        """Return the connected gateways among `gateways` (rest-77).
 
-        The embedded broker knows its connections. With an external broker, the database says which gateways
-        sent reports recently.
+        The embedded broker knows its connections. With an external broker, gateways that sent reports
+        recently, according to the database, count as connected.
         """
         connections = {each: self._transport.connection_id(mac_from_int(each)) for each in gateways}
         if None in connections.values():
-            return await self._database.read(_load_connected, sorted(gateways))
+            return await self._database.read(_load_connected_gateways, sorted(gateways))
         return [each for each, connection in connections.items() if connection]
 
     async def _load_evidence(self, devices: Sequence[int]) -> dict[int, _Evidence]:
-        """Load the data for the selection by device, from the cache or the database.
+        """Load the data from which gateways are selected, by device, from the cache or the database.
 
         Devices that are not registered are missing in the result.
         """
@@ -189,7 +189,7 @@ class GatewaySelector:
             if (evidence := self._cache.get(each)) is not None and 0 <= now - evidence.read_at < _CACHE_MS
         }
         missing = [each for each in devices if each not in loaded]
-        for row in await self._database.read(_load_rows, missing) if missing else ():
+        for row in await self._database.read(_load_reachability, missing) if missing else ():
             evidence = loaded[row.device] = await self._read_evidence(row, now)
             if len(self._cache) >= _MAX_CACHED_DEVICES:
                 self._cache.clear()
@@ -219,7 +219,7 @@ class GatewaySelector:
 
 
 class _ReachabilityRow(NamedTuple):
-    """Row of `_SELECT_DEVICES`: a device, its gateway with the time of its last report, and its interval."""
+    """Row of `_SELECT_DEVICES`: a device, its gateway, time of the last report, and heartbeat interval."""
 
     device: int
     gateway: int | None
@@ -228,16 +228,16 @@ class _ReachabilityRow(NamedTuple):
     is_gateway: bool
 
 
-def _load_rows(connection: Connection, devices: Sequence[int]) -> list[_ReachabilityRow]:
+def _load_reachability(connection: Connection, devices: Sequence[int]) -> list[_ReachabilityRow]:
     return [_ReachabilityRow(*row) for row in bulk.query_in(connection, _SELECT_DEVICES, devices)]
 
 
-def _load_connected(connection: Connection, gateways: Sequence[int]) -> set[int]:
+def _load_connected_gateways(connection: Connection, gateways: Sequence[int]) -> set[int]:
     return {row[0] for row in bulk.query_in(connection, _SELECT_CONNECTED, gateways)}
 
 
-def _explain(ranked: Sequence[RankedGateway]) -> SelectionReason:
-    """Return why the first gateway of a ranking was selected."""
+def _explain_selection(ranked: Sequence[RankedGateway]) -> SelectionReason:
+    """Return the reason for selecting the first gateway of a ranking."""
     first, usable = ranked[0], [each for each in ranked if each.connected]
     preferred = max(usable, key=lambda each: (not each.is_silent, each.score, each.heard_at), default=first)
     if preferred.gateway != first.gateway:
@@ -248,7 +248,7 @@ def _explain(ranked: Sequence[RankedGateway]) -> SelectionReason:
 def _build_route(now: int, ranked: Sequence[RankedGateway], reason: SelectionReason) -> GatewayRoute:
     """Return the route through the first gateway of a ranking.
 
-    Raise `GatewayOffline` if that gateway is not connected.
+    Raise `GatewayOffline` if the first gateway is not connected.
     """
     best = ranked[0]
     gateway = mac_from_int(best.gateway)

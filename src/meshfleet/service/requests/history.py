@@ -1,8 +1,8 @@
 """Writes the request history to the database, many entries in one transaction.
 
-A request is stored before it is sent if it changes something, has an idempotency key, or no client waits for
-its response. So such a request is never executed without a record. Other requests are stored when they are
-finished.
+A request is stored before it is sent if it changes something, has an idempotency key, or no REST client waits
+for its response. So such a request is never executed without a record. Other requests are stored when they
+are finished.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BATCH_SECONDS: Final = 1.0
-"""Seconds for which entries are collected for a batch while no caller waits for a flush."""
+"""Seconds for which history entries are collected for a batch while no caller waits for a flush."""
 
 _DELETE_INTERVAL_MS: Final = 1_000
-"""Milliseconds between two deletions of expired entries, each of which deletes at most 1000."""
+"""Milliseconds between two deletions of expired history entries, at most 1000 entries each."""
 
 MAX_PENDING: Final = 20_000
-"""Maximum number of entries waiting to be written."""
+"""Maximum number of history entries that wait to be written to the database."""
 
 _IDLE_SECONDS: Final = 60.0
-"""Seconds between two deletions of expired entries while no new entry is queued."""
+"""Seconds between two deletions of expired history entries while no new entry is queued."""
 
 
 class RequestHistory:
-    """Stores requests and their outcomes in batches."""
+    """Writes requests and their outcomes to the request history, in batches."""
 
     def __init__(
         self, database: Database, now: Now, *, retention: int | None, max_pending: int = MAX_PENDING
     ) -> None:
-        """Create a writer.
+        """Create a writer of the request history.
 
-        `retention` is the number of milliseconds for which entries are kept; None keeps them forever.
+        `retention` is the number of milliseconds for which entries are kept; None keeps all entries.
         """
         self._max_pending = max_pending
         self._database = database
@@ -53,20 +53,20 @@ class RequestHistory:
         self._retention = retention
         self._pending: dict[str, HistoryEntry] = {}
         self._next_batch: asyncio.Future[None] | None = None
-        """Resolved when the entries that are queued now have been written. None if no caller waits for it."""
+        """Future that resolves when all queued entries are written; None if no caller waits for that."""
         self._current_batch: asyncio.Future[None] | None = None
-        """Resolved when the batch that is being written ends. None if no batch is being written."""
+        """Future that resolves when the current batch is written; None if no batch is being written."""
         self._flush_requested = asyncio.Event()
         self._has_pending = asyncio.Event()
         self._deleted_at: int | None = None
         self._is_failing = False
         self.dropped = 0
-        """Number of entries that were lost because the queue was full or the database rejected them."""
+        """Number of entries that were lost, because the queue was full or the database rejected the entry."""
         self._is_stopping = False
         self._is_stopped = False
 
     def enqueue(self, entry: HistoryEntry) -> None:
-        """Queue an entry for the next batch. Drop it if the queue is full."""
+        """Queue an entry for the next batch. Drop the entry if the queue is full."""
         if len(self._pending) >= self._max_pending and entry.record.id not in self._pending:
             # The database has been unavailable for long. Requests that change something are not sent
             # meanwhile, so their entries are not counted as lost.
@@ -76,7 +76,7 @@ class RequestHistory:
         self._has_pending.set()
 
     async def write(self, entry: HistoryEntry) -> None:
-        """Write an entry now, together with all queued ones. Raise `Unrecorded` if it cannot be written."""
+        """Write an entry and all queued entries now. Raise `Unrecorded` if the entry cannot be written."""
         problem = Unrecorded("the request was not sent because it cannot be stored in the history now")
         if len(self._pending) >= self._max_pending:
             raise problem
@@ -94,7 +94,7 @@ class RequestHistory:
             raise problem  # the database rejected the entry
 
     async def flush(self) -> None:
-        """Wait until all entries queued before are written. Raise `DatabaseUnavailable` if they cannot be."""
+        """Wait until all queued entries are written. Raise `DatabaseUnavailable` if that fails."""
         if not self._pending and self._current_batch is not None:
             await asyncio.shield(self._current_batch)  # if it fails, its entries are pending again
         if not self._pending:
@@ -107,19 +107,19 @@ class RequestHistory:
         await asyncio.shield(self._next_batch)
 
     async def restore(self) -> None:
-        """Mark requests as failed that the previous process of the service left unfinished."""
+        """Mark all unfinished requests of the previous service process as failed. Call at start-up."""
         await self._database.write(store.fail_unfinished_requests, self._now())
 
     async def run(self) -> None:
-        """Write batches until `stop` is called, then write a last one and return."""
+        """Write batches of entries until `stop` is called. Write a last batch before returning."""
         while not self._is_stopping:
             await self._wait_for_entries()
             await self._write_pending()
-            await self._delete_expired()
+            await self._delete_expired_entries()
         await self._write_pending()
         self._is_stopped = True
         if self._next_batch is not None:
-            self._resolve(self._next_batch, DatabaseUnavailable("the service is shutting down"))
+            self._resolve_flush(self._next_batch, DatabaseUnavailable("the service is shutting down"))
 
     def stop(self) -> None:
         """Make `run` write a last batch and return.
@@ -133,7 +133,7 @@ class RequestHistory:
     # Internals
 
     async def _wait_for_entries(self) -> None:
-        """Wait for entries and then collect more for a batch. Return after a minute without entries."""
+        """Wait until entries for a batch were collected, or a minute has passed without entries."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_IDLE_SECONDS):
                 await self._has_pending.wait()
@@ -155,7 +155,7 @@ class RequestHistory:
         self._has_pending.clear()
         problem: DatabaseUnavailable | None = None
         try:
-            await self._write_all(list(entries.values()))
+            await self._write_entries(list(entries.values()))
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._log_failure(exc)
             self._pending = entries | self._pending
@@ -164,10 +164,10 @@ class RequestHistory:
         else:
             self._is_failing = False
         if flush_waiter is not None:
-            self._resolve(flush_waiter, problem)
+            self._resolve_flush(flush_waiter, problem)
 
-    async def _write_all(self, entries: list[HistoryEntry]) -> None:
-        """Write all entries in one transaction. If the database rejects an entry, write them one by one."""
+    async def _write_entries(self, entries: list[HistoryEntry]) -> None:
+        """Write entries in one transaction. If the database rejects an entry, write them one by one."""
         try:
             await self._database.write(store.upsert_requests, entries)
         except (IntegrityError, DataError) as exc:
@@ -178,20 +178,20 @@ class RequestHistory:
                 )
                 return
             for each in entries:
-                await self._write_all([each])
+                await self._write_entries([each])
         else:
             for each in entries:
                 each.is_new = False
 
     @staticmethod
-    def _resolve(flush_waiter: asyncio.Future[None], problem: DatabaseUnavailable | None) -> None:
+    def _resolve_flush(flush_waiter: asyncio.Future[None], problem: DatabaseUnavailable | None) -> None:
         if problem is None:
             flush_waiter.set_result(None)
         else:
             flush_waiter.set_exception(problem)
             flush_waiter.exception()  # mark as retrieved: the waiting callers may have been canceled
 
-    async def _delete_expired(self) -> None:
+    async def _delete_expired_entries(self) -> None:
         now = self._now()
         # While a caller waits for a flush, delete less often, but do not stop deleting.
         interval = _DELETE_INTERVAL_MS if self._next_batch is None else 10 * _DELETE_INTERVAL_MS

@@ -1,4 +1,4 @@
-"""Entry of the request history: a request that is running or finished."""
+"""Entry of the request history: a running or finished request of a REST client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class HistoryEntry(Struct, kw_only=True):
-    """Request with the actor who made it and, when finished, its outcome. Times are in milliseconds."""
+    """Request with its actor and, when finished, its outcome. Times are Unix times in milliseconds."""
 
     device: Mac
     actor: Actor
@@ -34,11 +34,11 @@ class HistoryEntry(Struct, kw_only=True):
     """Whether the request is written to the audit log, because it may change something."""
     finished_at: int | None = None
     key: str | None = None
-    """Hash of the idempotency key and its actor. None if the request has no key."""
+    """Hash of the idempotency key and the actor; None if the request has no key."""
     digest: str | None = None
     """Hash of the request, to detect a different request with the same idempotency key."""
     secrets: tuple[str, ...] = ()
-    """Mesh keys in the request, in hex, kept only to remove them from error messages."""
+    """Mesh keys in the request in hex, kept only to remove the keys from error messages."""
     is_new: bool = True
     """Whether the entry is not in the database yet."""
     is_unsent: bool = False
@@ -81,11 +81,11 @@ class HistoryEntry(Struct, kw_only=True):
         self.record = replace(self.record, gateway=gateway)
 
     def complete(self, answer: RequestOutcome | None, now: int) -> None:
-        """Mark the request as done with its response, or with None if the operation has no response."""
+        """Mark the request as done. `answer` is the response; None if the operation has no response."""
         self._finish(now, state=RequestState.DONE, response=answer)
 
     def fail(self, error: FleetError, now: int) -> None:
-        """Mark the request as failed. If it was not sent, its key can be used again (rest-196)."""
+        """Mark the request as failed. Free the idempotency key if the request was not sent (rest-196)."""
         is_timeout = isinstance(error, GatewayTimeout | GatewayBusy)
         detail = self.redact(str(error))
         self._finish(
@@ -97,7 +97,7 @@ class HistoryEntry(Struct, kw_only=True):
             self.key, self.is_unsent = None, True
 
     def redact(self, text: str) -> str:
-        """Remove the request's mesh keys from a text of a gateway, which may repeat them (request-32)."""
+        """Return an error message of a gateway without the mesh keys that it may repeat (request-32)."""
         for secret in self.secrets:
             text = re.sub(re.escape(secret), "…", text, flags=re.IGNORECASE)
         return text
@@ -108,7 +108,7 @@ class HistoryEntry(Struct, kw_only=True):
 
 
 def to_request_row(entry: HistoryEntry) -> tuple[object, ...]:
-    """Return the database row of an entry, in the column order of the table `request`."""
+    """Return the database row of a history entry, in the column order of the table `request`."""
     record = entry.record
     return (
         record.id,

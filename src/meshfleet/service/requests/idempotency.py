@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class IdempotencyKey(NamedTuple):
-    """Hashes of an idempotency key and of the request that was submitted with it."""
+    """Hashes of an idempotency key and of the request that was submitted with the key."""
 
     name: str
-    """Hash of the key and of the actor who made the request."""
+    """Hash of the idempotency key and of the actor who made the request."""
     digest: str
     """Hash of the request, to detect a different request with the same key."""
 
@@ -38,22 +38,22 @@ class KeyedRequest(NamedTuple):
 
 
 class IdempotencyRegistry:
-    """Sends requests with the same idempotency key only once.
+    """Makes sure that requests with the same idempotency key are sent only once.
 
-    Running requests are kept here by key; finished ones are looked up in the history.
+    Running requests are kept in memory by key. Finished requests are looked up in the request history.
     """
 
-    def __init__(self, find: Callable[[str], Awaitable[KeyedRequest | None]]) -> None:
-        self._find = find
+    def __init__(self, find_stored_request: Callable[[str], Awaitable[KeyedRequest | None]]) -> None:
+        self._find_stored_request = find_stored_request
         self._running: dict[str, tuple[str, asyncio.Future[RequestHandle]]] = {}
 
-    async def run_once(
+    async def start_once(
         self, key: IdempotencyKey, start: Callable[[], Awaitable[RequestHandle]]
     ) -> RequestHandle:
-        """Start a request, or return the handle of the one that was submitted with the same key before.
+        """Start a request, or return the handle of the earlier request with the same idempotency key.
 
         Raise `KeyReused` if a different request was submitted with the key. If the request cannot be started,
-        its key can be used again.
+        the key can be used again.
         """
         if key.name in self._running:
             digest, running = self._running[key.name]
@@ -75,7 +75,7 @@ class IdempotencyRegistry:
         return handle
 
     async def _find_handle(self, key: IdempotencyKey) -> RequestHandle | None:
-        stored = await self._find(key.name)
+        stored = await self._find_stored_request(key.name)
         if stored is None:
             return None
         _check_same_request(key, stored.digest)

@@ -1,4 +1,4 @@
-"""Parses and checks the request of a REST client before it is sent."""
+"""Parses and checks a request of a REST client to a device or gateway before the request is sent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PARAMETERS: Final[Mapping[Operation, tuple[str, ...]]] = {
     Operation.ACK: ("time", "type", "priority"),
     Operation.ACK_DECODED: ("time", "type", "priority"),
 }
-"""Parameters that each operation accepts besides its identifier (request-8 to request-13, ack-2)."""
+"""Parameters that each operation accepts besides the identifier (request-8 to request-13, ack-2)."""
 
 _JSON_NAMES: Final = {
     "value": "value",
@@ -49,23 +49,23 @@ _JSON_NAMES: Final = {
     "time": "time",
     "type": "type",
 }
-"""JSON names of the parameters by attribute name."""
+"""JSON names of request parameters, by attribute name."""
 
 _SECRET_PARAMETERS: Final = {"public_key", "key"}
 _SECRET_JSON_NAMES: Final = {"publicKey", "key"}
 
 _MAX_REQUEST_BYTES: Final = MAX_PAYLOAD_BYTES - 256
-"""Maximum bytes of an encoded request without its id."""
+"""Maximum size of an encoded request without its request id, in bytes."""
 
 
 class PreparedRequest(NamedTuple):
-    """Checked request that can be sent as soon as a gateway is selected and an id is assigned."""
+    """Checked request that can be sent when a gateway is selected and a request id is assigned."""
 
     operation: Operation
     identifier: AnyIdentifier | None
     request: Request
     gateway: Mac | None
-    """Gateway that the client requests; None: the service selects the best one."""
+    """Gateway that the REST client requests; None if the service selects the best gateway."""
     timeout: float
     """Seconds to wait for the response."""
     redacted: SentRequest
@@ -73,19 +73,19 @@ class PreparedRequest(NamedTuple):
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Mesh keys in the request, in hex, the longest first."""
+        """Mesh keys in the request in hex, the longest key first."""
         values = (getattr(self.request, name, UNSET) for name in _SECRET_PARAMETERS)
         keys = (each.reveal() for each in values if isinstance(each, Secret))
         return tuple(sorted(filter(None, keys), key=len, reverse=True))  # one may contain the other
 
     @property
     def is_read(self) -> bool:
-        """Whether the request changes nothing, so that it may be sent more than once."""
+        """Whether the request only reads, so that it may be sent more than once."""
         return self.operation in {Operation.APIVERSION, Operation.READ, Operation.READ_DECODED}
 
 
 def prepare_request(body: NewRequest) -> PreparedRequest:
-    """Parse and check the body of a request.
+    """Parse and check the body of a REST request to a device or gateway.
 
     Raise `InvalidRequest`, or a protocol error (`MalformedInput`) that names the invalid field.
     """
@@ -98,7 +98,7 @@ def prepare_request(body: NewRequest) -> PreparedRequest:
     if isinstance(request, requests.WriteDecodedRequest):
         _check_encodable(str(identifier), request)
     if isinstance(request, requests.WriteDecodedRequest | requests.WriteRequest):
-        _check_payload(request)
+        _check_payload_limits(request)
     return PreparedRequest(
         body.operation,
         identifier,
@@ -139,7 +139,7 @@ def _parse_identifier(body: NewRequest) -> AnyIdentifier | None:
 def _check_encodable(name: str, request: requests.WriteDecodedRequest) -> None:
     """Raise `UnencodableValue` for a value that no gateway can encode.
 
-    Names and extensions that are not in the catalogue are not checked here, but by the gateway (request-19).
+    Values of names and extensions that are not in the catalogue are checked by the gateway (request-19).
     """
     entry = BUILTIN_CATALOGUE.find(name)
     if entry is None or entry.layout is None or request.value is None:
@@ -151,8 +151,8 @@ def _check_encodable(name: str, request: requests.WriteDecodedRequest) -> None:
         raise UnencodableValue("value", f"does not fit {name}: {exc.reason}") from exc
 
 
-def _check_payload(request: Request) -> None:
-    """Raise an error if a request is too large or too deeply nested for a gateway."""
+def _check_payload_limits(request: Request) -> None:
+    """Raise `PayloadTooLarge` or `MalformedPayload` if a request is too large or too deeply nested."""
     encoded = requests.encode_request(request)
     if len(encoded) > _MAX_REQUEST_BYTES:
         raise PayloadTooLarge(
@@ -176,7 +176,7 @@ def _redact_request(body: NewRequest, identifier: AnyIdentifier | None, request:
     if "priority" in fields:
         fields["priority"] = int(request.priority)
     for name in {"value", "ext"} & fields.keys():
-        fields[name] = _mask_keys(fields[name])
+        fields[name] = _mask_mesh_keys(fields[name])
     return SentRequest(
         operation=body.operation,
         identifier=UNSET if identifier is None else identifier,
@@ -185,13 +185,14 @@ def _redact_request(body: NewRequest, identifier: AnyIdentifier | None, request:
     )
 
 
-def _mask_keys(value: Any) -> Any:
+def _mask_mesh_keys(value: Any) -> Any:
     """Return a copy of a JSON value with all mesh keys masked, at any depth."""
     match value:
         case dict():
             return {
-                name: "…" if name in _SECRET_JSON_NAMES else _mask_keys(each) for name, each in value.items()
+                name: "…" if name in _SECRET_JSON_NAMES else _mask_mesh_keys(each)
+                for name, each in value.items()
             }
         case list():
-            return [_mask_keys(each) for each in value]
+            return [_mask_mesh_keys(each) for each in value]
     return value

@@ -1,4 +1,4 @@
-"""REST routes of requests: `/api/v1/devices/{id}/requests` and `/api/v1/requests`."""
+"""REST routes `/api/v1/devices/{id}/requests` and `/api/v1/requests`."""
 
 import asyncio
 from typing import Annotated, Any, Final
@@ -33,7 +33,7 @@ _ACCEPTED: Final = 202
 
 
 class RequestListQuery(Struct, frozen=True, kw_only=True):
-    """Query of a request history. Its page tokens are signed, so that they fit no other query."""
+    """Query of the request history of a device. Page tokens are signed for one query."""
 
     device: Mac
 
@@ -45,7 +45,7 @@ class RequestListQuery(Struct, frozen=True, kw_only=True):
     responses={
         _ACCEPTED: ResponseSpec(
             RequestAccepted,
-            description="The request is being sent and the client does not wait for it, or it is an ack.",
+            description="The request was accepted with `respond-async`, or an ack was sent.",
         )
     },
 )
@@ -56,20 +56,22 @@ async def send_request(
     request_facade: Given[RequestFacade],
     prefer: Annotated[  # noqa: ARG001 # only documented: it may be repeated, see below
         str | None,
-        HeaderParameter(name="Prefer", description="`respond-async`: do not wait for the response."),
+        HeaderParameter(
+            name="Prefer", description="`respond-async`: return at once, without the response of the device."
+        ),
     ] = None,
     idempotency_key: Annotated[
         str | None,
         HeaderParameter(
             name="Idempotency-Key",
-            description="Repeating a key with the same body returns the same response.",
+            description="A repeated request with the same key and body returns the response of the first.",
         ),
     ] = None,
 ) -> Response[RequestOutcome]:
-    """Send a request to a device or a gateway and return its response, whatever its status.
+    """Send a request to a device or gateway, and return its response, which may have any status.
 
     Without `gateway`, the gateway with the best signal is selected; `choice` explains why. An ack
-    has no response: 202 means that it was sent.
+    has no response: 202 means that the ack was sent.
     """
     device, prepared, actor = parse_path_device(device_id), prepare_request(data), request.user
     is_awaited = not _responds_async(request.headers.getall("prefer", []))
@@ -77,16 +79,16 @@ async def send_request(
         device,
         prepared,
         by=actor,
-        key=request_facade.build_key(idempotency_key, actor, device, data),
+        key=request_facade.build_idempotency_key(idempotency_key, actor, device, data),
         is_awaited=is_awaited,
     )
     if not prepared.operation.is_answered:
         record = await asyncio.shield(handle.outcome)
         if record.problem is not None:
             unwrap_answer(record)
-        return _accepted(RequestAccepted(id=handle.id, state="SENT"))
+        return _build_accepted_response(RequestAccepted(id=handle.id, state="SENT"))
     if not is_awaited:
-        return _accepted(
+        return _build_accepted_response(
             RequestAccepted(id=handle.id, state="PENDING"), {"Preference-Applied": "respond-async"}
         )
     return Response(unwrap_answer(await asyncio.shield(handle.outcome)))
@@ -101,7 +103,7 @@ async def list_requests(
     request_facade: Given[RequestFacade],
     next_token: NextToken = None,
 ) -> RequestPage:
-    """List the requests to a device with their outcomes, newest first."""
+    """List the requests to a device with their outcomes, the newest first."""
     device = parse_path_device(device_id)
     query = RequestListQuery(device=device)
     before = None if next_token is None else pages.decode(query, next_token)
@@ -109,7 +111,7 @@ async def list_requests(
     records = await database.read(store.list_requests, mac_to_int(device), before=before, limit=limit + 1)
     if not records:
         await database.read(listing.load_device, device)  # raises not-found if the device does not exist
-    return RequestPage(**pages.build_page(query, records, limit, _position_of))
+    return RequestPage(**pages.build_page(query, records, limit, _get_position))
 
 
 @get("/{request_id:str}")
@@ -121,7 +123,7 @@ async def show_request(
     return await database.read(store.load_request, decode_segment(request_id))
 
 
-def _position_of(last: RequestRecord) -> tuple[int, str]:
+def _get_position(last: RequestRecord) -> tuple[int, str]:
     return parse_millis(last.requested_at), last.id
 
 
@@ -131,7 +133,7 @@ def _responds_async(prefer: list[str]) -> bool:
     return "respond-async" in preferences
 
 
-def _accepted(body: RequestAccepted, headers: dict[str, str] | None = None) -> Response[Any]:
+def _build_accepted_response(body: RequestAccepted, headers: dict[str, str] | None = None) -> Response[Any]:
     return Response(
         body, status_code=_ACCEPTED, headers={"Location": f"{REQUESTS_PATH}/{body.id}", **(headers or {})}
     )

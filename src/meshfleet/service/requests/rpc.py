@@ -1,6 +1,6 @@
-"""Sends requests over MQTT to gateways and, through them, to devices, and waits for their responses.
+"""Sends requests over MQTT to gateways and, through gateways, to devices, and waits for the responses.
 
-All requests of the service use this client: those of REST clients, of jobs, and of the service itself. The
+All requests of the service use this client: requests of REST clients, of jobs, and of the service itself. The
 caller sets a timeout for the whole call, including the time in the queue of the gateway.
 """
 
@@ -44,67 +44,67 @@ if TYPE_CHECKING:
     from meshfleet.service.transport import Transport
 
     ClockSampleCallback: TypeAlias = Callable[[int, int, int, int], None]
-    """Receives a gateway, the local times of its request and response, and the gateway's own time, in ms."""
+    """Callback with a gateway, and the times of request, response and gateway clock in milliseconds."""
 
 MAX_CONCURRENT: Final = 16
-"""Default for the maximum number of concurrent requests per gateway."""
+"""Default of the maximum number of concurrent requests per gateway."""
 
 _UNREACHABLE_STATUSES: Final = frozenset({Status.TIMEOUT, Status.UNREACHABLE})
-"""Statuses with which a gateway reports that it did not reach the device."""
+"""Response statuses with which a gateway reports that it did not reach the device."""
 
 _MAX_LATE_CALLBACKS: Final = 2000
-"""Maximum number of timed-out requests for which a late response is still passed to the caller."""
+"""Maximum number of timed-out requests whose late response is still passed to a callback."""
 
 _WATCH_SECONDS: Final = 1.0
 """Seconds between two checks whether gateways with pending requests have disconnected."""
 
 
 class RpcResponse(NamedTuple):
-    """Response of a gateway, whatever its status."""
+    """Response of a gateway with any status, and the times of request and response."""
 
     response: Response
     sent_at: int
-    """Time when the request was sent, in milliseconds; for a late response, the same as `received_at`."""
+    """Unix time in milliseconds when the request was sent; equal to `received_at` for a late response."""
     received_at: int
-    """Time when the response was received, in milliseconds."""
+    """Unix time in milliseconds when the response was received."""
 
 
 class RequestProgress(Enum):
     """Phase of sending a request."""
 
     WAITING = 0
-    """Waiting in the service's queue for the gateway."""
+    """The request waits in the queue of its gateway."""
     SENDING = 1
-    """Being published; the connection to the broker may be congested."""
+    """The request is being published over MQTT, which takes time if the connection is congested."""
     SENT = 2
 
 
 class _PendingRequest:
-    """Request that waits for its response."""
+    """Request that waits to be sent or for its response."""
 
     __slots__ = ("connection_id", "gateway", "progress", "response", "started_at")
 
     def __init__(self, gateway: Mac, response: asyncio.Future[RpcResponse | Unanswered]) -> None:
         self.gateway = gateway
         self.response = response
-        """Resolves to the response or an error.
+        """Future that resolves to the response or an error.
 
         Errors are set as results, because asyncio logs exceptions that a canceled caller does not retrieve.
         """
         self.progress = RequestProgress.WAITING
         self.started_at = 0.0
-        """Time when publishing started, by the event loop's clock."""
+        """Time in seconds of the event loop's clock when publishing started."""
         self.connection_id: int | None = None
         """Connection number of the gateway when the request was sent, to detect a reconnect.
 
-        None: not sent yet, or unknown with an external broker.
+        None if the request was not sent yet, or if the broker is external.
         """
 
 
 class RpcClient:
-    """Sends all requests of the service and matches responses to them.
+    """Sends all requests of the service over MQTT, and matches responses to requests.
 
-    Payloads are never logged, as they may contain keys (request-32).
+    Payloads are never logged, because they may contain mesh keys (request-32).
     """
 
     def __init__(  # noqa: PLR0913 # mostly optional and keyword-only
@@ -118,7 +118,7 @@ class RpcClient:
         failures: FailedAttempts | None = None,
         on_clock_sample: ClockSampleCallback | None = None,
     ) -> None:
-        """Create a client and subscribe to the responses of all gateways.
+        """Create a client, and subscribe to the MQTT response topics of all gateways.
 
         `get_version` returns the API version of a gateway. `failures` records failed requests by device and
         gateway. `on_clock_sample` is called for every response, which contains the gateway's time.
@@ -134,17 +134,17 @@ class RpcClient:
         self._pending: dict[RequestId, _PendingRequest] = {}
         self._late_callbacks: dict[RequestId, Callable[[RpcResponse], None]] = {}
         self.response_counts: Counter[ResponseMatch] = Counter()
-        """Number of received responses by how they matched a request."""
+        """Number of received responses, by the result of matching the response to a request."""
         transport.subscribe(topics.response_filter(), self._on_message)
 
     @property
     def pending(self) -> int:
-        """Number of requests that wait for a response."""
+        """Number of requests that are queued or wait for a response."""
         return len(self._tracker)
 
     @property
     def queued(self) -> int:
-        """Number of pending requests that are queued and not sent yet."""
+        """Number of requests that are queued and not sent yet."""
         return self._queues.queued
 
     def new_id(self) -> RequestId:
@@ -152,7 +152,7 @@ class RpcClient:
         return self._tracker.new_id()
 
     def check_sendable(self, topic: RequestTopic, request: Request) -> None:
-        """Raise an error if the request cannot be sent now.
+        """Raise an error if a request cannot be sent now.
 
         Raise `GatewayTooOld` if the gateway does not support the request. Raise an `Unanswered` error if the
         broker or the gateway is not connected, or if too many requests are pending.
@@ -162,7 +162,7 @@ class RpcClient:
         self._check_reachable(topic, request)
 
     def _check_reachable(self, topic: RequestTopic, request: Request) -> None:
-        """Raise an error if broker or gateway is not connected, or the gateway is too old (version-12)."""
+        """Raise an error if broker or gateway is not connected, or if the gateway is too old (version-12)."""
         if (reason := self._transport.unavailable_reason) is not None:
             raise BrokerUnavailable(f"the broker is unavailable: {reason}")
         if self._transport.connection_id(topic.gateway) == 0:
@@ -185,7 +185,7 @@ class RpcClient:
         _check_timeout(timeout)
         try:
             async with asyncio.timeout(timeout):
-                await self._send(topic, request, request_id)
+                await self._publish_request(topic, request, request_id)
         except TimeoutError:
             raise BrokerUnavailable("the broker did not accept the request in time") from None
 
@@ -199,13 +199,13 @@ class RpcClient:
         on_late_response: Callable[[RpcResponse], None] | None = None,
         before_send: Callable[[], None] | None = None,
     ) -> RpcResponse:
-        """Send a request and wait at most `timeout` seconds for its response, whatever its status.
+        """Send a request and wait at most `timeout` seconds for its response, which may have any status.
 
         Raise `GatewayTooOld` or an `Unanswered` error, whose attribute `sent` says whether the gateway may
         have received the request. The result is recorded for the next selection of a gateway.
 
-        `before_send` is called when the request leaves the queue, just before it is sent; if it raises
-        `Unanswered`, nothing is sent. Canceling the call after that does not withdraw the request.
+        `before_send` is called when the request leaves the queue, just before it is sent. If `before_send`
+        raises `Unanswered`, nothing is sent. Canceling the call later does not withdraw the request.
         `on_late_response` is called at most once, with a response that arrives after the call has ended.
         """
         self._check_reachable(topic, request)
@@ -220,7 +220,7 @@ class RpcClient:
             self._record_failure(topic, exc)
             raise
         except TimeoutError:
-            error = self._timeout_error(request_id, pending, timeout)
+            error = self._build_timeout_error(request_id, pending, timeout)
             self._record_failure(topic, error)
             raise error from None
         finally:
@@ -231,13 +231,13 @@ class RpcClient:
         return reply
 
     async def watch_connections(self, *, pause: float = _WATCH_SECONDS) -> None:
-        """Fail requests whose gateway has disconnected since they were sent. Repeat until canceled."""
+        """Call `fail_lost_requests` every `pause` seconds until this task is canceled."""
         while True:
             await asyncio.sleep(pause)
             self.fail_lost_requests()
 
     def fail_lost_requests(self) -> None:
-        """Fail requests whose gateway has disconnected or reconnected since they were sent."""
+        """End requests with `GatewayLost` if their gateway disconnected since the request was sent."""
         connections: dict[Mac, int | None] = {}
         for pending in self._pending.values():
             gateway = pending.gateway
@@ -259,7 +259,7 @@ class RpcClient:
             self._failures.add(mac_to_int(topic.device), mac_to_int(topic.gateway))
 
     def _record_reachability(self, topic: RequestTopic | ResponseTopic, response: Response) -> None:
-        """Record, for the next selection of a gateway, whether this one reached the device."""
+        """Record whether a gateway reached a device, for the next selection of a gateway."""
         device, gateway = mac_to_int(topic.device), mac_to_int(topic.gateway)
         if response.status in _UNREACHABLE_STATUSES:
             self._failures.add(device, gateway)
@@ -269,13 +269,13 @@ class RpcClient:
     def _add_late_callback(
         self, request_id: RequestId, on_late_response: Callable[[RpcResponse], None]
     ) -> None:
-        """Register a callback for a late response. If there are too many, discard the oldest one."""
+        """Register a callback for a late response. Discard the oldest callback if there are too many."""
         self._late_callbacks[request_id] = on_late_response
         if len(self._late_callbacks) > _MAX_LATE_CALLBACKS:
             del self._late_callbacks[next(iter(self._late_callbacks))]
 
     async def _acquire_slot(self, topic: RequestTopic, request: Request) -> None:
-        """Wait until the gateway can take one more request. Call `_release_slot` after the request."""
+        """Wait until a gateway can process one more request. Call `_release_slot` after the request."""
         gateway, slot = topic.gateway, asyncio.get_running_loop().create_future()
         if self._queues.acquire_or_enqueue(gateway, request.priority, slot):
             return
@@ -284,14 +284,14 @@ class RpcClient:
             self._check_reachable(topic, request)
         except BaseException:
             if slot.cancelled():
-                self._queues.cancel(gateway, request.priority, slot)
+                self._queues.cancel_ticket(gateway, request.priority, slot)
             else:  # the slot was granted but is not needed any more
                 self._release_slot(gateway)
             raise
 
     def _release_slot(self, gateway: Mac) -> None:
-        """Pass a slot of the gateway to the next queued request that was not canceled, or free it."""
-        while (slot := self._queues.release(gateway)) is not None:
+        """Pass a slot of a gateway to the next queued request that was not canceled, or free the slot."""
+        while (slot := self._queues.release_slot(gateway)) is not None:
             if not slot.done():
                 slot.set_result(None)
                 return
@@ -304,14 +304,14 @@ class RpcClient:
         pending: _PendingRequest,
         before_send: Callable[[], None] | None,
     ) -> RpcResponse:
-        """Send a request, wait for the response, and release the slot."""
+        """Send a request, wait for its response, and release the slot of the gateway."""
         self._pending[request_id] = pending
         pending.started_at = _loop_time()
         try:
             if before_send is not None:
                 before_send()
             pending.progress = RequestProgress.SENDING
-            await self._send(topic, request, request_id)
+            await self._publish_request(topic, request, request_id)
             pending.connection_id, pending.progress = (
                 self._transport.connection_id(topic.gateway),
                 RequestProgress.SENT,
@@ -324,13 +324,15 @@ class RpcClient:
             raise outcome
         return outcome
 
-    async def _send(self, topic: RequestTopic, request: Request, request_id: RequestId) -> None:
-        """Publish the request, waiting while the connection to the broker is congested."""
+    async def _publish_request(self, topic: RequestTopic, request: Request, request_id: RequestId) -> None:
+        """Publish a request over MQTT. Wait while the connection to the broker is congested."""
         body = requests.encode_request(replace(request, id=request_id))
         await self._transport.send_urgent(Publish(self._topics.format_topic(topic), body, qos=1))
 
-    def _timeout_error(self, request_id: RequestId, pending: _PendingRequest, timeout: float) -> Unanswered:
-        """Return the error for a timeout, depending on the phase in which the request was."""
+    def _build_timeout_error(
+        self, request_id: RequestId, pending: _PendingRequest, timeout: float
+    ) -> Unanswered:
+        """Return the error for a timed-out request that was queued, being sent, or sent."""
         gateway = pending.gateway
         match pending.progress:
             case RequestProgress.WAITING:
@@ -345,7 +347,7 @@ class RpcClient:
                 return GatewayTimeout(f"gateway {gateway} did not respond within {timeout:g} s")
 
     def _on_message(self, message: Publish) -> None:
-        """Match a received response to a pending request, if it belongs to this client."""
+        """Match a received MQTT message to a pending request of this client."""
         received = self._tracker.match_message(self._topics, message.topic, message.payload)
         if received is None:
             return
@@ -362,7 +364,7 @@ class RpcClient:
     def _on_late_response(
         self, received: ReceivedResponse, callback: Callable[[RpcResponse], None] | None
     ) -> None:
-        """Handle a response that arrives when its caller no longer waits: call the caller's callback.
+        """Pass a response that arrives after the timeout to the callback of the request.
 
         If the gateway has reached the device after all, clear the failure that the timeout recorded.
         """
@@ -391,11 +393,11 @@ class RpcClient:
 
 
 def _check_timeout(timeout: float) -> None:
-    """Raise `GatewayBusy` if the timeout has expired before the request is sent."""
+    """Raise `GatewayBusy` if no time is left to send a request."""
     if timeout <= 0:
         raise GatewayBusy("the timeout expired before the request could be sent")
 
 
 def _loop_time() -> float:
-    """Return the event loop's time in seconds."""
+    """Return the time of the event loop's clock in seconds."""
     return asyncio.get_running_loop().time()

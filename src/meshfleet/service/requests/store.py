@@ -1,4 +1,4 @@
-"""SQL of the request history."""
+"""Database functions for the request history: write, list, load and delete requests."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _DELETE_OLD: Final = (
 )
 
 HistoryPosition = tuple[int, str]
-"""Position in a request history: time in milliseconds and id of a request."""
+"""Position in a request history: Unix time in milliseconds and id of a request."""
 
 
 def upsert_requests(connection: Connection, entries: Sequence[HistoryEntry]) -> None:
-    """Insert entries or update their changed columns.
+    """Insert entries into the request history, or update the changed columns of existing entries.
 
-    New entries of requests that change something are written to the audit log, too (auth-26).
+    Also write new entries of requests that change something to the audit log (auth-26).
     """
     bulk.upsert_rows(
         connection, request, [to_request_row(each) for each in entries], on_conflict=_ON_CONFLICT
@@ -60,7 +60,7 @@ def upsert_requests(connection: Connection, entries: Sequence[HistoryEntry]) -> 
 def list_requests(
     connection: Connection, device: int, *, before: HistoryPosition | None, limit: int
 ) -> list[RequestRecord]:
-    """List requests to a device, newest first; only those older than the position `before`, if given."""
+    """List requests to a device, the newest first. If `before` is not None, list only older requests."""
     columns = request.c
     query = select(request).where(columns.device == device)
     if before is not None:
@@ -72,7 +72,7 @@ def list_requests(
 
 
 def load_request(connection: Connection, request_id: str) -> RequestRecord:
-    """Load one request. Raise `NotFound` if it does not exist."""
+    """Load one request with its outcome. Raise `NotFound` if the request does not exist."""
     row = connection.execute(select(request).where(request.c.id == request_id)).first()
     if row is None:
         raise NotFound("request not found")
@@ -80,13 +80,13 @@ def load_request(connection: Connection, request_id: str) -> RequestRecord:
 
 
 def find_request_by_key(connection: Connection, key: str) -> KeyedRequest | None:
-    """Return the request that was submitted with a (hashed) idempotency key, or None."""
+    """Return the request that was submitted with an idempotency key, given as a hash; None if none was."""
     row = connection.execute(select(request).where(request.c.key == key)).first()
     return None if row is None else KeyedRequest(row.digest, _to_record(row))
 
 
 def fail_unfinished_requests(connection: Connection, now: int) -> None:
-    """Mark requests as failed that the previous process of the service left unfinished."""
+    """Mark all unfinished requests of the previous service process as failed."""
     problem = RequestProblem(code=Interrupted.code, detail="the service stopped before the response arrived")
     connection.execute(
         update(request)
@@ -98,7 +98,7 @@ def fail_unfinished_requests(connection: Connection, now: int) -> None:
 
 
 def delete_old_requests(connection: Connection, before: int) -> None:
-    """Delete at most 1000 requests made before a time."""
+    """Delete at most 1000 requests that were made before the Unix time `before` in milliseconds."""
     bulk.execute_many(connection, _DELETE_OLD, [(before,)])
 
 

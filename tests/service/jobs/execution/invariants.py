@@ -10,8 +10,7 @@ import msgspec
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.rest.job_requests import NewJob
-from meshfleet.rest.jobs import ExecutionState as S
-from meshfleet.rest.jobs import JobState
+from meshfleet.rest.jobs import ExecutionState, JobState
 from meshfleet.service.jobs.job_states import compute_outcome
 from meshfleet.service.jobs.updates import states, timeouts
 from meshfleet.service.jobs.updates.drivers import parse_version
@@ -156,7 +155,7 @@ class Invariants:
         by_gateway = defaultdict(list)
         for row in rows:
             if (
-                states.occupies_gateway(S(row.state), UpdateMethod(row.method))
+                states.occupies_gateway(ExecutionState(row.state), UpdateMethod(row.method))
                 and row.step != UpdateStep.CHECK_REPORTED
             ):
                 by_gateway[row.gateway].append(row)
@@ -177,7 +176,7 @@ class Invariants:
         """I4, I7: ended executions never change, and every state has a deadline and a valid wait reason."""
         now = self._simulation.now
         for row in executions:
-            body, state = self._load_body(row.job), S(row.state)
+            body, state = self._load_body(row.job), ExecutionState(row.state)
             assert row.attempt <= body.retry.max + 1, row
             assert row.waiting in _WAITING_VALUES, row
             if state in states.TERMINAL_STATES:
@@ -216,12 +215,12 @@ class Invariants:
             last = paths.get(key)
             assert row.before == ("QUEUED" if last is None else last.after), (last, row)
             assert row.version == (1 if last is None else last.version + 1), (last, row)
-            assert S(row.after) in states.EXECUTION_TRANSITIONS[S(row.before)], row
-            if row.after == S.DISPATCHED:
+            assert ExecutionState(row.after) in states.EXECUTION_TRANSITIONS[ExecutionState(row.before)], row
+            if row.after == ExecutionState.DISPATCHED:
                 assert jobs[row.job] == JobState.IN_PROGRESS, (jobs[row.job], row)
                 deadline = times[row.job].deadline
                 assert deadline is None or row.time < deadline, (deadline, row)
-            if row.after == S.SUCCEEDED:
+            if row.after == ExecutionState.SUCCEEDED:
                 self._check_evidence(row)
             paths[key] = row
         for each in executions:
@@ -229,7 +228,11 @@ class Invariants:
             if each.wave >= 0 or last is not None:
                 assert each.state == ("QUEUED" if last is None else last.after), (each, last)
             else:
-                assert each.state in {S.QUEUED, S.SKIPPED, S.REJECTED}, each
+                assert each.state in {
+                    ExecutionState.QUEUED,
+                    ExecutionState.SKIPPED,
+                    ExecutionState.REJECTED,
+                }, each
 
     def _check_evidence(self, row: Row[Any]) -> None:
         (proof,) = self._read(f"SELECT * FROM evidence WHERE id = {row.evidence or 0}")  # noqa: S608 # contains only a number
@@ -271,7 +274,7 @@ class Invariants:
         assert {JobState(row.state) for row in rows} <= _FINISHED, [(row.id, row.state) for row in rows]
         for row in rows:
             executions = self._read(f"SELECT state FROM execution WHERE job = {row.id}")  # noqa: S608 # contains only a number
-            counts = Counter(S(each.state) for each in executions)
+            counts = Counter(ExecutionState(each.state) for each in executions)
             assert set(counts) <= states.TERMINAL_STATES, counts
             assert row.outcome == compute_outcome(counts), (row, counts)
         for device in self._read(

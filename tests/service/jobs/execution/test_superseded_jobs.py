@@ -164,6 +164,7 @@ def test_an_execution_that_ends_with_its_job_has_the_reason_of_the_job(sqlite_da
         failures += [
             (reason, each)
             for each in causes
-            if each.cause not in {*(x.reason for x in executions), "all executions have ended"}
+            if each.cause
+            not in {*(execution.reason for execution in executions), "all executions have ended"}
         ]
     assert not failures

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from meshfleet.protocol.ids import ModelNumber, Version
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest.jobs import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.updates import start
 from meshfleet.service.jobs.updates.model import (
     DfuModeSeen,
@@ -82,10 +82,10 @@ class UpdateHarness:
             beat_at=0,
             batch=batch,
         )
-        self.x = ExecutionRecord(
+        self.execution = ExecutionRecord(
             job=1,
             device=DEVICE,
-            state=S.QUEUED,
+            state=ExecutionState.QUEUED,
             wave=0,
             due=0,
             attempt=1,
@@ -103,42 +103,42 @@ class UpdateHarness:
 
     def dispatch(self, **flags: bool) -> UpdateRequest | None:
         """Dispatch the execution."""
-        return self._apply_decision(start.dispatch_execution(self.x, self.context, self.now, **flags))
+        return self._apply_decision(start.dispatch_execution(self.execution, self.context, self.now, **flags))
 
     def apply_event(self, event: UpdateEvent, *, after: int = 1000) -> UpdateRequest | None:
         """Apply an event, `after` milliseconds after the last one."""
         self.now += after
-        return self._apply_decision(advance_execution(self.x, event, self.context, self.now))
+        return self._apply_decision(advance_execution(self.execution, event, self.context, self.now))
 
     def _apply_decision(self, decision: Decision) -> UpdateRequest | None:
         self.decision = decision
         request_id = (
             f"request-{self.now}" if decision.request is not None else decision.execution.pending_request
         )
-        self.x = replace(decision.execution, pending_request=request_id)
+        self.execution = replace(decision.execution, pending_request=request_id)
         return decision.request
 
     def respond(self, status: int = 0, value: Any = None) -> UpdateRequest | None:
         """Respond to the pending request."""
-        assert self.x.pending_request is not None
-        assert self.x.step is not None
-        return self.apply_event(ResponseReceived(self.x.step, status, value))
+        assert self.execution.pending_request is not None
+        assert self.execution.step is not None
+        return self.apply_event(ResponseReceived(self.execution.step, status, value))
 
     def respond_state(
         self, keyword: str, percent: int = 0, error: int = 0, **values: Any
     ) -> UpdateRequest | None:
         """Respond to a state query, after waiting for it if none is pending."""
-        if self.x.pending_request is None:
+        if self.execution.pending_request is None:
             assert self.advance_to_due() is not None
         return self.respond(0, build_state_value(keyword, percent, error, **values))
 
     def advance_to_due(self) -> UpdateRequest | None:
         """Advance the time until the execution is due."""
-        return self.apply_event(TimerDue(), after=max(self.x.due - self.now, 0))
+        return self.apply_event(TimerDue(), after=max(self.execution.due - self.now, 0))
 
-    def is_in(self, state: S) -> bool:
+    def is_in(self, state: ExecutionState) -> bool:
         """Return whether the execution is in a state."""
-        return self.x.state is state
+        return self.execution.state is state
 
     def apply_timer(self) -> UpdateRequest | None:
         """Make the execution due now."""
@@ -150,7 +150,7 @@ class UpdateHarness:
 
     def without_request(self) -> ExecutionRecord:
         """Return the execution without its pending request."""
-        return replace(self.x, pending_request=None)
+        return replace(self.execution, pending_request=None)
 
     def send_heartbeat(self, status: int = 0) -> UpdateRequest | None:
         return self.apply_event(HeartbeatReceived(status, self.now + 1), after=MINUTE)
@@ -159,17 +159,17 @@ class UpdateHarness:
         return self.apply_event(DfuModeSeen(GATEWAY, None, -60))
 
     def fail_sending(self) -> UpdateRequest | None:
-        assert self.x.step is not None
-        return self.apply_event(RequestNotSent(self.x.step, "the gateway is not connected"))
+        assert self.execution.step is not None
+        return self.apply_event(RequestNotSent(self.execution.step, "the gateway is not connected"))
 
     def miss_response(self) -> UpdateRequest | None:
-        assert self.x.step is not None
-        return self.apply_event(RequestUnanswered(self.x.step, "no response"), after=30_000)
+        assert self.execution.step is not None
+        return self.apply_event(RequestUnanswered(self.execution.step, "no response"), after=30_000)
 
     def run_unanswered(self) -> None:
         """Leave all requests unanswered until the execution ends."""
-        while self.x.state in ACTIVE_STATES:
-            if self.x.pending_request is None:
+        while self.execution.state in ACTIVE_STATES:
+            if self.execution.pending_request is None:
                 self.advance_to_due()
             else:
                 self.miss_response()
@@ -182,28 +182,28 @@ class UpdateHarness:
 
 
 def harness_in_state(
-    target: S, method: UpdateMethod = UpdateMethod.DOWNLOAD, **options: Any
+    target: ExecutionState, method: UpdateMethod = UpdateMethod.DOWNLOAD, **options: Any
 ) -> UpdateHarness:
     """Return a harness whose execution has reached a state."""
     harness = UpdateHarness(method, **options)
     harness.dispatch()
-    if target is S.DISPATCHED:
+    if target is ExecutionState.DISPATCHED:
         return harness
     if method is UpdateMethod.NORDIC_DFU:
         harness.respond()
         harness.enter_dfu_mode()
     harness.respond()
     for keyword, next_state in (
-        ("verifying", S.VERIFYING),
-        ("staged", S.STAGED),
-        ("applying", S.APPLYING),
-        ("done", S.CONFIRMING),
+        ("verifying", ExecutionState.VERIFYING),
+        ("staged", ExecutionState.STAGED),
+        ("applying", ExecutionState.APPLYING),
+        ("done", ExecutionState.CONFIRMING),
     ):
-        if harness.x.state is target:
+        if harness.execution.state is target:
             return harness
-        if keyword == "staged" and target is not S.STAGED:
+        if keyword == "staged" and target is not ExecutionState.STAGED:
             continue
         harness.respond_state(keyword, 100)
-        assert harness.x.state is next_state, harness.x
-    assert harness.x.state is target
+        assert harness.execution.state is next_state, harness.execution
+    assert harness.execution.state is target
     return harness

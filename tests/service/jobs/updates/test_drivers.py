@@ -10,7 +10,7 @@ from tests.service.jobs.updates.harness import DEVICE, IMAGE, LEGACY, OURS, Upda
 
 from meshfleet.protocol.codes import Operation, Status
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest.jobs import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.updates.model import UpdateStep, build_device_request, build_gateway_request
 
 READ, WRITE = Operation.READ_DECODED, Operation.WRITE_DECODED
@@ -20,12 +20,12 @@ VERSION = build_device_request(UpdateStep.CONFIRM_VERSION, Operation.READ, "8001
 
 def confirm_update(harness: UpdateHarness) -> None:
     """Confirm an update with two heartbeats; the version is read after the first and the last."""
-    assert harness.is_in(S.CONFIRMING)
+    assert harness.is_in(ExecutionState.CONFIRMING)
     assert harness.send_heartbeat() == VERSION
     assert harness.respond(0, OURS) is None
     assert harness.send_heartbeat() == VERSION
     harness.respond(0, OURS)
-    assert harness.is_in(S.SUCCEEDED)
+    assert harness.is_in(ExecutionState.SUCCEEDED)
     assert harness.decision.is_evidence
 
 
@@ -36,11 +36,15 @@ def test_a_download_sends_all_requests_to_the_device() -> None:
         UpdateStep.START, WRITE, "start-firmware-update", {**IMAGE, "type": 0}
     )
     assert harness.respond() is None
-    assert harness.is_in(S.TRANSFERRING)
+    assert harness.is_in(ExecutionState.TRANSFERRING)
     assert harness.advance_to_due() == build_device_request(UpdateStep.STATE, READ, "firmware-update-state")
     harness.respond_state("transferring", 40)
-    assert (harness.x.state, harness.x.progress) == (S.TRANSFERRING, 40)
-    for keyword, next_state in (("verifying", S.VERIFYING), ("applying", S.APPLYING), ("done", S.CONFIRMING)):
+    assert (harness.execution.state, harness.execution.progress) == (ExecutionState.TRANSFERRING, 40)
+    for keyword, next_state in (
+        ("verifying", ExecutionState.VERIFYING),
+        ("applying", ExecutionState.APPLYING),
+        ("done", ExecutionState.CONFIRMING),
+    ):
         harness.respond_state(keyword, 100)
         assert harness.is_in(next_state)
     confirm_update(harness)
@@ -54,13 +58,13 @@ def test_a_staged_image_waits_until_the_job_is_applied() -> None:
     )
     harness.respond()
     assert harness.respond_state("staged", 100) is None
-    assert harness.is_in(S.STAGED)
+    assert harness.is_in(ExecutionState.STAGED)
     harness.change_spec(is_applied=True)
     assert harness.apply_timer() == build_device_request(
         UpdateStep.APPLY, WRITE, "firmware-update-control", {"action": 1}
     )
     harness.respond()
-    assert harness.is_in(S.APPLYING)
+    assert harness.is_in(ExecutionState.APPLYING)
     harness.respond_state("done", 100)
     confirm_update(harness)
 
@@ -78,12 +82,12 @@ def test_a_broadcast_starts_at_the_gateway_and_then_queries_each_device() -> Non
     )
     harness.respond_state("transferring", 50, done=0, total=2)
     harness.respond_state("verifying", 100, done=0, total=2)
-    assert harness.is_in(S.TRANSFERRING)
+    assert harness.is_in(ExecutionState.TRANSFERRING)
     assert harness.advance_to_due() == build_device_request(
         UpdateStep.DEVICE_STATE, READ, "firmware-update-state"
     )
     harness.respond_state("applying", 100)
-    assert harness.is_in(S.APPLYING)
+    assert harness.is_in(ExecutionState.APPLYING)
     harness.respond_state("done", 100)
     confirm_update(harness)
 
@@ -115,15 +119,15 @@ def test_a_nordic_dfu_starts_when_the_device_is_in_dfu_mode(
     harness.respond()
     assert harness.advance_to_due() == build_gateway_request(UpdateStep.STATE, READ, "nordic-dfu-state")
     harness.respond_state("transferring", 30, mac=mac, **image)
-    assert harness.x.progress == 30
+    assert harness.execution.progress == 30
     harness.respond_state("done", 100, mac=mac, **image)
     confirm_update(harness)
 
 
 def test_a_progress_report_about_another_device_means_that_the_update_was_replaced() -> None:
-    harness = harness_in_state(S.TRANSFERRING, UpdateMethod.NORDIC_DFU)
+    harness = harness_in_state(ExecutionState.TRANSFERRING, UpdateMethod.NORDIC_DFU)
     harness.respond_state("transferring", 30, mac="c0ffee999999")
-    assert (harness.x.state, harness.x.code) == (S.FAILED, "OVERRIDDEN")
+    assert (harness.execution.state, harness.execution.code) == (ExecutionState.FAILED, "OVERRIDDEN")
 
 
 ABORTS = {
@@ -139,25 +143,27 @@ ABORTS = {
 @each_row(
     ("method", "state"),
     [
-        (UpdateMethod.DOWNLOAD, S.TRANSFERRING),
-        (UpdateMethod.DOWNLOAD, S.VERIFYING),
-        (UpdateMethod.DOWNLOAD, S.STAGED),
-        (UpdateMethod.BROADCAST, S.TRANSFERRING),
+        (UpdateMethod.DOWNLOAD, ExecutionState.TRANSFERRING),
+        (UpdateMethod.DOWNLOAD, ExecutionState.VERIFYING),
+        (UpdateMethod.DOWNLOAD, ExecutionState.STAGED),
+        (UpdateMethod.BROADCAST, ExecutionState.TRANSFERRING),
     ],
 )
-@each_row(("status", "after"), [(Status.OK, S.CANCELED), (Status.FAILED, None), (Status.TIMEOUT, None)])
+@each_row(
+    ("status", "after"), [(Status.OK, ExecutionState.CANCELED), (Status.FAILED, None), (Status.TIMEOUT, None)]
+)
 def test_canceling_aborts_updates_that_can_be_aborted(
-    method: UpdateMethod, state: S, status: Status, after: S | None
+    method: UpdateMethod, state: ExecutionState, status: Status, after: ExecutionState | None
 ) -> None:
-    harness = harness_in_state(state, method, stage=state is S.STAGED)
+    harness = harness_in_state(state, method, stage=state is ExecutionState.STAGED)
     harness.change_spec(is_canceling=True)
     assert harness.apply_timer() == ABORTS[method]
     harness.respond(status)
     assert harness.is_in(after or state)
 
 
-@pytest.mark.parametrize("state", [S.APPLYING, S.CONFIRMING])
-def test_canceling_does_not_stop_a_device_that_is_past_aborting(state: S) -> None:
+@pytest.mark.parametrize("state", [ExecutionState.APPLYING, ExecutionState.CONFIRMING])
+def test_canceling_does_not_stop_a_device_that_is_past_aborting(state: ExecutionState) -> None:
     harness = harness_in_state(state)
     harness.change_spec(is_canceling=True)
     request = harness.apply_timer()
@@ -167,22 +173,22 @@ def test_canceling_does_not_stop_a_device_that_is_past_aborting(state: S) -> Non
 
 @pytest.mark.rule("firmware-27")
 def test_a_started_nordic_dfu_is_followed_to_its_end() -> None:
-    harness = harness_in_state(S.TRANSFERRING, UpdateMethod.NORDIC_DFU)
+    harness = harness_in_state(ExecutionState.TRANSFERRING, UpdateMethod.NORDIC_DFU)
     harness.change_spec(is_canceling=True)
     assert harness.apply_timer() == build_gateway_request(UpdateStep.STATE, READ, "nordic-dfu-state")
     harness.respond(0, None)
     harness.respond_state("done", 100, mac="c0ffee000011")
-    assert harness.is_in(S.CONFIRMING)
+    assert harness.is_in(ExecutionState.CONFIRMING)
 
 
 def test_canceling_without_a_response_ends_after_a_timeout() -> None:
-    harness = harness_in_state(S.DISPATCHED)
+    harness = harness_in_state(ExecutionState.DISPATCHED)
     harness.miss_response()
     harness.change_spec(is_canceling=True)
-    harness.x = harness.without_request()
+    harness.execution = harness.without_request()
     for _ in range(20):
         harness.apply_timer()
-        if harness.is_in(S.CANCELED):
+        if harness.is_in(ExecutionState.CANCELED):
             break
         harness.miss_response()
-    assert harness.is_in(S.CANCELED)
+    assert harness.is_in(ExecutionState.CANCELED)

@@ -1,1 +1,1 @@
-"""Runs jobs: loads executions, decides, stores transitions and requests, and only then sends requests."""
+"""Runs jobs: loads executions, decides their next step, stores the decision, and then sends requests."""

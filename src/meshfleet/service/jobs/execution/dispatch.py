@@ -1,4 +1,4 @@
-"""Dispatch: starts queued executions that may start, and records what the others wait for."""
+"""Dispatch: starts queued executions within all limits, and stores why the remaining executions wait."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition
 from meshfleet.protocol.ids import Version
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest.jobs import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.compatibility import ExclusionCode, find_exclusion, parse_running_version
 from meshfleet.service.jobs.execution import queries, transition_writer
 from meshfleet.service.jobs.execution.gateway_slots import GatewaySlots
@@ -22,7 +22,7 @@ from meshfleet.service.jobs.updates.drivers import MAX_BROADCAST_DEVICES
 from meshfleet.service.jobs.updates.model import Decision, UpdateStep
 from meshfleet.service.jobs.updates.reasons import UNCERTAIN_CODES, ReasonCode
 from meshfleet.service.jobs.updates.start import dispatch_execution
-from meshfleet.service.jobs.updates.version_check import skip_unreachable
+from meshfleet.service.jobs.updates.version_check import skip_unreachable_device
 from meshfleet.service.jobs.wait_reasons import WAIT_TEXTS, WaitReason
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ CANDIDATES_PER_TRANSACTION: Final = 100
 """Maximum number of queued executions checked in one transaction."""
 
 _RECHECK_MS: Final = 30_000
-"""Minimum milliseconds before a waiting execution is checked again."""
+"""Minimum delay before a waiting execution is checked again, in milliseconds."""
 
 _OFFLINE: Final = (WaitReason.DEVICE_OFFLINE, WaitReason.GATEWAY_OFFLINE)
 
 _RECHECKS_PER_SECOND: Final = 200
-"""Maximum rechecks per second of the waiting executions of one job."""
+"""Maximum number of waiting executions of one job that are checked again per second."""
 
 _SELECT: Final = (
     f"SELECT {queries.EXECUTION_COLUMNS},{queries.DEVICE_COLUMNS}, a.job"  # noqa: S608 # constants only
@@ -62,7 +62,7 @@ _SELECT_BEHIND_GATEWAY: Final = (
     " AND e.state = 'QUEUED' AND e.wave BETWEEN 0 AND ? AND (e.due <= ? OR e.waiting = 'gateway-busy')"
     " ORDER BY e.wave, e.due LIMIT ?"
 )
-"""Selects the queued executions of a job behind one gateway.
+"""Selects the queued executions of a job whose devices are behind one gateway.
 
 CROSS JOIN makes SQLite start with the devices of the gateway instead of scanning the whole queue.
 """
@@ -87,22 +87,22 @@ class DispatchParameters(NamedTuple):
     broadcast_slots: int
     """Number of executions that a broadcast may start now.
 
-    It may exceed the rate limit of the job: later starts then wait longer.
+    A broadcast may exceed the rate limit of the job. Later starts wait longer then.
     """
     queue_length: int
-    """Number of queued executions. The more there are, the less often each is checked."""
+    """Number of queued executions of the job. The longer the queue, the less often each one is checked."""
     is_supersedable: bool
-    """Whether newer jobs take over the queued devices of this job."""
+    """Whether newer jobs take over devices that are still queued in this job."""
 
 
 class DispatchResult(NamedTuple):
-    """Number of started executions and other results of one dispatch transaction."""
+    """Result of one dispatch transaction: started and changed executions, and what is left to do."""
 
     started: int
     changed: list[ExecutionChange]
     request_count: int
     has_more: bool
-    """Whether there may be more queued executions to check."""
+    """Whether more queued executions may have to be checked."""
     unrouted: list[int]
     """Devices that could start, but for which no gateway was selected yet."""
 
@@ -110,7 +110,7 @@ class DispatchResult(NamedTuple):
 class _Candidate(NamedTuple):
     loaded: LoadedExecution
     active_job: int | None
-    """Job that is updating the device now; None if none is."""
+    """Number of the job that is updating the device now; None if no job is."""
 
 
 def dispatch_executions(
@@ -120,24 +120,24 @@ def dispatch_executions(
     now: ClockReading,
     routes: GatewayRoutes | None = None,
 ) -> DispatchResult:
-    """Start as many executions as the limits allow, and record what the others wait for.
+    """Start as many executions as the limits allow, and store what the remaining executions wait for.
 
     `routes` maps devices to the gateways selected for them; only devices in `routes` are started. Selecting
     a gateway is slow, because it reads the sample store. So call this function first with empty routes: it
-    returns the devices that could start as `unrouted`. Then select gateways for these and call it again.
-    With None, all devices can start, each through its own gateway.
+    returns the devices that could start as `unrouted`. Select gateways for these devices and call it again.
+    If `routes` is None, all devices can start, each through its own gateway.
     """
     candidates = [
         each._replace(loaded=each.loaded.with_route(routes))
         for each in _load_candidates(connection, parameters, waves, now.monotonic)
     ]
     specs = {parameters.spec.update.job: parameters.spec}
-    contexts = queries.load_contexts(connection, specs, [each.loaded for each in candidates])
+    contexts = queries.load_update_contexts(connection, specs, [each.loaded for each in candidates])
     dispatcher = _Dispatcher(connection, parameters, candidates, now.monotonic, routes)
     for candidate, context in zip(candidates, contexts, strict=True):
         if dispatcher.started + len(dispatcher.unrouted) >= parameters.slots:
             break
-        dispatcher.decide(candidate, context)
+        dispatcher.decide_candidate(candidate, context)
     changed = transition_writer.write_transitions(connection, dispatcher.transitions, now)
     request_count = sum(each.decision.request is not None for each in dispatcher.transitions)
     has_more = len(candidates) >= CANDIDATES_PER_TRANSACTION
@@ -158,7 +158,7 @@ def _load_candidates(
 
 
 class _Dispatcher:
-    """Decides about queued executions one after another: each start occupies slots that later ones lack."""
+    """Decides about queued executions one after another, because each start occupies slots of a gateway."""
 
     def __init__(
         self,
@@ -175,82 +175,94 @@ class _Dispatcher:
         self._requirement = parameters.spec.requirement
         self._now = now
         self._slots = GatewaySlots(connection)
-        self._slots.load(each.loaded.snapshot.gateway for each in candidates)
+        self._slots.load_counts(each.loaded.snapshot.gateway for each in candidates)
         self._newer_jobs = _find_newer_jobs(connection, parameters, [each.loaded for each in candidates])
         self._broadcast_devices: set[int] = set()
-        """Devices that this transaction has started as part of a broadcast."""
+        """Devices whose execution this transaction has started as part of a broadcast."""
         self.transitions: list[ExecutionTransition] = []
         self.started = 0
 
-    def decide(self, candidate: _Candidate, context: UpdateContext) -> None:
-        """Start a queued execution, alone or as a broadcast with others; or end it; or let it wait."""
-        x, snapshot = candidate.loaded
-        if x.device in self._broadcast_devices:
+    def decide_candidate(self, candidate: _Candidate, context: UpdateContext) -> None:
+        """Start a queued execution (alone or in a broadcast), end the execution, or let it wait."""
+        execution, snapshot = candidate.loaded
+        if execution.device in self._broadcast_devices:
             return
         if snapshot.device is None:
-            self._add(x, remove_execution(x, self._now))
+            self._add_transition(execution, remove_execution(execution, self._now))
             return
-        if (newer_job := self._newer_jobs.get(x.device)) is not None:
+        if (newer_job := self._newer_jobs.get(execution.device)) is not None:
             reason = f"job-{newer_job} took over the device"
-            self._add(x, end_execution(x, S.SUPERSEDED, reason, self._now, ReasonCode.NEWER_JOB))
+            self._add_transition(
+                execution,
+                end_execution(execution, ExecutionState.SUPERSEDED, reason, self._now, ReasonCode.NEWER_JOB),
+            )
             return
-        exclusion = find_exclusion(_find_facts(candidate.loaded, self._requirement), self._requirement)
+        exclusion = find_exclusion(_find_device_facts(candidate.loaded, self._requirement), self._requirement)
         is_on_target = exclusion is not None and exclusion.code is ExclusionCode.ALREADY_THERE
         # A device that reported the target version at job creation is checked, whatever it reports now.
-        reports_target = x.attempt == 1 and (is_on_target or (exclusion is None and x.wave == LEFT_OUT_WAVE))
-        may_be_updated = is_on_target or _may_be_updated(x)
+        reports_target = execution.attempt == 1 and (
+            is_on_target or (exclusion is None and execution.wave == LEFT_OUT_WAVE)
+        )
+        may_run_target = is_on_target or _may_run_target(execution)
         if exclusion is not None and not is_on_target:
-            self._skip(candidate.loaded, exclusion)
+            self._skip_execution(candidate.loaded, exclusion)
         elif self._needs_route(candidate):
-            self.unrouted.append(x.device)
+            self.unrouted.append(execution.device)
         elif (obstacle := self._find_obstacle(candidate)) is not None:
-            self._wait_or_skip(candidate.loaded, obstacle, reports_target=reports_target)
-        elif x.method is UpdateMethod.BROADCAST and not may_be_updated and not reports_target:
+            self._wait_or_skip_execution(candidate.loaded, obstacle, reports_target=reports_target)
+        elif execution.method is UpdateMethod.BROADCAST and not may_run_target and not reports_target:
             self._start_broadcast(candidate, context)
         else:
-            x = _record_previous_version(candidate.loaded, self._requirement)
+            execution = _record_previous_version(candidate.loaded, self._requirement)
             decision = dispatch_execution(
-                x, context, self._now, may_be_updated=may_be_updated, reports_target=reports_target
+                execution, context, self._now, may_run_target=may_run_target, reports_target=reports_target
             )
-            self._start(x, decision, context)
+            self._add_start(execution, decision, context)
 
-    def _add(self, x: ExecutionRecord, decision: Decision) -> None:
-        self.transitions.append(ExecutionTransition(x, decision))
+    def _add_transition(self, execution: ExecutionRecord, decision: Decision) -> None:
+        self.transitions.append(ExecutionTransition(execution, decision))
 
-    def _wait_or_skip(self, loaded: LoadedExecution, obstacle: WaitReason, *, reports_target: bool) -> None:
-        """Let an execution wait for an obstacle.
+    def _wait_or_skip_execution(
+        self, loaded: LoadedExecution, obstacle: WaitReason, *, reports_target: bool
+    ) -> None:
+        """Let an execution wait until an obstacle is gone.
 
-        Skip it instead if the device reports the target version and has been offline for too long.
+        Skip the device instead if it reports the target version and has been offline for too long.
         """
-        x, snapshot = loaded
+        execution, snapshot = loaded
         if not reports_target or obstacle not in _OFFLINE:
-            self._wait(x, obstacle, snapshot.gateway)
-        elif x.moved_at is None:
-            self._wait(replace(x, moved_at=self._now), obstacle, snapshot.gateway)
-        elif self._now < x.moved_at + timeouts.OFFLINE_CHECK_TIMEOUT:
-            self._wait(x, obstacle, snapshot.gateway)
+            self._postpone_execution(execution, obstacle, snapshot.gateway)
+        elif execution.moved_at is None:
+            self._postpone_execution(replace(execution, moved_at=self._now), obstacle, snapshot.gateway)
+        elif self._now < execution.moved_at + timeouts.OFFLINE_CHECK_TIMEOUT:
+            self._postpone_execution(execution, obstacle, snapshot.gateway)
         else:
             reason = WAIT_TEXTS[obstacle]
-            self._add(x, skip_unreachable(x, self._requirement.version, reason, self._now))
+            self._add_transition(
+                execution, skip_unreachable_device(execution, self._requirement.version, reason, self._now)
+            )
 
-    def _skip(self, loaded: LoadedExecution, exclusion: Exclusion) -> None:
-        x = _record_previous_version(loaded, self._requirement)
-        self._add(x, end_execution(x, S.SKIPPED, exclusion.reason, self._now, exclusion.code))
+    def _skip_execution(self, loaded: LoadedExecution, exclusion: Exclusion) -> None:
+        execution = _record_previous_version(loaded, self._requirement)
+        self._add_transition(
+            execution,
+            end_execution(execution, ExecutionState.SKIPPED, exclusion.reason, self._now, exclusion.code),
+        )
 
     def _needs_route(self, candidate: _Candidate) -> bool:
-        """Return whether a gateway must be selected before this candidate can start or wait.
+        """Return whether a gateway must be selected before a candidate can start or wait.
 
-        A device whose own gateway is offline needs one, too: another gateway may receive the device.
+        This includes devices whose own gateway is offline: another gateway may receive the device.
         """
-        x, snapshot = candidate.loaded
-        if self._routes is None or x.device in self._routes:
+        execution, snapshot = candidate.loaded
+        if self._routes is None or execution.device in self._routes:
             return False
         obstacle = self._find_obstacle(candidate)
         return obstacle is None or (obstacle is WaitReason.GATEWAY_OFFLINE and bool(snapshot.connected))
 
     def _find_obstacle(self, candidate: _Candidate) -> WaitReason | None:
-        """Return why a queued execution cannot start now; None if it can."""
-        x, snapshot = candidate.loaded
+        """Return why a queued execution cannot start now; None if it can start."""
+        execution, snapshot = candidate.loaded
         if candidate.active_job is not None:
             return WaitReason.EARLIER_JOB
         if snapshot.gateway is None:
@@ -259,42 +271,48 @@ class _Dispatcher:
             return WaitReason.GATEWAY_OFFLINE
         if not snapshot.connected:
             return WaitReason.DEVICE_OFFLINE
-        is_free = self._slots.is_free(snapshot.gateway, x.method, self._parameters.per_gateway)
-        return None if is_free else WaitReason.GATEWAY_BUSY
+        has_free_slot = self._slots.has_free_slot(
+            snapshot.gateway, execution.method, self._parameters.per_gateway
+        )
+        return None if has_free_slot else WaitReason.GATEWAY_BUSY
 
-    def _wait(self, x: ExecutionRecord, obstacle: WaitReason, gateway: int | None) -> None:
-        """Let an execution wait and check it again later. The longer the queue, the longer the delay."""
+    def _postpone_execution(
+        self, execution: ExecutionRecord, obstacle: WaitReason, gateway: int | None
+    ) -> None:
+        """Let an execution wait until its next check. The longer the queue, the later the check."""
         delay = max(_RECHECK_MS, self._parameters.queue_length * 1000 // _RECHECKS_PER_SECOND)
-        waiting = replace(x, waiting=str(obstacle), due=self._now + delay, gateway=gateway or x.gateway)
-        self._add(x, Decision(waiting))
+        waiting = replace(
+            execution, waiting=str(obstacle), due=self._now + delay, gateway=gateway or execution.gateway
+        )
+        self._add_transition(execution, Decision(waiting))
 
-    def _start(self, x: ExecutionRecord, decision: Decision, context: UpdateContext) -> None:
+    def _add_start(self, execution: ExecutionRecord, decision: Decision, context: UpdateContext) -> None:
         if decision.execution.step is not UpdateStep.CHECK_REPORTED:
-            self._slots.reserve(context.gateway, x.method)
-        self._add(x, decision)
+            self._slots.reserve_slot(context.gateway, execution.method)
+        self._add_transition(execution, decision)
         self.started += 1
 
     def _start_broadcast(self, candidate: _Candidate, context: UpdateContext) -> None:
-        """Start a broadcast for all devices of one gateway that can take part."""
+        """Start one broadcast for the candidate and all other devices of its gateway that can take part."""
         leader = candidate.loaded.execution
-        others = self._find_members(leader, context.gateway)
+        others = self._find_broadcast_members(leader, context.gateway)
         batch = f"{leader.device:012x}-{self._now:x}"
         devices = tuple(sorted([leader.device, *(each.execution.device for each in others)]))
         self._broadcast_devices.update(devices)
         for loaded in [candidate.loaded, *others]:
-            x, snapshot = loaded
+            execution, snapshot = loaded
             member_context = replace(
                 context, batch=devices, status=snapshot.status, beat_at=snapshot.heartbeat_at
             )
-            is_leader = x.device == devices[0]  # as in `UpdateContext.is_batch_leader` from now on
-            x = _record_previous_version(loaded, self._requirement)
+            is_leader = execution.device == devices[0]  # as in `UpdateContext.is_batch_leader` from now on
+            execution = _record_previous_version(loaded, self._requirement)
             decision = dispatch_execution(
-                replace(x, batch=batch), member_context, self._now, is_leader=is_leader
+                replace(execution, batch=batch), member_context, self._now, is_leader=is_leader
             )
-            self._start(x, decision, context)
+            self._add_start(execution, decision, context)
 
-    def _find_members(self, leader: ExecutionRecord, gateway: int) -> list[LoadedExecution]:
-        """Find the devices that can take part in a broadcast besides its leader."""
+    def _find_broadcast_members(self, leader: ExecutionRecord, gateway: int) -> list[LoadedExecution]:
+        """Find the queued executions that can take part in a broadcast besides its leader."""
         limit = min(MAX_BROADCAST_DEVICES, self._parameters.broadcast_slots - self.started)
         values = (gateway, leader.job, self._parameters.wave, self._now, limit)
         rows = bulk.query_rows(self._connection, _SELECT_BEHIND_GATEWAY, values, lock=_LOCK)
@@ -303,26 +321,28 @@ class _Dispatcher:
             leader.device
         }
         members = [
-            each for each in candidates if each.execution.device not in unavailable and self._can_join(each)
+            each
+            for each in candidates
+            if each.execution.device not in unavailable and self._can_join_broadcast(each)
         ]
         return members[: limit - 1]
 
-    def _can_join(self, loaded: LoadedExecution) -> bool:
-        x, snapshot = loaded
+    def _can_join_broadcast(self, loaded: LoadedExecution) -> bool:
+        execution, snapshot = loaded
         return (
-            x.device not in self._broadcast_devices
+            execution.device not in self._broadcast_devices
             and bool(snapshot.connected)
-            and not _may_be_updated(x)
-            and find_exclusion(_find_facts(loaded, self._requirement), self._requirement) is None
+            and not _may_run_target(execution)
+            and find_exclusion(_find_device_facts(loaded, self._requirement), self._requirement) is None
         )
 
 
 def _find_newer_jobs(
     connection: Connection, parameters: DispatchParameters, loaded: Sequence[LoadedExecution]
 ) -> dict[int, int]:
-    """Return the number of the newer job that takes over each device, by device.
+    """Return the number of the newer job that takes over a device, by device.
 
-    Return an empty dict if the job does not let newer jobs take over its devices.
+    Return an empty dict if the job keeps its devices when newer jobs are created.
     """
     if not loaded or not parameters.is_supersedable:
         return {}
@@ -331,36 +351,36 @@ def _find_newer_jobs(
     return {row[0]: row[1] for row in rows}
 
 
-def _find_facts(loaded: LoadedExecution, requirement: FirmwareRequirement) -> DeviceFacts:
+def _find_device_facts(loaded: LoadedExecution, requirement: FirmwareRequirement) -> DeviceFacts:
     """Return the model and versions of a device.
 
     If the device wrongly reports the target version, return the version that was read from it instead.
     """
-    x, snapshot = loaded
+    execution, snapshot = loaded
     if (
-        x.code != ReasonCode.MISREPORTED
-        or x.from_version is None
+        execution.code != ReasonCode.MISREPORTED
+        or execution.from_version is None
         or parse_running_version(snapshot.facts) != requirement.version
     ):
         return snapshot.facts
-    version = Version.parse(x.from_version)
+    version = Version.parse(execution.from_version)
     return snapshot.facts._replace(firmware=".".join(map(str, version[:3])), beta=version.beta)
 
 
 def _record_previous_version(loaded: LoadedExecution, requirement: FirmwareRequirement) -> ExecutionRecord:
-    """Return the execution with `from_version` set to the running version of the device, if known.
+    """Return the execution with `from_version` set to the version that the device runs, if known.
 
-    From the second attempt on, the target version is not used: an earlier attempt may have installed it.
+    From the second attempt on, ignore the target version: an earlier attempt may have installed it.
     """
-    running = parse_running_version(_find_facts(loaded, requirement))
-    x = loaded.execution
+    running = parse_running_version(_find_device_facts(loaded, requirement))
+    execution = loaded.execution
     return (
-        x
-        if running is None or (running == requirement.version and x.attempt > 1)
-        else replace(x, from_version=str(running))
+        execution
+        if running is None or (running == requirement.version and execution.attempt > 1)
+        else replace(execution, from_version=str(running))
     )
 
 
-def _may_be_updated(x: ExecutionRecord) -> bool:
+def _may_run_target(execution: ExecutionRecord) -> bool:
     """Return whether an earlier attempt may have installed the target version without confirming it."""
-    return x.attempt > 1 and x.code in UNCERTAIN_CODES
+    return execution.attempt > 1 and execution.code in UNCERTAIN_CODES

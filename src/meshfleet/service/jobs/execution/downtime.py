@@ -1,9 +1,9 @@
-"""Downtime of the job runner: after an outage the timers of jobs keep the time they had left (firmware-39).
+"""Downtime of the job runner: timers of jobs do not run while no process can run jobs (firmware-39).
 
 Downtime is a period in which no process could run jobs, because the service or its database was not running.
-After it, the timers of active updates and those of jobs (soak time, queue timeout, rate limit) are moved by
-the length of the downtime. Times that users set (`startAt`, `deadline`) do not change. Each timer also keeps
-its remaining time if the wall clock was set forward or back meanwhile.
+After downtime, the timers of active updates and of jobs (soak time, queue timeout, rate limit) are postponed
+by its length. Times that users set (`startAt`, `deadline`) do not change. Timers also keep their remaining
+time if the wall clock was set forward or back during the downtime.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ALIVE_INTERVAL_MS: Final = 3000
-"""Milliseconds after which a process records again that it is running jobs."""
+"""Interval in milliseconds at which a process stores that it is running jobs."""
 
 DOWNTIME_THRESHOLD_MS: Final = 20_000
 """Milliseconds without a record of a running process that count as downtime.
 
-Less would be too short, because the clocks of processes differ by seconds.
+A lower threshold would be too short, because the clocks of processes differ by seconds.
 """
 
 _SELECT_ALIVE_AT: Final = "SELECT alive_at FROM job_engine WHERE id = 1"
@@ -60,12 +60,12 @@ _MOVE_LEASES: Final = "UPDATE job_outbox SET taken_until = taken_until + {gap} W
 
 
 def record_alive(connection: Connection, now: int, last_alive_at: int | None = None) -> int:
-    """Record that jobs are running now; after downtime, move the timers by its length.
+    """Store that a process is running jobs now; after downtime, postpone the timers by its length.
 
     Return the milliseconds of downtime: 0 if there was none, negative if the clock was set back.
-    `last_alive_at` is the time of the last record of this process; None if it has just started. A process
-    with a recent record never moves timers, because the clock of another process may be ahead or behind.
-    Everything happens in one transaction, so a process that is killed before its end has moved nothing.
+    `last_alive_at` is the time of the last call in this process; None if the process has just started. A
+    process that called recently never moves timers, because clocks of other processes may differ.
+    The transaction is atomic: a process that is killed before the commit has moved no timer.
     """
     rows = bulk.query_rows(connection, _SELECT_ALIVE_AT, (), lock=" FOR UPDATE")
     gap = now - rows[0][0] if rows else 0

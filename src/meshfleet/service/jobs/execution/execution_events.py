@@ -1,4 +1,4 @@
-"""Applies events to active executions: due timers, results of requests, and changes in the registry."""
+"""Applies events to active executions: due timers, results of requests, and device registry changes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.execution import queries, transition_writer
 from meshfleet.service.jobs.execution.broadcast_batches import (
     add_batch_members,
+    build_member_events,
     load_batch_members,
-    share_with_batch,
 )
 from meshfleet.service.jobs.execution.gateway_slots import (
     GatewaySlots,
@@ -59,14 +59,14 @@ _SELECT_UNSENT: Final = (
     f" WHERE taken_until IS NULL AND job = ? AND step IN ('{UpdateStep.START}', '{UpdateStep.ENTER_DFU}')"
     f" LIMIT {EXECUTIONS_PER_TRANSACTION}"
 )
-"""Start commands of a job that no process has leased for sending."""
+"""Selects the start commands of a job that no process has leased for sending."""
 _LOCK_UNSENT: Final = " FOR UPDATE SKIP LOCKED"
 _DELETE_REQUESTS: Final = "DELETE FROM job_outbox WHERE id IN numbers RETURNING id"
 _DELETE_UNLEASED: Final = "DELETE FROM job_outbox WHERE id IN numbers AND taken_until IS NULL RETURNING id"
 
 
 class RequestResult(NamedTuple):
-    """Result of a request from the job outbox: a response, or why there is none."""
+    """Result of a request from the job outbox: a response, or the reason why no response arrived."""
 
     request_id: str
     job: int
@@ -76,48 +76,52 @@ class RequestResult(NamedTuple):
 
 
 class AdvanceResult(NamedTuple):
-    """Changes of executions that one transaction has made."""
+    """Result of a transaction that advanced executions: changed executions and new requests."""
 
     changed: list[ExecutionChange]
     request_count: int
-    """Number of requests added to the outbox."""
+    """Number of requests that were added to the job outbox."""
     has_more: bool
-    """Whether more executions may have events to apply."""
+    """Whether there may be more events to apply in a further transaction."""
 
 
 def list_due_devices(connection: Connection, now: int) -> list[int]:
-    """Return the devices that `advance_due_executions` would advance now."""
+    """Return the devices whose executions `advance_due_executions` would advance now."""
     return [row[0] for row in bulk.query_rows(connection, _SELECT_DUE_DEVICES, (now,))]
 
 
 def advance_due_executions(
     connection: Connection, spec_cache: JobSpecCache, now: ClockReading, routes: GatewayRoutes | None = None
 ) -> AdvanceResult:
-    """Advance the executions whose timers are due. Skip those that another process has locked."""
+    """Advance the executions whose timers are due. Skip executions that another process has locked."""
     rows = bulk.query_rows(connection, _SELECT_DUE, (now.monotonic,), lock=_LOCK_SKIPPING)
     due = [queries.parse_loaded_execution(row).with_route(routes) for row in rows]
-    withdrawn = _withdraw_unsent(connection, (each.execution for each in due))
+    withdrawn = _withdraw_unsent_requests(connection, (each.execution for each in due))
     events = [ExecutionEvent(each, _build_due_event(each, withdrawn)) for each in due]
     return _apply_events(connection, spec_cache, events, now)
 
 
-def _withdraw_unsent(connection: Connection, executions: Iterable[ExecutionRecord]) -> set[str]:
-    """Delete the pending requests of due executions that no process has leased. Return their ids."""
-    pending = [x.pending_request for x in executions if x.pending_request is not None]
+def _withdraw_unsent_requests(connection: Connection, executions: Iterable[ExecutionRecord]) -> set[str]:
+    """Delete pending requests that no process has leased from the job outbox. Return their ids."""
+    pending = [execution.pending_request for execution in executions if execution.pending_request is not None]
     return {row[0] for row in bulk.query_in(connection, _DELETE_UNLEASED, pending)} if pending else set()
 
 
 def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> model.UpdateEvent:
-    x = loaded.execution
+    execution = loaded.execution
     if loaded.snapshot.device is None:
         return model.DeviceRemoved()
-    if x.step is not None and x.pending_request is not None and x.pending_request in withdrawn:
-        return model.RequestNotSent(x.step, "the service could not send the request in time")
+    if (
+        execution.step is not None
+        and execution.pending_request is not None
+        and execution.pending_request in withdrawn
+    ):
+        return model.RequestNotSent(execution.step, "the service could not send the request in time")
     return model.TimerDue()
 
 
 def list_changed_devices(connection: Connection) -> list[int]:
-    """Return a limited number of devices for `apply_registry_changes`."""
+    """Return devices with registry changes to pass to `apply_registry_changes`, a limited number at once."""
     return sorted(load_registry_changes(connection, None))
 
 
@@ -128,7 +132,10 @@ def apply_registry_changes(
     now: ClockReading,
     routes: GatewayRoutes | None = None,
 ) -> AdvanceResult:
-    """Apply changes from the registry: heartbeats, DFU mode, removals, connections of gateways."""
+    """Apply changes in the device registry to active executions of `devices`.
+
+    Such changes are heartbeats, devices in DFU mode, removed devices, and gateway connections.
+    """
     executions = [each.with_route(routes) for each in _load_active_executions(connection, devices)]
     changes = load_registry_changes(connection, devices)
     events = [
@@ -148,7 +155,7 @@ def apply_results(
     now: ClockReading,
     routes: GatewayRoutes | None = None,
 ) -> AdvanceResult:
-    """Apply the results of requests, each only once.
+    """Apply the results of requests to their executions, each result only once.
 
     A result that arrives too late is stored as evidence and changes no execution (rest-143).
     """
@@ -169,7 +176,7 @@ def apply_results(
         else:
             deleted.remove(result.request_id)  # a late response to the same request may follow in the list
             events.append(ExecutionEvent(loaded, result.event))
-            events += share_with_batch(connection, loaded, result.event)
+            events += build_member_events(connection, loaded, result.event)
     late_evidence = [
         EvidenceRecord(each.job, each.device, each.attempt, item)
         for each in late
@@ -206,7 +213,7 @@ def withdraw_unsent_starts(
 
 
 def _load_active_executions(connection: Connection, devices: Sequence[int]) -> list[LoadedExecution]:
-    """Load and lock the active executions of devices: at most one for each device."""
+    """Load and lock the active executions of devices. A device has at most one active execution."""
     lock = "" if connection.dialect.name == "sqlite" else queries.LOCK_EXECUTIONS
     rows = bulk.query_in(connection, _SELECT_BY_DEVICE + lock, sorted(set(devices)))
     return [queries.parse_loaded_execution(row) for row in rows]
@@ -219,20 +226,22 @@ def _apply_events(
     now: ClockReading,
     slots: GatewaySlots | None = None,
 ) -> AdvanceResult:
-    """Decide and store how the events change the executions. Apply only the first event of each device."""
+    """Decide and store how events change executions. Apply only the first event of each device."""
     # A second event of a device would act on an outdated record. Nothing is lost: the registry or a timer
     # produces the event again.
     events = list({each.loaded.execution.device: each for each in reversed(events)}.values())
     executions = [each.loaded.execution for each in events]
-    specs = spec_cache.load_specs(connection, {x.job for x in executions})
-    contexts = queries.load_contexts(connection, specs, [each.loaded for each in events])
+    specs = spec_cache.load_specs(connection, {execution.job for execution in executions})
+    contexts = queries.load_update_contexts(connection, specs, [each.loaded for each in events])
     members = load_batch_members(connection, executions)
     hosts = HostGatewaySelector(connection, spec_cache, GatewaySlots(connection) if slots is None else slots)
     transitions = []
-    for x, (_, event), context in zip(executions, events, contexts, strict=True):
-        decision = _decide(x, event, add_batch_members(context, x, members), now.monotonic)
-        if decision.execution is not x:
-            transition = ExecutionTransition(x, decision, _build_evidence(event), context.gateway)
+    for execution, (_, event), context in zip(executions, events, contexts, strict=True):
+        decision = _advance_or_fail(
+            execution, event, add_batch_members(context, execution, members), now.monotonic
+        )
+        if decision.execution is not execution:
+            transition = ExecutionTransition(execution, decision, _build_evidence(event), context.gateway)
             transitions.append(hosts.assign_host(transition))
     changed = transition_writer.write_transitions(connection, transitions, now)
     update_transfer_rates(connection, transitions, specs, now.monotonic)
@@ -243,19 +252,21 @@ def _apply_events(
     return AdvanceResult(changed, request_count, len(events) >= EXECUTIONS_PER_TRANSACTION)
 
 
-def _decide(x: ExecutionRecord, event: model.UpdateEvent, context: UpdateContext, now: int) -> Decision:
-    """Return the decision of the state machine; if the state machine raises an error, fail the execution."""
+def _advance_or_fail(
+    execution: ExecutionRecord, event: model.UpdateEvent, context: UpdateContext, now: int
+) -> Decision:
+    """Return the decision of the state machine; after an error, the decision to end as FAILED."""
     try:
-        return add_stop_cause(advance_execution(x, event, context, now), context.spec)
+        return add_stop_cause(advance_execution(execution, event, context, now), context.spec)
     except Exception:  # noqa: BLE001 # one defect must not block the other executions
-        _log.exception("an execution of job-%d failed: internal error", x.job)
+        _log.exception("an execution of job-%d failed: internal error", execution.job)
         return end_execution(
-            x, ExecutionState.FAILED, "internal error of the service", now, ReasonCode.DEFECT
+            execution, ExecutionState.FAILED, "internal error of the service", now, ReasonCode.DEFECT
         )
 
 
 def _build_evidence(event: model.UpdateEvent) -> EvidenceItem | None:
-    """Return the part of an event to store as proof; None for timers and removals, which have none."""
+    """Return the content of an event to store as evidence; None for timers and removed devices."""
     match event:
         case model.ResponseReceived(step, status, value):
             return EvidenceItem("response", {"step": str(step), "status": status, "value": value})

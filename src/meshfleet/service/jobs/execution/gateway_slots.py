@@ -1,4 +1,4 @@
-"""Update slots of gateways: how many updates run through each gateway, and whether another one may start."""
+"""Update slots of gateways: count the updates that run through a gateway, and limit their number."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _SELECT_BUSY: Final = (
 _TRY_DISPATCH_LOCK: Final = f"SELECT pg_try_advisory_xact_lock({0x6A6F_6273})"
 
 
-def try_dispatch_lock(connection: Connection) -> bool:
-    """Try to take the lock that lets only one process start executions until its transaction ends.
+def try_acquire_dispatch_lock(connection: Connection) -> bool:
+    """Try to acquire the lock that allows only one process at a time to start executions.
 
-    Return False if another process holds the lock. It is needed because the limits of jobs and gateways
-    apply to all processes together. SQLite needs no lock: it has only one writer.
+    Return False if another process holds the lock. The lock is released when the transaction ends. The limits
+    of jobs and gateways apply to all processes together. SQLite needs no lock: it has only one writer.
     """
     return connection.dialect.name == "sqlite" or bool(
         connection.exec_driver_sql(_TRY_DISPATCH_LOCK).scalar()
@@ -58,8 +58,8 @@ class GatewaySlots:
         self._counts: Counter[int] = Counter()
         self._methods: set[tuple[int, str]] = set()
 
-    def load(self, gateways: Iterable[int | None]) -> None:
-        """Load the update counts of gateways in one query. Skip gateways that were loaded before."""
+    def load_counts(self, gateways: Iterable[int | None]) -> None:
+        """Load the number of running updates of gateways. Skip gateways that were loaded before."""
         missing = sorted({each for each in gateways if each is not None} - self._loaded)
         if not missing:
             return
@@ -68,27 +68,27 @@ class GatewaySlots:
         self._counts.update(row[0] for row in rows)
         self._methods.update((row[0], row[1]) for row in rows)
 
-    def is_free(self, gateway: int, method: UpdateMethod, limit: int | None) -> bool:
+    def has_free_slot(self, gateway: int, method: UpdateMethod, limit: int | None) -> bool:
         """Return whether another update may start through a gateway.
 
-        `limit` is the maximum number of updates per gateway; None means no limit. At most one broadcast and
-        one Nordic DFU run through a gateway at a time (firmware-25).
+        `limit` is the maximum number of concurrent updates per gateway; None means no limit. At most one
+        broadcast and one Nordic DFU run through a gateway at a time (firmware-25).
         """
-        self.load([gateway])
+        self.load_counts([gateway])
         if method is not UpdateMethod.DOWNLOAD and (gateway, str(method)) in self._methods:
             return False
         return limit is None or self._counts[gateway] < limit
 
-    def try_reserve(self, gateway: int, method: UpdateMethod, limit: int | None) -> bool:
-        """Occupy a slot as `reserve` does if `is_free` allows it. Return whether it does."""
-        if not self.is_free(gateway, method, limit):
+    def try_reserve_slot(self, gateway: int, method: UpdateMethod, limit: int | None) -> bool:
+        """Reserve a slot of a gateway for an update. Return False if the gateway has no free slot."""
+        if not self.has_free_slot(gateway, method, limit):
             return False
-        self.reserve(gateway, method)
+        self.reserve_slot(gateway, method)
         return True
 
-    def reserve(self, gateway: int, method: UpdateMethod) -> None:
-        """Occupy a slot for an update that starts in this transaction."""
-        self.load([gateway])
+    def reserve_slot(self, gateway: int, method: UpdateMethod) -> None:
+        """Reserve a slot of a gateway, without checking the limit, for an update that starts now."""
+        self.load_counts([gateway])
         self._counts[gateway] += 1
         self._methods.add((gateway, str(method)))
 
@@ -99,9 +99,9 @@ def reserve_dfu_slots(
     events: Sequence[ExecutionEvent],
     slots: GatewaySlots,
 ) -> list[ExecutionEvent]:
-    """Reserve slots for devices in DFU mode that are received by another gateway than that of their update.
+    """Reserve slots for devices in DFU mode that are received by another gateway than before.
 
-    Return all events. In the events of these devices, `has_free_slot` says whether a slot was reserved.
+    Return all events. In the events of such devices, `has_free_slot` says whether a slot was reserved.
     """
     other_gateways = {
         loaded.execution.device: event.gateway
@@ -110,24 +110,24 @@ def reserve_dfu_slots(
     }
     if not other_gateways:
         return list(events)
-    has_lock = try_dispatch_lock(connection)
+    has_lock = try_acquire_dispatch_lock(connection)
     if has_lock:  # counts read without the lock could be stale when `HostGatewaySelector` gets it later
-        slots.load(other_gateways.values())
+        slots.load_counts(other_gateways.values())
     completed: list[ExecutionEvent] = []
     for each in events:
-        x, event = each.loaded.execution, each.event
-        gateway = other_gateways.get(x.device)
+        execution, event = each.loaded.execution, each.event
+        gateway = other_gateways.get(execution.device)
         if gateway is None or not isinstance(event, DfuModeSeen):
             completed.append(each)
             continue
-        limit = spec_cache.load_body(connection, x.job).concurrency.per_gateway
-        has_free_slot = has_lock and slots.try_reserve(gateway, x.method, limit)
+        limit = spec_cache.load_body(connection, execution.job).concurrency.per_gateway
+        has_free_slot = has_lock and slots.try_reserve_slot(gateway, execution.method, limit)
         completed.append(each._replace(event=event._replace(has_free_slot=has_free_slot)))
     return completed
 
 
 class HostGatewaySelector:
-    """Selects the gateway through which an update runs when its start command is sent again."""
+    """Selects the gateway through which an update runs, when its start command is sent again."""
 
     def __init__(self, connection: Connection, spec_cache: JobSpecCache, slots: GatewaySlots) -> None:
         self._connection = connection
@@ -135,31 +135,33 @@ class HostGatewaySelector:
         self._slots = slots
 
     def assign_host(self, transition: ExecutionTransition) -> ExecutionTransition:
-        """Return the transition with the gateway through which the update runs from now on (its host).
+        """Return the transition with the host: the gateway through which the update runs from now on.
 
         The gateway that receives the start command becomes the host. The start command goes to the newly
         selected gateway if that gateway has a free slot, and otherwise to the previous host.
         """
-        request, x = transition.decision.request, transition.decision.execution
+        request, execution = transition.decision.request, transition.decision.execution
         is_start = request is not None and request.step in START_STEPS and not request.targets_gateway
         if (
             not is_start
-            or transition.request_gateway in (None, x.gateway)
-            or x.state is not ExecutionState.DISPATCHED
+            or transition.request_gateway in (None, execution.gateway)
+            or execution.state is not ExecutionState.DISPATCHED
         ):
             return transition
-        if not self._reserve_slot(transition.request_gateway, x):
-            return transition._replace(request_gateway=x.gateway)
+        if not self._reserve_slot(transition.request_gateway, execution):
+            return transition._replace(request_gateway=execution.gateway)
         return transition._replace(
-            decision=transition.decision._replace(execution=replace(x, gateway=transition.request_gateway))
+            decision=transition.decision._replace(
+                execution=replace(execution, gateway=transition.request_gateway)
+            )
         )
 
-    def _reserve_slot(self, gateway: int, x: ExecutionRecord) -> bool:
+    def _reserve_slot(self, gateway: int, execution: ExecutionRecord) -> bool:
         """Reserve a slot of a gateway.
 
         Return False if no slot is free, or if another process holds the dispatch lock.
         """
-        if not try_dispatch_lock(self._connection):
+        if not try_acquire_dispatch_lock(self._connection):
             return False
-        limit = self._spec_cache.load_body(self._connection, x.job).concurrency.per_gateway
-        return self._slots.try_reserve(gateway, x.method, limit)
+        limit = self._spec_cache.load_body(self._connection, execution.job).concurrency.per_gateway
+        return self._slots.try_reserve_slot(gateway, execution.method, limit)

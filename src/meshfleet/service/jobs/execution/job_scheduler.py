@@ -1,4 +1,4 @@
-"""Advances jobs: starts waves, pauses and ends jobs, and dispatches their executions."""
+"""Advances jobs: starts waves, pauses and ends jobs, and starts queued executions."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import msgspec
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import active_condition
-from meshfleet.rest.jobs import ExecutionState as E
-from meshfleet.rest.jobs import JobState as S
-from meshfleet.rest.jobs import StopCause
+from meshfleet.rest.jobs import ExecutionState, JobState, StopCause
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.audit import log as audit
 from meshfleet.service.jobs.execution import dispatch, execution_events, queue_cleanup
 from meshfleet.service.jobs.execution.dispatch import DispatchParameters
-from meshfleet.service.jobs.execution.gateway_slots import try_dispatch_lock
+from meshfleet.service.jobs.execution.gateway_slots import try_acquire_dispatch_lock
 from meshfleet.service.jobs.job_states import check_job_transition
 from meshfleet.service.jobs.rollout import (
     LEFT_OUT_WAVE,
@@ -64,29 +62,31 @@ _MINUTE_MS: Final = 60_000
 
 
 class JobAdvanceResult(NamedTuple):
-    """Changes that one transaction made to a job."""
+    """Result of a transaction that advanced a job: changed executions, new requests, and what is left."""
 
     changed: list[ExecutionChange]
     request_count: int
     has_more: bool
-    """Whether the job may have more to do immediately."""
+    """Whether the job can be advanced further immediately."""
     is_changed: bool = False
-    """Whether the job itself changed, so that it is published."""
+    """Whether the job itself changed, so that a live event is published."""
     is_idle: bool = False
-    """Whether the job has nothing to do now; it is checked again after a change or some seconds."""
+    """Whether the job has nothing to do now. An idle job is checked again after a change or some seconds."""
     is_canceling: bool = False
     """Whether the job is being canceled, so that no more updates may start."""
     unrouted: Sequence[int] = ()
-    """Devices that could start once a gateway is selected for them."""
+    """Devices whose update could start, once a gateway is selected for them."""
 
 
 NO_ADVANCE: Final = JobAdvanceResult([], 0, has_more=False)
+"""Result of a transaction that changed nothing; the job is checked again in the next round."""
 IDLE_ADVANCE: Final = NO_ADVANCE._replace(is_idle=True)
+"""Result of a transaction that changed nothing, because the job has nothing to do."""
 
 
-def list_open_jobs(connection: Connection, after: int) -> dict[int, S]:
-    """Return the states of at most 100 open jobs whose numbers follow `after`, by job number."""
-    return {number: S(state) for number, state in bulk.query_rows(connection, _SELECT_OPEN, (after,))}
+def list_open_jobs(connection: Connection, after: int) -> dict[int, JobState]:
+    """Return the states of at most 100 open jobs with numbers above `after`, by job number."""
+    return {number: JobState(state) for number, state in bulk.query_rows(connection, _SELECT_OPEN, (after,))}
 
 
 class _OpenJob(NamedTuple):
@@ -105,34 +105,34 @@ def advance_job(
     now: ClockReading,
     routes: GatewayRoutes | None = None,
 ) -> JobAdvanceResult:
-    """Advance a job: write its next transition, end queued executions, or dispatch executions.
+    """Advance a job: write its next transition, or end or start queued executions.
 
     Do nothing if another process holds the dispatch lock. For `routes` see `dispatch.dispatch_executions`.
     """
-    if not try_dispatch_lock(connection):
+    if not try_acquire_dispatch_lock(connection):
         return NO_ADVANCE
     job = _load_job(connection, spec_cache, job_number)
     if job is None:
         return NO_ADVANCE
-    change = find_next_transition(job.rollout, job.counts, now=now.monotonic, wall=now.wall)
+    change = find_next_transition(job.rollout, job.counts, now=now.monotonic, wall_time=now.wall)
     if change is not None:
-        _write_transition(connection, job, change, now.wall)
+        _write_job_transition(connection, job, change, now.wall)
         return JobAdvanceResult([], 0, has_more=True, is_changed=True)
-    if job.queue_until is None and job.rollout.state is S.IN_PROGRESS:
+    if job.queue_until is None and job.rollout.state is JobState.IN_PROGRESS:
         _start_queue_timeout(connection, job, now.monotonic)
-    _make_due(connection, job, now.monotonic)
-    if job.rollout.state is S.CANCELING and job.counts.count(E.DISPATCHED):
+    _make_executions_due(connection, job, now.monotonic)
+    if job.rollout.state is JobState.CANCELING and job.counts.count(ExecutionState.DISPATCHED):
         withdrawn = execution_events.withdraw_unsent_starts(connection, spec_cache, job_number, now, routes)
         if withdrawn.changed or withdrawn.request_count or withdrawn.has_more:
             return JobAdvanceResult(
                 withdrawn.changed, withdrawn.request_count, has_more=True, is_changed=True, is_canceling=True
             )
-    ended = _end_queued(connection, job, now)
-    if ended or job.rollout.state is not S.IN_PROGRESS:
-        is_canceling = job.rollout.state is S.CANCELING
+    ended = _end_queued_executions(connection, job, now)
+    if ended or job.rollout.state is not JobState.IN_PROGRESS:
+        is_canceling = job.rollout.state is JobState.CANCELING
         result = JobAdvanceResult(ended, 0, has_more=bool(ended), is_changed=bool(ended), is_idle=not ended)
         return result._replace(is_canceling=is_canceling)
-    return _dispatch(connection, spec_cache, job, now, routes)
+    return _dispatch_executions(connection, spec_cache, job, now, routes)
 
 
 def _load_job(connection: Connection, spec_cache: JobSpecCache, job_number: int) -> _OpenJob | None:
@@ -154,7 +154,7 @@ def _load_job(connection: Connection, spec_cache: JobSpecCache, job_number: int)
 def _parse_rollout(body: NewJob, row: Sequence[Any]) -> RolloutState:
     state, start_at, deadline, waves, wave, soaks_until, paced_until, armed = row
     return RolloutState(
-        state=S(state),
+        state=JobState(state),
         body=body,
         start_at=start_at,
         deadline=deadline,
@@ -166,7 +166,9 @@ def _parse_rollout(body: NewJob, row: Sequence[Any]) -> RolloutState:
     )
 
 
-def _write_transition(connection: Connection, job: _OpenJob, change: JobTransition, wall: int) -> None:
+def _write_job_transition(
+    connection: Connection, job: _OpenJob, change: JobTransition, wall_time: int
+) -> None:
     before, after = job.rollout.state, change.state
     if after is not before:
         check_job_transition(before, after)
@@ -179,62 +181,66 @@ def _write_transition(connection: Connection, job: _OpenJob, change: JobTransiti
     if change.stop_cause is not None:
         values["stop_cause"] = str(change.stop_cause)
     if change.outcome is not None:
-        values |= {"outcome": str(change.outcome), "finished_at": wall}
-    if before is S.SCHEDULED and after is S.IN_PROGRESS:
-        values["started_at"] = wall
+        values |= {"outcome": str(change.outcome), "finished_at": wall_time}
+    if before is JobState.SCHEDULED and after is JobState.IN_PROGRESS:
+        values["started_at"] = wall_time
     assignments = ", ".join(f"{name} = ?" for name in values)
     statement = f"UPDATE job SET {assignments} WHERE id = ?"  # noqa: S608 # constants only
     bulk.execute_one(connection, statement, (*values.values(), job.number))
     insert_job_transition(
-        connection, job.number, before, after, actor=ENGINE_ACTOR, cause=change.cause, now=wall
+        connection, job.number, before, after, actor=ENGINE_ACTOR, cause=change.cause, now=wall_time
     )
-    _record_stop(connection, job.number, change, wall)
+    _audit_stop(connection, job.number, change, wall_time)
 
 
-def _record_stop(connection: Connection, job_number: int, change: JobTransition, wall: int) -> None:
-    """Record in the audit log that a job has stopped by itself, and why (rest-210)."""
+def _audit_stop(connection: Connection, job_number: int, change: JobTransition, wall_time: int) -> None:
+    """Record in the audit log that the service paused or canceled a job, and why (rest-210)."""
     cause = change.pause_reason or change.stop_cause
     if cause is not None:
         action = "job.cancel" if change.pause_reason is None else "job.pause"
         details = {"cause": str(cause), "reason": change.cause}
-        audit.record_change(connection, SERVICE, action, f"job-{job_number}", now=wall, **details)
+        audit.record_change(connection, SERVICE, action, f"job-{job_number}", now=wall_time, **details)
 
 
 def _start_queue_timeout(connection: Connection, job: _OpenJob, now: int) -> None:
-    """Store when the queued executions of a job time out, in monotonic milliseconds."""
+    """Store the monotonic time in milliseconds at which the queued executions of a job time out."""
     timeout = int(job.rollout.body.timeouts.queue_minutes * _MINUTE_MS)
     bulk.execute_one(connection, "UPDATE job SET queue_until = ? WHERE id = ?", (now + timeout, job.number))
 
 
-def _make_due(connection: Connection, job: _OpenJob, now: int) -> None:
-    """Set the timers of executions to now that must react to the cancel or apply command of a job."""
-    if job.rollout.state is S.CANCELING and any(job.counts.count(each) for each in CANCELABLE_STATES):
+def _make_executions_due(connection: Connection, job: _OpenJob, now: int) -> None:
+    """Make executions due now if they must react to a cancel or apply command for their job."""
+    if job.rollout.state is JobState.CANCELING and any(job.counts.count(each) for each in CANCELABLE_STATES):
         bulk.execute_one(connection, _MAKE_CANCELABLE_DUE, (now, job.number, now))
-    elif job.applied_at is not None and job.counts.count(E.STAGED):
+    elif job.applied_at is not None and job.counts.count(ExecutionState.STAGED):
         bulk.execute_one(connection, _MAKE_STAGED_DUE, (now, job.number, now))
 
 
-def _end_queued(connection: Connection, job: _OpenJob, now: ClockReading) -> list[ExecutionChange]:
-    """End a limited number of queued executions if the job is being canceled or their timeout has passed."""
-    if not job.counts.count(E.QUEUED):
+def _end_queued_executions(connection: Connection, job: _OpenJob, now: ClockReading) -> list[ExecutionChange]:
+    """End a limited number of canceled or timed-out queued executions. Return the ended executions."""
+    if not job.counts.count(ExecutionState.QUEUED):
         return []
-    if job.rollout.state is S.CANCELING:
+    if job.rollout.state is JobState.CANCELING:
         return queue_cleanup.cancel_queued_executions(connection, job.number, job.stop_cause, now.wall)
     return queue_cleanup.expire_queued_executions(connection, job.number, job.queue_until, now)
 
 
-def _dispatch(
+def _dispatch_executions(
     connection: Connection,
     spec_cache: JobSpecCache,
     job: _OpenJob,
     now: ClockReading,
     routes: GatewayRoutes | None,
 ) -> JobAdvanceResult:
-    """Start as many executions as the rate limit and the concurrency limits of the job allow."""
+    """Start as many queued executions as the rate limit and the concurrency limits of a job allow."""
     rollout, counts = job.rollout, job.counts
     allowance = compute_allowance(rollout, counts, now.monotonic, dispatch.CANDIDATES_PER_TRANSACTION)
     # Devices that report the target version are in no wave, and are checked after all waves.
-    waves = [wave for wave in (*range(rollout.wave + 1), LEFT_OUT_WAVE) if counts.count(E.QUEUED, wave=wave)]
+    waves = [
+        wave
+        for wave in (*range(rollout.wave + 1), LEFT_OUT_WAVE)
+        if counts.count(ExecutionState.QUEUED, wave=wave)
+    ]
     if not waves:
         return IDLE_ADVANCE
     if not allowance.slots:
@@ -245,7 +251,7 @@ def _dispatch(
         wave=rollout.wave,
         slots=allowance.slots,
         broadcast_slots=allowance.broadcast_slots,
-        queue_length=counts.count(E.QUEUED),
+        queue_length=counts.count(ExecutionState.QUEUED),
         is_supersedable=rollout.body.on_newer_job == "supersede",
     )
     result = dispatch.dispatch_executions(connection, parameters, waves, now, routes)

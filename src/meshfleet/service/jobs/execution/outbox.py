@@ -1,8 +1,8 @@
-"""Outbox of job requests: each is stored in the transaction that changes its execution, and then sent once.
+"""Job outbox: requests of jobs that are stored with the change of their execution, and then sent once.
 
-A process leases a request before sending. The lease lasts until the response must have arrived. If it expires
-without a result, the process that leased the request has ended, and it is unknown whether the request was
-sent. The process that finds the expired lease then treats the request as unanswered.
+A process leases a request before sending. The lease lasts until the response must have arrived. If the lease
+expires without a result, the process that leased the request has ended, and it is unknown whether the request
+was sent. The process that finds the expired lease treats the request as unanswered.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _LEASE: Final = "UPDATE job_outbox SET taken_until = ? WHERE id = ?"
 _RELEASE: Final = "UPDATE job_outbox SET taken_until = 0 WHERE taken_until IS NOT NULL"
 
 REQUESTS_PER_BATCH: Final = 256
-"""Maximum requests that are leased in one transaction."""
+"""Maximum number of requests that are leased in one transaction."""
 
 MAX_IN_FLIGHT_PER_GATEWAY: Final = 100
-"""Maximum requests in flight to one gateway: a silent gateway must not block all others."""
+"""Maximum requests in flight to one gateway, so that a silent gateway does not block all others."""
 
 
 class OutboxRequest(NamedTuple):
-    """Row of the outbox: a request to a device or gateway for one execution."""
+    """Row of the job outbox: a request to a device or gateway for one execution."""
 
     id: str
     job: int
@@ -62,7 +62,7 @@ class OutboxRequest(NamedTuple):
     value: Any
 
     def build_result(self, event: Any) -> RequestResult:
-        """Build the result of this request from an event, such as a response."""
+        """Build the result of this request from an event: a response, or that none arrived."""
         return RequestResult(self.id, self.job, self.device, self.attempt, event)
 
 
@@ -71,15 +71,16 @@ class RequestBatch(NamedTuple):
 
     requests: list[OutboxRequest]
     has_more: bool
-    """Whether the outbox may contain more requests to send."""
+    """Whether the job outbox may contain more requests to send."""
 
 
 def lease_requests(
     connection: Connection, limit: int, in_flight: Mapping[int, int], *, until: int
 ) -> RequestBatch:
-    """Lease up to `limit` requests for this process until `until`, in monotonic milliseconds.
+    """Lease up to `limit` outbox requests for this process.
 
-    `in_flight` is the number of requests that this process has in flight, by gateway.
+    `until` is the end of the lease as monotonic time in milliseconds. `in_flight` is the number of requests
+    that this process has in flight, by gateway.
     """
     full = [gateway for gateway, count in in_flight.items() if count >= MAX_IN_FLIGHT_PER_GATEWAY]
     text = _SELECT_NEW.format(limit=limit) + ("" if connection.dialect.name == "sqlite" else _LOCK)
@@ -94,11 +95,11 @@ def lease_requests(
 
 
 def list_abandoned_requests(connection: Connection, now: int, own_count: int) -> list[RequestResult]:
-    """Return the result "unanswered" for each request whose lease has expired, because its process has ended.
+    """Return the result "unanswered" for requests with an expired lease, because their process has ended.
 
-    Several processes may find the same requests: `execution_events.apply_results` applies each result once.
-    After the machine was suspended, leases of this process have expired, too. `own_count` is the number of
-    its open requests: that many more are returned, so that these do not displace those of other processes.
+    Several processes may find the same request: `execution_events.apply_results` applies each result once.
+    `own_count` is the number of open requests of this process, whose leases also expire if the machine was
+    suspended. That many more results are returned, so that requests of ended processes are not left out.
     """
     rows = bulk.query_rows(connection, _SELECT_ABANDONED, (now, REQUESTS_PER_BATCH + own_count))
     return [
@@ -112,7 +113,7 @@ def list_abandoned_requests(connection: Connection, now: int, own_count: int) ->
 
 
 def release_leases(connection: Connection) -> None:
-    """Expire all leases. Call this when the only process starts: all earlier senders have ended."""
+    """Expire all leases. Call this at the start of a service that runs as a single process."""
     bulk.execute_many(connection, _RELEASE, [()])
 
 

@@ -1,4 +1,4 @@
-"""Queries that load executions with their devices, jobs and transfer rates."""
+"""Queries that load executions with the data of their device, their job and their gateway."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import active_condition, execution
+from meshfleet.db.tables import active_condition
+from meshfleet.db.tables import execution as execution_table
 from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import format_model_number
 from meshfleet.protocol.products import UpdateMethod
@@ -26,23 +27,23 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import UpdateEvent
 
     GatewayRoutes = Mapping[int, int | None]
-    """Selected gateway of each device; None if no connected gateway has received the device.
+    """Gateway that was selected for each device; None if no connected gateway has received the device.
 
-    Requests to devices that are missing or have None go through their own gateway.
+    Requests to a device that is missing here or has None go through the own gateway of the device.
     """
 
 _MINUTE_MS: Final = 60_000
 _SECOND_MS: Final = 1000
 
-EXECUTION_COLUMNS: Final = ", ".join(f"e.{column.name}" for column in execution.columns)
+EXECUTION_COLUMNS: Final = ", ".join(f"e.{column.name}" for column in execution_table.columns)
 _FIELDS: Final = ExecutionRecord.__struct_fields__
-_COUNT: Final = len(_FIELDS)
+_FIELD_COUNT: Final = len(_FIELDS)
 
 DEVICE_COLUMNS: Final = (
     " d.id, d.model, d.hardware, d.firmware, d.beta, d.connected,"
     " CASE WHEN w.device IS NULL THEN d.gateway ELSE d.id END, g.connected, s.status, s.status_at, s.rhythm"
 )
-"""SQL columns for the fields of `DeviceSnapshot`, in the same order."""
+"""SQL columns in the order of the fields of `DeviceSnapshot`."""
 
 STATE_JOINS: Final = (
     " LEFT JOIN gateway w ON w.device = e.device"
@@ -52,7 +53,7 @@ STATE_JOINS: Final = (
 DEVICE_JOINS: Final = f" LEFT JOIN device d ON d.id = e.device{STATE_JOINS}"
 
 SELECT_EXECUTIONS: Final = f"SELECT {EXECUTION_COLUMNS},{DEVICE_COLUMNS} FROM execution e{DEVICE_JOINS}"  # noqa: S608 # constants only
-"""Query of executions with their devices; `parse_loaded_execution` parses its rows."""
+"""Selects executions with their devices. `parse_loaded_execution` parses the rows."""
 
 IS_ACTIVE: Final = active_condition("e.state")
 LOCK_EXECUTIONS: Final = " FOR UPDATE OF e"
@@ -73,7 +74,7 @@ _MAX_CACHED_BODIES: Final = 256
 
 
 class DeviceSnapshot(NamedTuple):
-    """Columns of a device from the registry, with the state of its gateway."""
+    """Registry data of a device, with the connection state of its gateway."""
 
     device: int | None
     """Device id as an integer; None if the device was removed from the registry."""
@@ -86,7 +87,7 @@ class DeviceSnapshot(NamedTuple):
     """Gateway of the device, or the device itself if it is a claimed gateway; None if unknown."""
     gateway_connected: bool | None
     status: int | None
-    """Status of the last heartbeat; None if there was none."""
+    """Status of the last heartbeat; None if the device has sent no heartbeat."""
     heartbeat_at: int | None
     """Time of the last heartbeat in milliseconds, by the clock of the device or gateway that reported it."""
     heartbeat_interval: int | None
@@ -105,7 +106,7 @@ class LoadedExecution(NamedTuple):
     snapshot: DeviceSnapshot
 
     def with_route(self, routes: GatewayRoutes | None) -> LoadedExecution:
-        """Return the execution with its gateway replaced by the one that `routes` has for its device."""
+        """Return a copy that uses the gateway which `routes` selects for the device, if any."""
         gateway = None if routes is None else routes.get(self.execution.device)
         if gateway is None:
             return self
@@ -113,21 +114,21 @@ class LoadedExecution(NamedTuple):
 
 
 class ExecutionEvent(NamedTuple):
-    """Event of the update of one device, with the execution that it concerns."""
+    """Event that concerns an execution, with that execution."""
 
     loaded: LoadedExecution
     event: UpdateEvent
 
 
 class JobSpec(NamedTuple):
-    """Current parameters of a job: those of each update, and the requirements for its devices."""
+    """Current parameters of a job: parameters of each update, and requirements that devices must meet."""
 
     update: UpdateSpec
     requirement: FirmwareRequirement
 
 
 class JobSpecCache:
-    """Loads job parameters and caches job bodies, which never change. Several threads may use it at once."""
+    """Loads job parameters, and caches the bodies of job requests, which never change. Thread-safe."""
 
     def __init__(self) -> None:
         self._bodies: dict[int, NewJob] = {}
@@ -141,7 +142,7 @@ class JobSpecCache:
         numbers = sorted(set(jobs))
         bodies = self._load_bodies(connection, numbers)
         return {
-            row[0]: _build_spec(bodies[row[0]], row)
+            row[0]: _build_job_spec(bodies[row[0]], row)
             for row in bulk.query_in(connection, _SELECT_JOBS, numbers)
         }
 
@@ -160,7 +161,7 @@ class JobSpecCache:
         return {each: bodies[each] for each in numbers}
 
 
-def _build_spec(body: NewJob, row: Sequence[Any]) -> JobSpec:
+def _build_job_spec(body: NewJob, row: Sequence[Any]) -> JobSpec:
     number, state, stop_cause, waves, applied_at, size, transferring, *firmware_columns = row
     requirement = parse_requirement(body, *firmware_columns)
     total = body.timeouts.total_minutes
@@ -188,7 +189,8 @@ def _build_spec(body: NewJob, row: Sequence[Any]) -> JobSpec:
 def parse_loaded_execution(row: Sequence[Any]) -> LoadedExecution:
     """Parse a row of `EXECUTION_COLUMNS` and `DEVICE_COLUMNS`."""
     return LoadedExecution(
-        parse_execution(row[:_COUNT]), DeviceSnapshot(*row[_COUNT : _COUNT + len(DeviceSnapshot._fields)])
+        parse_execution(row[:_FIELD_COUNT]),
+        DeviceSnapshot(*row[_FIELD_COUNT : _FIELD_COUNT + len(DeviceSnapshot._fields)]),
     )
 
 
@@ -202,12 +204,12 @@ def parse_execution(row: Sequence[Any]) -> ExecutionRecord:
     return ExecutionRecord(**values)
 
 
-def load_contexts(
+def load_update_contexts(
     connection: Connection,
     specs: Mapping[int, JobSpec],
     loaded: Sequence[LoadedExecution],
 ) -> list[UpdateContext]:
-    """Load the data on which the decision about each execution depends, without its broadcast members."""
+    """Load the data for the next decision about each execution, except the members of its broadcast."""
     gateways = sorted({each.snapshot.gateway for each in loaded if each.snapshot.gateway is not None})
     rates = {
         (gateway, method): rate
@@ -219,12 +221,12 @@ def load_contexts(
 def _build_context(
     spec: UpdateSpec, loaded: LoadedExecution, rates: Mapping[tuple[int, str], float]
 ) -> UpdateContext:
-    x, snapshot = loaded
-    gateway = snapshot.gateway if snapshot.gateway is not None else x.gateway or 0
+    execution, snapshot = loaded
+    gateway = snapshot.gateway if snapshot.gateway is not None else execution.gateway or 0
     return UpdateContext(
         spec=spec,
         gateway=gateway,
-        rate=rates.get((gateway, str(x.method)), timeouts.DEFAULT_RATES[x.method]),
+        rate=rates.get((gateway, str(execution.method)), timeouts.DEFAULT_RATES[execution.method]),
         heartbeat_interval=snapshot.heartbeat_interval,
         status=snapshot.status,
         beat_at=snapshot.heartbeat_at,

@@ -1,12 +1,11 @@
-"""Ends queued executions that are canceled or timed out, in chunks so that other writers do not wait long."""
+"""Ends queued executions that are canceled or timed out, in small transactions."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.db import bulk
-from meshfleet.rest.jobs import ExecutionState as S
-from meshfleet.rest.jobs import StopCause
+from meshfleet.rest.jobs import ExecutionState, StopCause
 from meshfleet.service.jobs.compatibility import ExclusionCode
 from meshfleet.service.jobs.rollout import LEFT_OUT_WAVE
 from meshfleet.service.jobs.store import QueueEnding, end_queued_executions
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.notifications import ExecutionChange
 
 _EXECUTIONS_PER_TRANSACTION: Final = {"sqlite": 2000, "postgresql": 10_000}
-"""Maximum executions that end in one transaction: fewer on SQLite, where all other writers wait for it."""
+"""Maximum executions that end in one transaction; fewer on SQLite, which has only one writer at a time."""
 
 _SELECT_QUEUED: Final = "SELECT device FROM execution WHERE state = 'QUEUED'"
 # By device, the order of the table, so that each database page is written once and not in every chunk.
@@ -35,36 +34,38 @@ _SELECT_EXPIRED_RETRIES: Final = (
 )
 
 _UNCHECKED: Final = QueueEnding(
-    S.SKIPPED,
+    ExecutionState.SKIPPED,
     "the device already reports this version; its version could not be read before the queue timeout",
     ExclusionCode.ALREADY_THERE,
 )
 _EXPIRED: Final = QueueEnding(
-    S.TIMED_OUT, "the update could not start before the queue timeout", ReasonCode.NEVER_BEGUN
+    ExecutionState.TIMED_OUT, "the update could not start before the queue timeout", ReasonCode.NEVER_BEGUN
 )
 
 
 def cancel_queued_executions(
-    connection: Connection, job: int, cause: StopCause | None, wall: int
+    connection: Connection, job: int, cause: StopCause | None, wall_time: int
 ) -> list[ExecutionChange]:
-    """Cancel a limited number of the queued executions of a canceled job. Return the canceled ones."""
-    ending = QueueEnding(S.CANCELED, STOP_CAUSE_TEXTS[cause or StopCause.USER], ReasonCode.CANCELED)
+    """Cancel a limited number of queued executions of a canceled job. Return the canceled executions."""
+    ending = QueueEnding(
+        ExecutionState.CANCELED, STOP_CAUSE_TEXTS[cause or StopCause.USER], ReasonCode.CANCELED
+    )
     return _end_executions(
         connection,
         job,
         bulk.query_rows(connection, _SELECT_ANY, (job, _max_executions(connection))),
         ending,
-        wall,
+        wall_time,
     )
 
 
 def expire_queued_executions(
     connection: Connection, job: int, queue_until: int | None, now: ClockReading
 ) -> list[ExecutionChange]:
-    """End a limited number of the queued executions whose timeout has passed. Return the ended ones.
+    """End a limited number of queued executions that have timed out. Return the ended executions.
 
-    The first attempt times out at `queue_until`. A retry has its own timeout, which starts when the previous
-    attempt ends.
+    The first attempt times out at the monotonic time `queue_until`. The timeout of a retry starts when the
+    previous attempt ends.
     """
     rows = bulk.query_rows(
         connection, _SELECT_EXPIRED_RETRIES, (job, now.monotonic, _max_executions(connection))
@@ -81,8 +82,8 @@ def _max_executions(connection: Connection) -> int:
 
 
 def _end_executions(
-    connection: Connection, job: int, queued: Sequence[Sequence[int]], ending: QueueEnding, wall: int
+    connection: Connection, job: int, queued: Sequence[Sequence[int]], ending: QueueEnding, wall_time: int
 ) -> list[ExecutionChange]:
     if not queued:
         return []
-    return end_queued_executions(connection, [job], sorted(row[0] for row in queued), ending, wall)
+    return end_queued_executions(connection, [job], sorted(row[0] for row in queued), ending, wall_time)

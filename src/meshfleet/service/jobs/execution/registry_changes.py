@@ -1,7 +1,7 @@
-"""Changes in the device registry that have not been applied to active executions yet.
+"""Loads changes in the device registry that have not been applied to active executions yet.
 
-These are heartbeats during confirmation, devices received in DFU mode, removed devices, and gateways that
-disconnected or reconnected.
+Such changes are heartbeats during confirmation, devices received in DFU mode, removed devices, and gateways
+that disconnected or reconnected.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SELECT_ABSENT: Final = (
 )
 """Selects removed devices, and devices whose gateway disconnected or reconnected, in one query."""
 _ALL_ACTIVE: Final = "e.due >= 0"
-"""Condition that is always true: it makes SQLite use the index of due times instead of a full scan."""
+"""SQL condition that is always true. It makes SQLite use the index of due times instead of a full scan."""
 _BY_DEVICE: Final = "e.device IN numbers"
 _ABSENCE_EVENTS: Final[Mapping[str, model.UpdateEvent]] = {
     "gone": model.DeviceRemoved(),
@@ -62,22 +62,21 @@ _ABSENCE_EVENTS: Final[Mapping[str, model.UpdateEvent]] = {
 def load_registry_changes(
     connection: Connection, devices: Sequence[int] | None
 ) -> dict[int, model.UpdateEvent]:
-    """Load one event for each device with an active execution and registry changes, by device.
+    """Load one event for each device that has an active execution and registry changes, by device.
 
-    With `devices`, search only these devices. With None, search all active executions and return a limited
-    number of events.
+    If `devices` is None, search all active executions and return a limited number of events.
     """
 
-    def find(text: str) -> Sequence[Sequence[Any]]:
+    def find_rows(text: str) -> Sequence[Sequence[Any]]:
         if devices is None:
             return bulk.query_rows(connection, text.format(among=_ALL_ACTIVE), ())
         return bulk.query_in(connection, text.format(among=_BY_DEVICE), devices)
 
-    absences = {device: _ABSENCE_EVENTS[kind] for device, kind in find(_SELECT_ABSENT)}
+    absences = {device: _ABSENCE_EVENTS[kind] for device, kind in find_rows(_SELECT_ABSENT)}
     events = absences.copy()
-    for device, status, at in find(_SELECT_HEARTBEATS):
+    for device, status, at in find_rows(_SELECT_HEARTBEATS):
         events[device] = model.HeartbeatReceived(status, at)
-    for device, gateway, parent, rssi in find(_SELECT_IN_DFU):
+    for device, gateway, parent, rssi in find_rows(_SELECT_IN_DFU):
         events[device] = model.DfuModeSeen(gateway, parent, rssi)
     # The removal of a device overrides all its other changes.
     return events | {

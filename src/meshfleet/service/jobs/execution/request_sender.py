@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.rpc import RpcClient, RpcResponse
 
 MAX_IN_FLIGHT: Final = 2000
-"""Maximum requests of this process in flight."""
+"""Maximum number of job requests that this process has in flight."""
 
 _PROXY_ORIGINS: Final = frozenset({Origin.EXTENDER, Origin.GATEWAY})
-"""Origins of responses that another node sent on behalf of the device."""
+"""Origins of responses that an extender or gateway sent on behalf of the device."""
 
 RESPONSE_TIMEOUT_S: Final = timeouts.RESPONSE_TIMEOUT / 1000
-"""Seconds to wait for a response."""
+"""Seconds to wait for the response to a job request."""
 
 
 class _OutgoingRequest:
-    """Request that waits to be sent or for its response. It can be dropped until it is sent."""
+    """Job request that waits to be sent, or for its response. An unsent request can be dropped."""
 
     __slots__ = ("is_dropped", "is_leased", "is_sent", "request")
 
@@ -49,7 +49,7 @@ class _OutgoingRequest:
         self.is_dropped = False
 
     def mark_sent(self) -> None:
-        """Mark the request as sent, so that it is not dropped any more. Called immediately before sending.
+        """Mark the request as sent, so that it is no longer dropped. Called immediately before sending.
 
         Raise `GatewayBusy` if the lease has expired: another process may treat the request as unanswered.
         """
@@ -59,25 +59,25 @@ class _OutgoingRequest:
 
 
 class JobRequestSender:
-    """Sends job requests, each in its own task, and puts their results into `results`."""
+    """Sends job requests, each in its own task, and puts their results into the queue `results`."""
 
     def __init__(self, rpc: RpcClient) -> None:
         self._rpc = rpc
         self._in_flight: dict[asyncio.Task[None], _OutgoingRequest] = {}
         self._canceled_jobs: set[int] = set()
-        """Jobs that are being canceled: their start commands are dropped."""
+        """Numbers of jobs that are being canceled. Their start commands are dropped."""
         self._unprocessed: set[str] = set()
-        """Ids of requests with a result that was not applied to its execution yet."""
+        """Ids of requests whose result was not passed to `mark_processed` yet."""
         self.results: asyncio.Queue[RequestResult] = asyncio.Queue()
 
     @property
     def free_slots(self) -> int:
-        """Number of further requests that can be sent now."""
+        """Number of requests that can be sent now without exceeding `MAX_IN_FLIGHT`."""
         return MAX_IN_FLIGHT - len(self._in_flight)
 
     @property
     def in_flight_by_gateway(self) -> Counter[int]:
-        """Number of requests in flight by gateway."""
+        """Number of requests in flight to each gateway, by gateway."""
         return Counter(each.request.gateway for each in self._in_flight.values())
 
     @property
@@ -93,45 +93,45 @@ class JobRequestSender:
         self._unprocessed.difference_update(each.request_id for each in results)
 
     def send(self, request: OutboxRequest, is_leased: Callable[[], bool]) -> None:
-        """Send a request in its own task, unless it would start an update of a canceled job.
+        """Send a request in a new task, unless the request would start an update of a canceled job.
 
         `is_leased` is called immediately before sending: a request whose lease has expired is not sent.
         """
-        if self._is_canceled(request):
-            self._put_result(_build_canceled_result(request))
+        if self._is_canceled_start(request):
+            self._queue_result(_build_canceled_result(request))
             return
         outgoing = _OutgoingRequest(request, is_leased)
-        task = asyncio.create_task(self._send(outgoing), name=f"jobs.request {request.id}")
+        task = asyncio.create_task(self._send_outgoing(outgoing), name=f"jobs.request {request.id}")
         self._in_flight[task] = outgoing
         task.add_done_callback(self._on_task_done)
 
     def set_canceled_jobs(self, jobs: Iterable[int]) -> None:
-        """Set which jobs are being canceled, and drop their start commands that were not sent yet."""
+        """Set the jobs that are being canceled, and drop their start commands that were not sent yet."""
         self._canceled_jobs = set(jobs)
         if self._canceled_jobs:
-            self._drop_starts()
+            self._drop_canceled_starts()
 
-    def drop_starts(self, job: int) -> None:
+    def drop_start_commands(self, job: int) -> None:
         """Drop the start commands of a canceled job that were not sent yet.
 
-        Later start commands are dropped, too, until `set_canceled_jobs` is called without the job.
+        Later start commands of the job are dropped, too, until `set_canceled_jobs` is called without the job.
         """
         self._canceled_jobs.add(job)
-        self._drop_starts()
+        self._drop_canceled_starts()
 
-    def _drop_starts(self) -> None:
+    def _drop_canceled_starts(self) -> None:
         for task, each in self._in_flight.items():
-            if self._is_canceled(each.request) and not each.is_sent and not each.is_dropped:
+            if self._is_canceled_start(each.request) and not each.is_sent and not each.is_dropped:
                 each.is_dropped = True
                 task.cancel()
 
-    def _is_canceled(self, request: OutboxRequest) -> bool:
+    def _is_canceled_start(self, request: OutboxRequest) -> bool:
         return request.job in self._canceled_jobs and request.step in model.START_STEPS
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         each = self._in_flight.pop(task)
         if each.is_dropped and task.cancelled():
-            self._put_result(_build_canceled_result(each.request))
+            self._queue_result(_build_canceled_result(each.request))
 
     async def close(self) -> None:
         """Cancel all requests in flight. The next job runner finds their expired leases in the outbox."""
@@ -139,20 +139,20 @@ class JobRequestSender:
             task.cancel()
         await asyncio.gather(*self._in_flight, return_exceptions=True)
 
-    async def _send(self, pending: _OutgoingRequest) -> None:
-        self._put_result(pending.request.build_result(await self._request(pending)))
+    async def _send_outgoing(self, outgoing: _OutgoingRequest) -> None:
+        self._queue_result(outgoing.request.build_result(await self._send_and_wait(outgoing)))
 
-    async def _request(
-        self, pending: _OutgoingRequest
+    async def _send_and_wait(
+        self, outgoing: _OutgoingRequest
     ) -> model.ResponseReceived | model.RequestNotSent | model.RequestUnanswered:
-        request = pending.request
+        request = outgoing.request
         try:
             response = await self._rpc.request(
                 _build_topic(request),
                 _build_request(request),
                 timeout=RESPONSE_TIMEOUT_S,
                 on_late_response=partial(self._on_late_response, request),
-                before_send=pending.mark_sent,
+                before_send=outgoing.mark_sent,
             )
         except GatewayTooOld:
             return model.ResponseReceived(request.step, Status.UNKNOWN_OPERATION)
@@ -165,10 +165,10 @@ class JobRequestSender:
         return _build_response_event(request, response)
 
     def _on_late_response(self, request: OutboxRequest, response: RpcResponse) -> None:
-        """Pass on a response that arrived too late: it is stored as evidence (rest-143)."""
-        self._put_result(request.build_result(_build_response_event(request, response)))
+        """Queue a response that arrived too late as a result, to be stored as evidence (rest-143)."""
+        self._queue_result(request.build_result(_build_response_event(request, response)))
 
-    def _put_result(self, result: RequestResult) -> None:
+    def _queue_result(self, result: RequestResult) -> None:
         self._unprocessed.add(result.request_id)
         self.results.put_nowait(result)
 
@@ -198,7 +198,7 @@ def _build_request(request: OutboxRequest) -> Request:
 
 
 def _find_value(request: OutboxRequest, response: Response) -> Any:
-    """Return the value that was read; None if an extender or gateway responded instead of the device."""
+    """Return the value in a response; None if an extender or gateway responded instead of the device."""
     if request.target != request.gateway and response.origin in _PROXY_ORIGINS:
         return None
     if isinstance(response, ReadResponse | ReadDecodedResponse) and response.value is not UNSET:

@@ -1,7 +1,7 @@
 """Job runner: advances due executions, applies registry changes, dispatches executions and sends requests.
 
-The state of all jobs is in the database, so a runner can be killed at any point, and several processes can
-each have one. Each locks rows that no other runner has locked, and continues the work of ended processes.
+The state of all jobs is in the database, so a runner can be killed at any point. Several processes can each
+have a runner: a runner skips rows that another one has locked, and continues the work of ended processes.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _ROUND_S: Final = 0.5
-"""Seconds between two rounds, and maximum seconds of a round. A round advances all open jobs."""
+"""Seconds between two rounds, and maximum duration of a round. A round advances all open jobs."""
 
 _IDLE_RECHECK_MS: Final = 5000
 """Milliseconds between two checks of an idle job."""
 
 _YIELD_S: Final = 0.005
-"""Seconds between two transactions while there is more work, so that other writers get their turn."""
+"""Pause between two transactions in seconds, so that other database writers get their turn."""
 
 _IDLE_SLEEP_S: Final = 2.0
 """Seconds between two rounds while there are no open jobs."""
 
 ABANDONED_CHECK_INTERVAL_S: Final = 5.0
-"""Seconds between two checks for outbox requests whose process has ended."""
+"""Seconds between two checks for outbox requests that an ended process has leased."""
 
 _CLEANUP_INTERVAL_MS: Final = 3_600_000
-"""Milliseconds between two cleanups of job drafts and of takeovers that an ended process left unfinished."""
+"""Milliseconds between two cleanups of unpublished job drafts and unfinished device takeovers."""
 
 _DRAFT_EXPIRY_MS: Final = 3_600_000
-"""Milliseconds after which an unpublished job draft counts as abandoned."""
+"""Age in milliseconds at which an unpublished job draft counts as abandoned."""
 
 _LEASE_MARGIN_MS: Final = 30_000
-"""Milliseconds that a lease lasts longer than the response timeout: time to apply the result."""
+"""Milliseconds by which the lease of a request exceeds the response timeout: time to apply the result."""
 
 _RESULT_WINDOW_S: Final = 0.03
-"""Seconds for which results of requests are collected to apply them in one transaction."""
+"""Seconds for which results of requests are collected before one transaction applies them."""
 
 
 class JobRunner:
@@ -78,7 +78,7 @@ class JobRunner:
         select_gateways: SelectGateways | None = None,
         abandoned_check_interval: float = ABANDONED_CHECK_INTERVAL_S,
     ) -> None:
-        """Create a runner; `run` starts it.
+        """Create a job runner. Call `run` to start it.
 
         `notify` is called with changed jobs and executions. `select_gateways` selects the gateway for
         requests to each device; None means that each device is reached through its own gateway.
@@ -97,11 +97,11 @@ class JobRunner:
         self._has_cleanup = asyncio.Event()
         self._is_failing = False
         self._alive_at: int | None = None
-        """Time at which this process last recorded that it is running jobs; None before the first time."""
+        """Monotonic time of the last call of `downtime.record_alive`; None before the first call."""
         self._backlog = 0
-        """Amount of work that remained after the last round; 0 means that the next round can wait."""
+        """Number of jobs and kinds of events that were not finished in the last round."""
         self._idle_until: dict[int, int] = {}
-        """Time until which each idle job is not checked unless one of its executions changes."""
+        """Monotonic time of the next check of each idle job. A changed execution ends the idle time early."""
 
     def wake(self) -> None:
         """Wake the runner after a job was created or changed."""
@@ -110,10 +110,10 @@ class JobRunner:
         self._has_cleanup.set()
 
     async def run(self) -> None:
-        """Run jobs until canceled."""
+        """Run all jobs until this task is canceled."""
         if self._database.is_sqlite:  # there is no other process, so all leases are left from an earlier one
             await self._database.write(outbox.release_leases)
-        while not await self._try(self._record_alive):  # noqa: ASYNC110 # retry until the database is available
+        while not await self._run_or_log_error(self._record_alive):  # noqa: ASYNC110 # retry until the database is available
             await asyncio.sleep(_ROUND_S)
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -130,9 +130,9 @@ class JobRunner:
     async def _run_rounds(self) -> None:
         while True:
             delay = _IDLE_SLEEP_S
-            if await self._try(self._run_round):
+            if await self._run_or_log_error(self._run_round):
                 delay = _ROUND_S if self._backlog == 0 else _YIELD_S
-            await _wait_for(self._has_work, delay)
+            await _wait_for_event(self._has_work, delay)
 
     async def _run_round(self) -> bool:
         """Advance executions and jobs for at most `_ROUND_S` seconds. Return whether there are open jobs."""
@@ -144,11 +144,11 @@ class JobRunner:
         until = self._monotonic() + int(_ROUND_S * 1000)
         busy_jobs, has_more = list(jobs), [bool(jobs)]
         while (busy_jobs or any(has_more)) and self._monotonic() < until:
-            has_more = [await self._advance_due(), await self._apply_registry_changes()]
+            has_more = [await self._advance_due_executions(), await self._apply_registry_changes()]
             busy_jobs = [
                 job
                 for job in busy_jobs
-                if not self._is_idle(job) and await self._try(partial(self._advance_job, job))
+                if not self._is_idle(job) and await self._run_or_log_error(partial(self._advance_job, job))
             ]
             await asyncio.sleep(_YIELD_S if busy_jobs or any(has_more) else 0)
         self._backlog = len(busy_jobs) + sum(has_more) if jobs else 0
@@ -164,21 +164,21 @@ class JobRunner:
         return jobs
 
     async def _record_alive(self) -> bool:
-        """Record every few seconds that jobs are running; after downtime, move the timers by its length."""
+        """Store every few seconds that this process runs jobs; after downtime, postpone the job timers."""
         now = self._monotonic()
         if self._alive_at is None or now - self._alive_at >= downtime.ALIVE_INTERVAL_MS:
             await self._database.write(downtime.record_alive, now, self._alive_at)
             self._alive_at = now
         return True
 
-    async def _advance_due(self) -> bool:
+    async def _advance_due_executions(self) -> bool:
         await self._record_alive()
         routes = None
         if self._select_gateways is not None:
             devices = await self._database.read(execution_events.list_due_devices, self._monotonic())
             routes = await self._select_gateways(devices)
         result = await self._database.write(
-            execution_events.advance_due_executions, self._spec_cache, self._moment, routes
+            execution_events.advance_due_executions, self._spec_cache, self._clock_reading, routes
         )
         self._publish_changes(result)
         return result.has_more
@@ -189,24 +189,24 @@ class JobRunner:
             return False
         routes = await self._select_routes(devices)
         result = await self._database.write(
-            execution_events.apply_registry_changes, self._spec_cache, devices, self._moment, routes
+            execution_events.apply_registry_changes, self._spec_cache, devices, self._clock_reading, routes
         )
         self._publish_changes(result)
         return result.has_more
 
     async def _advance_job(self, job: int) -> bool:
-        result = await self._write_advance(job, None if self._select_gateways is None else {})
+        result = await self._advance_job_once(job, None if self._select_gateways is None else {})
         if result.unrouted:
-            result = await self._write_advance(job, await self._select_routes(result.unrouted))
+            result = await self._advance_job_once(job, await self._select_routes(result.unrouted))
         if result.is_canceling:
-            self._sender.drop_starts(job)
+            self._sender.drop_start_commands(job)
         if result.is_idle:
             self._idle_until[job] = self._monotonic() + _IDLE_RECHECK_MS
         return result.has_more or bool(result.unrouted)
 
-    async def _write_advance(self, job: int, routes: GatewayRoutes | None) -> JobAdvanceResult:
+    async def _advance_job_once(self, job: int, routes: GatewayRoutes | None) -> JobAdvanceResult:
         result = await self._database.write(
-            job_scheduler.advance_job, self._spec_cache, job, self._moment, routes
+            job_scheduler.advance_job, self._spec_cache, job, self._clock_reading, routes
         )
         self._publish_changes(result, jobs=[job] if result.is_changed else [])
         return result
@@ -215,7 +215,7 @@ class JobRunner:
         return None if self._select_gateways is None else await self._select_gateways(devices)
 
     @property
-    def _moment(self) -> ClockReading:
+    def _clock_reading(self) -> ClockReading:
         return ClockReading(self._monotonic(), self._wall())
 
     def _publish_changes(self, result: AdvanceResult | JobAdvanceResult, jobs: Sequence[int] = ()) -> None:
@@ -230,12 +230,12 @@ class JobRunner:
 
     async def _run_sender(self) -> None:
         while True:
-            while await self._try(self._send_batch):  # noqa: ASYNC110 # lets other writers run between batches
+            while await self._run_or_log_error(self._send_batch):  # noqa: ASYNC110 # lets other writers run between batches
                 await asyncio.sleep(_YIELD_S)
-            await _wait_for(self._has_requests, _IDLE_SLEEP_S)
+            await _wait_for_event(self._has_requests, _IDLE_SLEEP_S)
 
     async def _send_batch(self) -> bool:
-        """Lease and send a batch of outbox requests. Return whether there may be more."""
+        """Lease and send a batch of outbox requests. Return whether there may be more requests."""
         limit = min(outbox.REQUESTS_PER_BATCH, self._sender.free_slots)
         if not limit:
             return True
@@ -253,39 +253,39 @@ class JobRunner:
             await asyncio.sleep(_RESULT_WINDOW_S)
             while not self._sender.results.empty() and len(results) < EXECUTIONS_PER_TRANSACTION:
                 results.append(self._sender.results.get_nowait())
-            await self._try(partial(self._apply_results, results))
+            await self._run_or_log_error(partial(self._apply_results, results))
             self._sender.mark_processed(results)
             self._has_requests.set()  # the completed requests have freed slots for others
 
     async def _run_abandoned_check(self) -> None:
         while True:
-            await self._try(self._apply_abandoned)
+            await self._run_or_log_error(self._apply_abandoned_requests)
             await asyncio.sleep(self._abandoned_check_interval)
 
     async def _run_cleanup(self) -> None:
-        """Complete takeovers of ended processes, and remove the rows of deleted jobs and abandoned drafts."""
+        """Complete unfinished device takeovers, and delete the rows of deleted jobs and abandoned drafts."""
         while True:
-            await self._try(self._resume_superseding)
+            await self._run_or_log_error(self._resume_superseding)
             until = self._monotonic() + _CLEANUP_INTERVAL_MS
             while (remaining := until - self._monotonic()) > 0:
-                await self._try(self._sweep_drafts)
-                await _wait_for(self._has_cleanup, remaining / 1000)
+                await self._run_or_log_error(self._delete_abandoned_rows)
+                await _wait_for_event(self._has_cleanup, remaining / 1000)
 
     async def _resume_superseding(self) -> bool:
         await conflicts.resume_superseding(self._database, self._wall(), self._notify)
         return True
 
-    async def _sweep_drafts(self) -> bool:
-        """Remove the rows of deleted jobs and of abandoned drafts, in chunks."""
-        while await self._database.write(job_drafts.sweep_drafts, self._wall() - _DRAFT_EXPIRY_MS):  # noqa: ASYNC110 # lets other writers run between chunks
+    async def _delete_abandoned_rows(self) -> bool:
+        """Delete the rows of deleted jobs and of abandoned drafts, in small transactions."""
+        while await self._database.write(job_drafts.delete_abandoned_rows, self._wall() - _DRAFT_EXPIRY_MS):  # noqa: ASYNC110 # lets other writers run between chunks
             await asyncio.sleep(_YIELD_S)
         return True
 
-    async def _apply_abandoned(self) -> bool:
-        """Apply the result "unanswered" to requests whose process has ended, found by their expired leases.
+    async def _apply_abandoned_requests(self) -> bool:
+        """Apply the result "unanswered" to requests with an expired lease, because their process has ended.
 
-        After the machine was suspended, leases of this process may have expired, too. Its requests are left
-        out, because they are still in flight: the event loop that times them out was suspended as well.
+        Requests of this process are left out. Their leases may have expired while the machine was suspended,
+        but the requests are still in flight: the event loop that times them out was suspended as well.
         """
         own_ids = self._sender.open_request_ids
         results = await self._database.read(outbox.list_abandoned_requests, self._monotonic(), len(own_ids))
@@ -296,15 +296,15 @@ class JobRunner:
         await self._record_alive()
         routes = await self._select_routes([each.device for each in results])
         result = await self._database.write(
-            execution_events.apply_results, self._spec_cache, results, self._moment, routes
+            execution_events.apply_results, self._spec_cache, results, self._clock_reading, routes
         )
         self._publish_changes(result)
         if result.changed:
             self._has_work.set()
         return True
 
-    async def _try(self, work: Callable[[], Awaitable[bool]]) -> bool:
-        """Await `work` and return its result. If it raises, log the first failure, wait, and return False."""
+    async def _run_or_log_error(self, work: Callable[[], Awaitable[bool]]) -> bool:
+        """Return the result of `work()`. After an error, log the first in a row, wait, and return False."""
         try:
             result = await work()
         except (FleetError, DBAPIError) as exc:
@@ -321,8 +321,8 @@ class JobRunner:
         return False
 
 
-async def _wait_for(event: asyncio.Event, seconds: float) -> None:
-    """Wait until an event is set, and clear it; or wait for at most `seconds`."""
+async def _wait_for_event(event: asyncio.Event, seconds: float) -> None:
+    """Wait until an event is set or `seconds` have passed. Clear the event if it was set."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,4 +1,4 @@
-"""Writes decisions about executions in one transaction: states, history, counts and outbox requests."""
+"""Writes decisions about executions: new states, transitions, evidence, counts and outbox requests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import evidence, execution, job_outbox, pace, transition
+from meshfleet.db.tables import evidence, job_outbox, pace
+from meshfleet.db.tables import execution as execution_table
+from meshfleet.db.tables import transition as transition_table
 from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.notifications import ExecutionChange
 from meshfleet.service.jobs.store import ENGINE_ACTOR, TallyKey, update_tallies
@@ -32,9 +34,9 @@ _TRANSFERRED_STATES: Final = frozenset(
     {ExecutionState.VERIFYING, ExecutionState.STAGED, ExecutionState.APPLYING, ExecutionState.CONFIRMING}
 )
 _MAX_RATE: Final = 1_000_000_000
-"""Maximum stored transfer rate in bytes per second. It fits the column, and no radio reaches it."""
+"""Maximum stored transfer rate in bytes per second: far above any radio, and within the column type."""
 _AVERAGE_RATE: Final = "UPDATE SET rate = (pace.rate + excluded.rate) / 2"
-"""Stores the mean of the old and the new rate, so that old measurements lose weight."""
+"""Stores the mean of the old and the new transfer rate, so that old measurements lose weight."""
 
 
 def update_transfer_rates(
@@ -43,7 +45,7 @@ def update_transfer_rates(
     specs: Mapping[int, JobSpec],
     now: int,
 ) -> None:
-    """Store the transfer rates of transfers that these transitions complete, per gateway and method."""
+    """Store the transfer rates of transfers that `transitions` complete, by gateway and update method."""
     rates: dict[tuple[int, str], int] = {}
     for before, decision, *_ in transitions:
         duration = None if before.moved_at is None else now - before.moved_at
@@ -57,11 +59,15 @@ def update_transfer_rates(
     )
 
 
-def _is_uninterrupted(x: ExecutionRecord) -> bool:
-    """Return whether a transfer was not interrupted, so that its duration can be used as a measurement."""
-    if x.suspended_at is not None:
+def _is_uninterrupted(execution: ExecutionRecord) -> bool:
+    """Return whether a transfer ran without interruption, so that its duration is a valid measurement."""
+    if execution.suspended_at is not None:
         return False
-    return x.resumed_at is None or x.moved_at is None or x.resumed_at < x.moved_at
+    return (
+        execution.resumed_at is None
+        or execution.moved_at is None
+        or execution.resumed_at < execution.moved_at
+    )
 
 
 # Executions that wait for a free slot of their gateway.
@@ -71,18 +77,18 @@ _MAKE_NEXT_DUE: Final = (
     "SELECT e.job, e.device FROM execution e JOIN job j ON j.id = e.job AND j.state = 'IN_PROGRESS'"
     " WHERE e.waiting = 'gateway-busy' AND e.gateway = ? ORDER BY e.due LIMIT 8{lock})"
 )
-"""Makes several executions due, because the rate limit of a job may keep the first one from starting."""
+"""Makes up to 8 executions due, because the rate limit of a job may keep the first one from starting."""
 
 
 def _wake_waiting_executions(connection: Connection, gateways: Sequence[int], now: int) -> None:
-    """Set the timers of the next executions to now that wait for a free slot of these gateways."""
+    """Make the next executions due now that wait for a free slot of one of these gateways."""
     # On PostgreSQL another process may be starting some of these executions: they are skipped.
     lock = "" if connection.dialect.name == "sqlite" else " FOR UPDATE OF e SKIP LOCKED"
     bulk.execute_many(connection, _MAKE_NEXT_DUE.format(lock=lock), [(now, gateway) for gateway in gateways])
 
 
 _UPDATE_EXECUTION: Final = "UPDATE SET " + ", ".join(
-    f"{column.name} = excluded.{column.name}" for column in execution.columns if not column.primary_key
+    f"{column.name} = excluded.{column.name}" for column in execution_table.columns if not column.primary_key
 )
 _SELECT_JOBS: Final = "SELECT id FROM job WHERE id IN numbers"
 
@@ -90,14 +96,14 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EvidenceItem(NamedTuple):
-    """Evidence stored with a transition: the report, response or missing response that caused it."""
+    """Evidence for a transition: the report, response or missing response that caused the transition."""
 
     kind: str
     content: Any
 
 
 class EvidenceRecord(NamedTuple):
-    """Evidence with the execution and attempt to which it belongs."""
+    """Evidence with the job, device and attempt to which the evidence belongs."""
 
     job: int
     device: int
@@ -106,13 +112,13 @@ class EvidenceRecord(NamedTuple):
 
 
 class ExecutionTransition(NamedTuple):
-    """Decision about an execution, with the execution before the decision and the evidence for it."""
+    """Execution before a decision, the decision, and the evidence for the decision."""
 
     before: ExecutionRecord
     decision: Decision
     evidence: EvidenceItem | None = None
     request_gateway: int | None = None
-    """Gateway for the requests of this transition; None means the gateway of the execution."""
+    """Gateway through which requests of this transition are sent; None for that of the execution."""
 
     @property
     def changes_state(self) -> bool:
@@ -123,9 +129,9 @@ class ExecutionTransition(NamedTuple):
 def write_transitions(
     connection: Connection, transitions: Sequence[ExecutionTransition], now: ClockReading
 ) -> list[ExecutionChange]:
-    """Write decisions and return the executions whose state changed.
+    """Write decisions about executions, and return the executions whose state changed.
 
-    The rows of the executions must have been locked since they were read.
+    The caller must have read and locked the rows of the executions in the same transaction.
     """
     requests = [row for each in transitions for row in _build_request_rows(each)]
     request_ids = {(row[1], row[2]): row[0] for row in requests if row[4] != "parting"}
@@ -134,14 +140,14 @@ def write_transitions(
         for each in transitions
         if each.decision.execution is not each.before
     ]
-    bulk.upsert_rows(connection, execution, rows, on_conflict=_UPDATE_EXECUTION)
+    bulk.upsert_rows(connection, execution_table, rows, on_conflict=_UPDATE_EXECUTION)
     _delete_obsolete_requests(connection, transitions)
     _insert_rows(connection, job_outbox, requests)
     changed = [each for each in transitions if each.changes_state]
     for each in changed:
         states.check_execution_transition(each.before.state, each.decision.execution.state)
     _wake_waiting_executions(connection, _find_freed_gateways(transitions), now.monotonic)
-    update_tallies(connection, _count_deltas(changed))
+    update_tallies(connection, _compute_tally_deltas(changed))
     _insert_history(connection, transitions, now.wall)
     return [
         ExecutionChange(each.before.job, each.before.device, each.decision.execution.gateway)
@@ -150,20 +156,22 @@ def write_transitions(
 
 
 def _insert_rows(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Insert rows in one statement: between two statements SQLite's driver would wait for the GIL."""
+    """Insert rows with one SQL statement, because SQLite's driver waits for the GIL between statements."""
     bulk.upsert_rows(connection, table, rows, on_conflict="NOTHING")
 
 
-def insert_late_evidence(connection: Connection, records: Sequence[EvidenceRecord], wall: int) -> None:
-    """Store evidence that arrived too late to cause a transition. Drop that of deleted jobs."""
+def insert_late_evidence(connection: Connection, records: Sequence[EvidenceRecord], wall_time: int) -> None:
+    """Store evidence that arrived too late to cause a transition. Drop evidence of deleted jobs."""
     if records:
         found = bulk.query_in(connection, _SELECT_JOBS, sorted({each.job for each in records}))
         jobs = {row[0] for row in found}
-        _insert_evidence(connection, [each for each in records if each.job in jobs], wall)
+        _insert_evidence(connection, [each for each in records if each.job in jobs], wall_time)
 
 
-def _insert_evidence(connection: Connection, records: Sequence[EvidenceRecord], wall: int) -> Sequence[int]:
-    """Insert evidence and return its ids."""
+def _insert_evidence(
+    connection: Connection, records: Sequence[EvidenceRecord], wall_time: int
+) -> Sequence[int]:
+    """Insert evidence, and return the ids of the new rows."""
     ids = bulk.reserve_ids(connection, evidence, len(records))
     rows = [
         (
@@ -171,7 +179,7 @@ def _insert_evidence(connection: Connection, records: Sequence[EvidenceRecord], 
             each.job,
             each.device,
             each.attempt,
-            wall,
+            wall_time,
             each.item.kind,
             _encode(each.item.content).decode(),
         )
@@ -182,7 +190,7 @@ def _insert_evidence(connection: Connection, records: Sequence[EvidenceRecord], 
 
 
 def _delete_obsolete_requests(connection: Connection, transitions: Iterable[ExecutionTransition]) -> None:
-    """Delete outbox requests whose execution has changed without their result: they must not be sent."""
+    """Delete outbox requests whose execution changed for another reason, to prevent their sending."""
     obsolete = [
         each.before.pending_request
         for each in transitions
@@ -192,35 +200,41 @@ def _delete_obsolete_requests(connection: Connection, transitions: Iterable[Exec
 
 
 def _build_execution_row(
-    pending: ExecutionTransition, request_ids: dict[tuple[int, int], str], wall: int
+    transition: ExecutionTransition, request_ids: dict[tuple[int, int], str], wall_time: int
 ) -> tuple[Any, ...]:
-    x = pending.decision.execution
-    if pending.decision.request is not None:
-        x = replace(x, pending_request=request_ids[x.job, x.device])
-    if pending.changes_state:
-        started_at = wall if x.started_at is None and x.state in states.ACTIVE_STATES else x.started_at
-        x = replace(x, started_at=started_at, updated_at=wall, version=x.version + 1)
-    return astuple(x)
+    execution = transition.decision.execution
+    if transition.decision.request is not None:
+        execution = replace(execution, pending_request=request_ids[execution.job, execution.device])
+    if transition.changes_state:
+        started_at = (
+            wall_time
+            if execution.started_at is None and execution.state in states.ACTIVE_STATES
+            else execution.started_at
+        )
+        execution = replace(
+            execution, started_at=started_at, updated_at=wall_time, version=execution.version + 1
+        )
+    return astuple(execution)
 
 
-def _build_request_rows(pending: ExecutionTransition) -> list[tuple[Any, ...]]:
-    requests = (pending.decision.request, pending.decision.abort_request)
-    return [_build_request_row(pending, request) for request in requests if request is not None]
+def _build_request_rows(transition: ExecutionTransition) -> list[tuple[Any, ...]]:
+    requests = (transition.decision.request, transition.decision.abort_request)
+    return [_build_request_row(transition, request) for request in requests if request is not None]
 
 
-def _build_request_row(pending: ExecutionTransition, request: UpdateRequest) -> tuple[Any, ...]:
-    x = pending.decision.execution
-    gateway = pending.before.gateway if x.gateway is None else x.gateway
-    if not request.targets_gateway and pending.request_gateway is not None:
-        gateway = pending.request_gateway
+def _build_request_row(transition: ExecutionTransition, request: UpdateRequest) -> tuple[Any, ...]:
+    execution = transition.decision.execution
+    gateway = transition.before.gateway if execution.gateway is None else execution.gateway
+    if not request.targets_gateway and transition.request_gateway is not None:
+        gateway = transition.request_gateway
     return (
         secrets.token_hex(12),
-        x.job,
-        x.device,
-        pending.before.attempt if request is pending.decision.abort_request else x.attempt,
+        execution.job,
+        execution.device,
+        transition.before.attempt if request is transition.decision.abort_request else execution.attempt,
         str(request.step),
         gateway,
-        gateway if request.targets_gateway else x.device,
+        gateway if request.targets_gateway else execution.device,
         str(request.operation),
         request.identifier,
         None if request.value is None else _encode(request.value).decode(),
@@ -228,7 +242,7 @@ def _build_request_row(pending: ExecutionTransition, request: UpdateRequest) -> 
     )
 
 
-def _count_deltas(transitions: Iterable[ExecutionTransition]) -> Counter[TallyKey]:
+def _compute_tally_deltas(transitions: Iterable[ExecutionTransition]) -> Counter[TallyKey]:
     deltas: Counter[TallyKey] = Counter()
     for each in transitions:
         before, after = each.before, each.decision.execution
@@ -237,57 +251,63 @@ def _count_deltas(transitions: Iterable[ExecutionTransition]) -> Counter[TallyKe
     return deltas
 
 
-def _insert_history(connection: Connection, transitions: Sequence[ExecutionTransition], wall: int) -> None:
-    """Insert the evidence of decisions, and a row in the history for each changed state."""
+def _insert_history(
+    connection: Connection, transitions: Sequence[ExecutionTransition], wall_time: int
+) -> None:
+    """Insert the evidence for decisions, and a transition row for each changed state."""
     records = {
         id(each): EvidenceRecord(each.before.job, each.before.device, each.before.attempt, each.evidence)
         for each in transitions
         if each.evidence is not None and each.decision.is_evidence
     }
-    evidence_ids = dict(zip(records, _insert_evidence(connection, [*records.values()], wall), strict=True))
+    evidence_ids = dict(
+        zip(records, _insert_evidence(connection, [*records.values()], wall_time), strict=True)
+    )
     changed = [each for each in transitions if each.changes_state]
-    rows = zip(bulk.reserve_ids(connection, transition, len(changed)), changed, strict=True)
+    rows = zip(bulk.reserve_ids(connection, transition_table, len(changed)), changed, strict=True)
     _insert_rows(
         connection,
-        transition,
-        [_build_transition_row(number, each, evidence_ids.get(id(each)), wall) for number, each in rows],
+        transition_table,
+        [_build_transition_row(number, each, evidence_ids.get(id(each)), wall_time) for number, each in rows],
     )
 
 
 def _build_transition_row(
-    number: int, pending: ExecutionTransition, evidence_id: int | None, wall: int
+    number: int, transition: ExecutionTransition, evidence_id: int | None, wall_time: int
 ) -> tuple[Any, ...]:
-    before, after = pending.before, pending.decision.execution
+    before, after = transition.before, transition.decision.execution
     return (
         number,
         before.job,
         before.device,
-        wall,
+        wall_time,
         str(before.state),
         str(after.state),
         before.attempt,
         before.version + 1,
         ENGINE_ACTOR,
-        pending.decision.cause,
+        transition.decision.cause,
         evidence_id,
     )
 
 
 def _find_freed_gateways(transitions: Iterable[ExecutionTransition]) -> list[int]:
-    """Return the gateways on which these transitions may free a slot."""
+    """Return the gateways on which `transitions` may free a slot."""
     return sorted(
         {
             each.before.gateway
             for each in transitions
-            if each.before.gateway is not None and _occupies_gateway(each.before) and not _keeps_slot(each)
+            if each.before.gateway is not None
+            and _occupies_gateway(each.before)
+            and not _keeps_gateway_slot(each)
         }
     )
 
 
-def _occupies_gateway(x: ExecutionRecord) -> bool:
-    return states.occupies_gateway(x.state, x.method)
+def _occupies_gateway(execution: ExecutionRecord) -> bool:
+    return states.occupies_gateway(execution.state, execution.method)
 
 
-def _keeps_slot(pending: ExecutionTransition) -> bool:
-    after = pending.decision.execution
-    return _occupies_gateway(after) and after.gateway == pending.before.gateway
+def _keeps_gateway_slot(transition: ExecutionTransition) -> bool:
+    after = transition.decision.execution
+    return _occupies_gateway(after) and after.gateway == transition.before.gateway

@@ -1,1 +1,1 @@
-"""Plans a new job: validation, target devices, eligibility, waves, dry run, and storage as a draft."""
+"""Planning of new jobs: validation, target devices, eligibility, waves, dry run, and job drafts."""

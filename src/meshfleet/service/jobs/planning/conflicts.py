@@ -1,7 +1,7 @@
 """Conflicts between jobs: a newer job targets a device with which an older job has not finished (rest-129).
 
-Depending on its `onNewerJob`, the older job rejects the newer one for the device, hands over the device if it
-is still queued (supersede), or finishes first while the newer job waits.
+Depending on the `onNewerJob` of the older job, the newer job is rejected for the device, takes over the
+device if its update is still queued (supersede), or waits until the older job has finished with the device.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ class ConflictingJobs(NamedTuple):
     """Open jobs whose `onNewerJob` is reject or supersede."""
 
     rejecting: tuple[int, ...] = ()
-    """Existing jobs because of which a new job for the same devices is rejected."""
+    """Numbers of open jobs that reject newer jobs for their devices."""
     superseded: tuple[int, ...] = ()
-    """Jobs whose queued devices a newer job takes over."""
+    """Numbers of open jobs whose queued devices a newer job takes over."""
 
 
 def find_conflicting_jobs(connection: Connection) -> ConflictingJobs:
-    """Load the numbers of all open jobs that reject newer jobs or hand over devices to them."""
+    """Load the numbers of all open jobs that reject newer jobs or hand over devices to newer jobs."""
     return ConflictingJobs(_list_open_jobs(connection, "reject"), _list_open_jobs(connection, "supersede"))
 
 
 def find_unfinished_devices(
     connection: Connection, jobs: Sequence[int], devices: Sequence[int]
 ) -> dict[int, int]:
-    """Return the lowest number among `jobs` that has not finished with a device, by device.
+    """Return the lowest number of a job among `jobs` that has not finished with a device, by device.
 
-    Devices with which all these jobs have finished are missing. `devices` must be sorted.
+    Devices with which all `jobs` have finished are missing. `devices` must be sorted.
     """
     if not jobs:
         return {}
@@ -68,7 +68,7 @@ def find_unfinished_devices(
 
 
 def list_jobs_with_queue(connection: Connection) -> tuple[int, ...]:
-    """Return the open jobs that have queued devices and do not hand them over to newer jobs."""
+    """Return the numbers of open jobs with queued devices that newer jobs cannot take over."""
     queued = select(tally.c.job).where(tally.c.state == str(ExecutionState.QUEUED), tally.c.count > 0)
     query = select(job.c.id).where(
         job.c.finished_at.is_(None), job.c.id.in_(queued), ~_has_policy("supersede")
@@ -77,7 +77,7 @@ def list_jobs_with_queue(connection: Connection) -> tuple[int, ...]:
 
 
 def find_busy_devices(connection: Connection, jobs: Sequence[int], devices: Sequence[int]) -> set[int]:
-    """Return the devices that are being updated by any job, or that one of `jobs` has not finished.
+    """Return the devices that any job is updating, or with which one of `jobs` has not finished.
 
     `devices` must be sorted.
     """
@@ -95,8 +95,8 @@ def _list_open_jobs(connection: Connection, policy: str) -> tuple[int, ...]:
 def _has_policy(policy: str) -> ColumnElement[bool]:
     """Return the SQL condition that the `onNewerJob` of a job is `policy`.
 
-    The condition searches the text of the JSON body, because the JSON functions of PostgreSQL fail on some
-    valid strings. It finds no other text: within a JSON string the quotes would be escaped.
+    The condition searches the JSON body as a string, because the JSON functions of PostgreSQL fail on some
+    valid strings. It cannot match within a value, because quotes are escaped there.
     """
     return job.c.body.contains(f'"onNewerJob":"{policy}"')
 
@@ -104,19 +104,19 @@ def _has_policy(policy: str) -> ColumnElement[bool]:
 # A newer job takes over the queued devices of older jobs with the policy `supersede` (rest-129).
 
 _DEVICES_PER_CHUNK: Final = 500
-"""Maximum devices that are taken over in one transaction."""
+"""Maximum number of devices that a newer job takes over in one transaction."""
 
 
 class _TakeoverChunk(NamedTuple):
     last_device: int | None
-    """Last device of the chunk; None if no chunk follows."""
+    """Last device of the chunk; None if this is the last chunk."""
     changed: list[ExecutionChange]
 
 
 async def supersede_older_jobs(
     database: Database, job_number: int, older: Sequence[int], now: int, notify: ChangeListener
 ) -> None:
-    """Take over the devices of job `job_number` that are still queued in the `older` jobs, in chunks."""
+    """Let job `job_number` take over its devices that are still queued in the `older` jobs, in chunks."""
     after: int | None = -1
     while older and after is not None:
         chunk = await database.write(_supersede_chunk, job_number, older, after, now)
@@ -126,7 +126,7 @@ async def supersede_older_jobs(
 
 
 async def resume_superseding(database: Database, now: int, notify: ChangeListener) -> None:
-    """Complete takeovers that an earlier process did not finish."""
+    """Complete takeovers of queued devices that an earlier process did not finish."""
     for number, older in await database.read(_list_superseded_jobs):
         await supersede_older_jobs(database, number, older, now, notify)
 
@@ -150,7 +150,7 @@ def _list_superseded_jobs(connection: Connection) -> list[tuple[int, list[int]]]
 def _supersede_chunk(
     connection: Connection, job_number: int, older: Sequence[int], after: int, now: int
 ) -> _TakeoverChunk:
-    """Take over the devices of the next chunk, which follows the device `after`."""
+    """Let job `job_number` take over the next chunk of queued devices, which follow the device `after`."""
     columns = execution.c
     query = select(columns.device).where(columns.job == job_number, columns.device > after, columns.wave >= 0)
     devices = connection.scalars(query.order_by(columns.device).limit(_DEVICES_PER_CHUNK)).all()

@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 
 _SEED_BITS: Final = 63
-"""Bits of the random seed that orders the devices of a job; it fits a signed 64-bit column."""
+"""Number of bits of the random seed that orders the devices of a job. It fits a signed 64-bit column."""
 
 _MAX_TRIES: Final = 5
-"""Maximum tries to store a job while other jobs are created that reject it for their devices."""
+"""Maximum tries to store a job while other jobs are created that reject the job for their devices."""
 
 
 class JobRequestContext(NamedTuple):
@@ -53,19 +53,19 @@ class JobRequestContext(NamedTuple):
 
     by: Actor
     idempotency_key: IdempotencyKey | None
-    """Repeated requests with the same key create only one job; None for a request without a key."""
+    """Key with which a repeated request creates only one job; None if the request has no key."""
     notify: ChangeListener = ignore_changes
-    """Called with executions of older jobs that the new job supersedes."""
+    """Callback for executions of older jobs that the new job supersedes."""
 
 
 async def create_job(database: Database, body: NewJob, context: JobRequestContext, now: Now) -> Job | DryRun:
-    """Create a job; if the request is a dry run, only return what the job would do.
+    """Create a job. If the request is a dry run, only return what the job would do.
 
-    If the idempotency key was used before, return the job that was created with it.
+    If the idempotency key was used before, return the job that was created with the key.
     """
     if body.dry_run:
         validated = validate_job(body, now())
-        return await _run_dry(
+        return await _dry_run_job(
             database, validated, context, await targets.resolve_targets(database, body.targets)
         )
     earlier_job = await find_earlier_job(database, context, now)
@@ -79,7 +79,7 @@ async def create_job(database: Database, body: NewJob, context: JobRequestContex
 
 
 async def find_earlier_job(database: Database, context: JobRequestContext, now: Now) -> Job | None:
-    """Return the job that was created with the same idempotency key; None if there is none."""
+    """Return the job that an earlier request with the same idempotency key created; None if there is none."""
     if context.idempotency_key is None:
         return None
     number = await database.read(job_drafts.find_job_by_key, context.idempotency_key)
@@ -90,17 +90,17 @@ async def create_validated_job(  # noqa: PLR0913 # the last two are keyword-only
     database: Database,
     job: ValidatedJob,
     context: JobRequestContext,
-    numbers: array[int],
+    devices: array[int],
     *,
     now: Now,
     parent: int | None = None,
 ) -> Job:
-    """Create a job for the devices `numbers`. Plan it again if conflicting jobs change while it is stored.
+    """Create a job for `devices`. Plan the job again if conflicting jobs change while the job is stored.
 
-    `parent` is the job that this one retries; None if it is not a retry.
+    `parent` is the number of the job that this job retries; None if this job is not a retry.
     """
     for _ in range(_MAX_TRIES):
-        plan = await build_job_plan(database, job, context, numbers, parent)
+        plan = await build_job_plan(database, job, context, devices, parent)
         if not len(plan.targets):
             raise Conflict("none of the target devices exists any more")
         published = await _write_job(database, plan, now)
@@ -112,20 +112,20 @@ async def create_validated_job(  # noqa: PLR0913 # the last two are keyword-only
     raise Conflict("other jobs keep being created for the same devices; try again")
 
 
-async def _run_dry(
-    database: Database, job: ValidatedJob, context: JobRequestContext, numbers: array[int]
+async def _dry_run_job(
+    database: Database, job: ValidatedJob, context: JobRequestContext, devices: array[int]
 ) -> DryRun:
-    plan = await build_job_plan(database, job, context, numbers, None)
+    plan = await build_job_plan(database, job, context, devices, None)
     return await asyncio.to_thread(build_dry_run, plan, await load_fleet_estimate(database, plan))
 
 
 async def build_job_plan(
-    database: Database, job: ValidatedJob, context: JobRequestContext, numbers: array[int], parent: int | None
+    database: Database, job: ValidatedJob, context: JobRequestContext, devices: array[int], parent: int | None
 ) -> JobPlan:
     """Build the plan of a job from the current firmware, devices and conflicting jobs."""
     firmware = await database.read(firmware_lookup.load_released_firmware, job.body)
     conflicting_jobs = await database.read(conflicts.find_conflicting_jobs)
-    resolved = await evaluate_targets(database, numbers, firmware.requirement, conflicting_jobs.rejecting)
+    resolved = await evaluate_targets(database, devices, firmware.requirement, conflicting_jobs.rejecting)
     seed = secrets.randbits(_SEED_BITS)
     # In a thread: sorting a hundred thousand devices would block the event loop.
     waves = await asyncio.to_thread(assign_waves, seed, resolved, job.body.waves)
@@ -153,7 +153,7 @@ def assign_waves(seed: int, resolved: ResolvedTargets, requested: Sequence[Wave]
 
 
 async def _write_job(database: Database, plan: JobPlan, now: Now) -> PublishedJob | None:
-    """Store a job as a draft and publish it. Return None if conflicting jobs changed meanwhile."""
+    """Store a job as a draft and publish the draft. Return None if conflicting jobs have changed."""
     draft = await database.write(job_drafts.insert_draft, now())
     try:
         for start in range(0, len(plan.targets), job_drafts.EXECUTIONS_PER_CHUNK):
@@ -182,11 +182,11 @@ _RETRIED_STATES: Final = (ExecutionState.FAILED, ExecutionState.TIMED_OUT, Execu
 
 _NAME_SUFFIX: Final = " (retry)"
 _MAX_NAME_LENGTH: Final = 200
-"""Maximum characters of a job name."""
+"""Maximum length of a job name in characters."""
 
 
 async def retry_job(database: Database, job_number: int, context: JobRequestContext, now: Now) -> Job:
-    """Create a job like this one for the devices whose update failed, timed out or was canceled.
+    """Create a copy of a finished job for the devices whose update failed, timed out or was canceled.
 
     Raise `Conflict` if the job has not finished or has no such device.
     """
@@ -196,18 +196,18 @@ async def retry_job(database: Database, job_number: int, context: JobRequestCont
     row = await database.read(job_view.load_job_row, job_number)
     if row.state not in FINISHED_STATES:
         raise build_state_conflict(JobState(row.state))
-    numbers = await targets.read_pages(database, _list_failed_page, job_number)
-    if not numbers:
+    devices = await targets.read_device_pages(database, _list_failed_page, job_number)
+    if not devices:
         raise Conflict("no update of this job failed, timed out or was canceled")
     body = _build_retry_body(row, now())
     await database.read(firmware_lookup.load_released_firmware, body)
     return await create_validated_job(
-        database, validate_job(body, now()), context, numbers, now=now, parent=job_number
+        database, validate_job(body, now()), context, devices, now=now, parent=job_number
     )
 
 
 def _build_retry_body(row: Row[Any], now: int) -> NewJob:
-    """Build the body of a retry from that of the job, without a start time or deadline that has passed."""
+    """Build the body of a retry from the body of the job. Leave out a start time or deadline in the past."""
     body = decode_job_body(row)
     return replace(
         body,
@@ -222,7 +222,7 @@ def _is_future(time: int | None, now: int) -> bool:
 
 
 def _list_failed_page(connection: Connection, job_number: int, after: int) -> Sequence[int]:
-    """Return the page of devices after `after` whose update failed, timed out or was canceled."""
+    """Return a page of devices that follow `after` and whose update failed, timed out or was canceled."""
     columns = execution.c
     query = select(columns.device).where(
         columns.job == job_number,

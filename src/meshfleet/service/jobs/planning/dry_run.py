@@ -40,7 +40,7 @@ _HEARTBEAT_INTERVALS: Final = (
     "SELECT rhythm / 1000, count(*) FROM device_state WHERE device IN numbers AND rhythm IS NOT NULL"
     " GROUP BY rhythm / 1000"
 )
-"""Counts devices by heartbeat interval, rounded down to seconds so that there are few different ones."""
+"""Counts devices by heartbeat interval in whole seconds, so that there are few different intervals."""
 
 _SECOND_MS: Final = 1000
 _MINUTE_MS: Final = 60_000
@@ -48,18 +48,18 @@ _INTERVAL_QUANTILE: Final = 0.9
 
 
 class FleetEstimate(NamedTuple):
-    """Values of the devices that a job would update, for the estimate of its duration."""
+    """Facts about the devices that a job would update, from which its duration is estimated."""
 
     bytes_per_second: float
     """Mean transfer rate from gateways to devices."""
     heartbeat_minutes: float
     """Heartbeat interval in minutes that nine of ten devices do not exceed."""
     busy: int
-    """Number of devices that another open job still has to update."""
+    """Number of devices that another open job is updating or will update."""
 
 
 async def load_fleet_estimate(database: Database, plan: JobPlan) -> FleetEstimate:
-    """Load the values for the estimate of a job's duration."""
+    """Load the facts about devices from which the duration of a job is estimated."""
     rate = await database.read(_load_transfer_rate, select_method(plan.firmware.requirement))
     devices = array("q", plan.targets.list_eligible())
     queue_jobs = await database.read(conflicts.list_jobs_with_queue)
@@ -73,7 +73,7 @@ async def load_fleet_estimate(database: Database, plan: JobPlan) -> FleetEstimat
 
 
 def _load_transfer_rate(connection: Connection, method: UpdateMethod) -> float:
-    """Load the mean measured rate of an update method in bytes per second, or return its default."""
+    """Return the mean measured transfer rate of an update method in bytes per second, or a default rate."""
     measured = connection.execute(select(func.avg(pace.c.rate)).where(pace.c.method == str(method))).scalar()
     return timeouts.DEFAULT_RATES[method] if measured is None else float(measured)
 
@@ -87,14 +87,14 @@ def _count_intervals(connection: Connection, devices: Sequence[int]) -> dict[int
 
 
 def _find_interval_quantile(intervals: Counter[int]) -> int:
-    """Return the 90 % quantile of intervals, so that a few slow devices do not dominate the estimate."""
+    """Return the interval in milliseconds that 90 % of the devices do not exceed."""
     ordered = sorted(intervals)
     cumulative = list(accumulate(intervals[each] for each in ordered))
     return ordered[bisect_left(cumulative, _INTERVAL_QUANTILE * cumulative[-1])]
 
 
 _MAX_EXAMPLES: Final = 20
-"""Maximum number of device ids in a list of examples."""
+"""Maximum number of example device ids per list in a dry run."""
 
 
 def build_dry_run(plan: JobPlan, estimate: FleetEstimate) -> DryRun:
@@ -127,7 +127,7 @@ def build_dry_run(plan: JobPlan, estimate: FleetEstimate) -> DryRun:
 
 
 def _build_refusals(plan: JobPlan) -> list[Refusal]:
-    """Build the reasons why devices are excluded, the most frequent first."""
+    """Build the list of reasons why devices are excluded from a job, the most frequent reason first."""
     examples: dict[Exclusion, list[int]] = {}
     for target in plan.targets:
         if target.exclusion is not None:
@@ -147,17 +147,17 @@ def _build_refusals(plan: JobPlan) -> list[Refusal]:
 
 
 def _list_first_devices(plan: JobPlan) -> list[int]:
-    """List the devices that are updated first, at most `_MAX_EXAMPLES`, in order."""
+    """List at most `_MAX_EXAMPLES` devices that are updated first, in the order of their updates."""
     ranks = ((plan.waves.find_position(device).rank, device) for device in plan.targets.list_eligible())
     return [device for _, device in sorted(each for each in ranks if each[0] < _MAX_EXAMPLES)]
 
 
-def _format_device_ids(numbers: Iterable[int]) -> list[str]:
-    return [to_device_id(mac_from_int(number)) for number in numbers]
+def _format_device_ids(devices: Iterable[int]) -> list[str]:
+    return [to_device_id(mac_from_int(number)) for number in devices]
 
 
 def _estimate_minutes(plan: JobPlan, method: UpdateMethod, estimate: FleetEstimate) -> float:
-    """Estimate the duration of a job without failures: that of the limit which slows it down most."""
+    """Estimate the minutes that a job takes without failures, from the limit that slows the job down most."""
     body, waves = plan.job.body, len(plan.waves.planned)
     devices_by_gateway = Counter(target.gateway for target in plan.targets if target.exclusion is None)
     parallel = MAX_BROADCAST_DEVICES if method is UpdateMethod.BROADCAST else body.concurrency.per_gateway

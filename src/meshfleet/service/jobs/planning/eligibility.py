@@ -1,6 +1,6 @@
-"""Eligibility of the targets of a job: which devices are updated, and why others are excluded.
+"""Eligibility of the targets of a job: which devices are updated, and why devices are excluded.
 
-A job may have a hundred thousand targets. To save memory they are kept in arrays, and equal results once.
+A job may have a hundred thousand targets. To save memory, they are kept in arrays and share equal results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FACTS: Final = (
     " ELSE id END AS behind, device.connected FROM device LEFT JOIN gateway ON gateway.device = id"
     " WHERE id IN numbers ORDER BY id"
 )
-"""Selects the registry data of devices. The gateway of a claimed gateway is the gateway itself."""
+"""Selects the registry data of devices. A claimed gateway has itself as its gateway."""
 
 _NO_GATEWAY: Final = -1
 
@@ -44,13 +44,13 @@ class JobTarget(NamedTuple):
     device: int
     gateway: int | None
     from_version: str | None
-    """Version that the device runs; None if unknown."""
+    """Firmware version that the device runs; None if unknown."""
     exclusion: Exclusion | None
-    """Reason why the device is excluded; None if it will be updated."""
+    """Reason why the device is excluded from the job; None if the device will be updated."""
 
 
 class _Verdict(NamedTuple):
-    """Result of the eligibility check, shared by all devices with the same model and versions."""
+    """Result of an eligibility check, shared by all devices with the same model and versions."""
 
     from_version: str | None
     exclusion: Exclusion | None
@@ -77,7 +77,7 @@ class ResolvedTargets:
         return self.iterate(0, len(self))
 
     def iterate(self, start: int, end: int) -> Iterator[JobTarget]:
-        """Iterate over the targets from index `start` to before `end`."""
+        """Iterate over the targets with indexes from `start` (included) to `end` (excluded)."""
         for index in range(start, min(end, len(self))):
             gateway = self._gateways[index]
             yield JobTarget(
@@ -87,7 +87,7 @@ class ResolvedTargets:
             )
 
     def list_eligible(self, *, connected: bool | None = None) -> Iterator[int]:
-        """Iterate over the eligible devices: all (None), connected (True) or disconnected ones (False)."""
+        """Iterate over eligible devices: connected (True), disconnected (False) or all devices (None)."""
         rows = zip(self._devices, self._verdict_indexes, self._connected, strict=True)
         return (
             device
@@ -96,7 +96,7 @@ class ResolvedTargets:
         )
 
     def count_exclusions(self) -> Counter[Exclusion]:
-        """Count the excluded devices by reason."""
+        """Count the devices that are excluded from the job, by reason."""
         counts: Counter[Exclusion] = Counter()
         for index, count in Counter(self._verdict_indexes).items():
             exclusion = self._verdicts[index].exclusion
@@ -104,24 +104,24 @@ class ResolvedTargets:
                 counts[exclusion] += count
         return counts
 
-    def add(
+    def add_devices(
         self, rows: Sequence[Sequence[Any]], requirement: FirmwareRequirement, blocking_jobs: dict[int, int]
     ) -> None:
-        """Check the eligibility of devices, given as rows of the registry, and add them.
+        """Check the eligibility of devices, given as rows of the registry, and add the devices.
 
-        `blocking_jobs` maps each device of an unfinished job that rejects newer jobs to that job.
+        `blocking_jobs` maps devices to the number of an unfinished job that rejects newer jobs for them.
         """
         for device, model, hardware, firmware, beta, gateway, connected in rows:
-            verdict = self._evaluate(DeviceFacts(model, hardware, firmware, beta), requirement)
+            verdict = self._evaluate_facts(DeviceFacts(model, hardware, firmware, beta), requirement)
             if verdict.exclusion is None and device in blocking_jobs:
                 verdict = verdict._replace(exclusion=_build_conflict_exclusion(blocking_jobs[device]))
             self._devices.append(device)
             self._gateways.append(_NO_GATEWAY if gateway is None else gateway)
-            self._verdict_indexes.append(self._find_index(verdict))
+            self._verdict_indexes.append(self._find_verdict_index(verdict))
             self._connected.append(bool(connected))
             self.offline += verdict.exclusion is None and not connected
 
-    def _evaluate(self, facts: DeviceFacts, requirement: FirmwareRequirement) -> _Verdict:
+    def _evaluate_facts(self, facts: DeviceFacts, requirement: FirmwareRequirement) -> _Verdict:
         verdict = self._verdict_by_facts.get(facts)
         if verdict is None:
             version = parse_running_version(facts)
@@ -129,7 +129,7 @@ class ResolvedTargets:
             verdict = self._verdict_by_facts[facts] = _Verdict(text, find_exclusion(facts, requirement))
         return verdict
 
-    def _find_index(self, verdict: _Verdict) -> int:
+    def _find_verdict_index(self, verdict: _Verdict) -> int:
         index = self._index_by_verdict.setdefault(verdict, len(self._verdicts))
         if index == len(self._verdicts):
             self._verdicts.append(verdict)
@@ -137,27 +137,27 @@ class ResolvedTargets:
 
 
 async def evaluate_targets(
-    database: Database, numbers: array[int], requirement: FirmwareRequirement, rejecting_jobs: Sequence[int]
+    database: Database, devices: array[int], requirement: FirmwareRequirement, rejecting_jobs: Sequence[int]
 ) -> ResolvedTargets:
-    """Check the eligibility of devices, page by page, and return them with the results.
+    """Check the eligibility of devices, page by page, and return the devices with the results.
 
     `rejecting_jobs` are the open jobs that reject newer jobs for their devices.
     """
     targets = ResolvedTargets()
-    for page in split_pages(numbers):
+    for page in split_pages(devices):
         await database.read(_evaluate_page, page, requirement, rejecting_jobs, targets)
     return targets
 
 
 def _evaluate_page(
     connection: Connection,
-    numbers: Sequence[int],
+    devices: Sequence[int],
     requirement: FirmwareRequirement,
     rejecting_jobs: Sequence[int],
     targets: ResolvedTargets,
 ) -> None:
-    blocking_jobs = conflicts.find_unfinished_devices(connection, rejecting_jobs, numbers)
-    targets.add(bulk.query_in(connection, _FACTS, numbers), requirement, blocking_jobs)
+    blocking_jobs = conflicts.find_unfinished_devices(connection, rejecting_jobs, devices)
+    targets.add_devices(bulk.query_in(connection, _FACTS, devices), requirement, blocking_jobs)
 
 
 def _build_conflict_exclusion(job: int) -> Exclusion:

@@ -1,4 +1,4 @@
-"""Loads the firmware of a job and checks that it is released."""
+"""Loads the firmware of a job, and checks that the firmware is released."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ _ID: Final = re.compile(r"fw-[0-9a-f]{16}")
 
 
 class ReleasedFirmware(NamedTuple):
-    """Released firmware, with the requirements that a device must meet."""
+    """Released firmware, with the requirements that a device must meet to be updated."""
 
     id: str
     size: int
-    """Bytes of the image."""
+    """Size of the firmware image in bytes."""
     requirement: FirmwareRequirement
 
 
 def load_released_firmware(connection: Connection, body: NewJob) -> ReleasedFirmware:
-    """Load the firmware of a job (rest-118).
+    """Load the firmware of a job request (rest-118).
 
-    Raise `InvalidRequest` if it does not exist, and `NotReleased` if it is not released or was withdrawn.
+    Raise `InvalidRequest` if the firmware does not exist, and `NotReleased` if it is not (or no longer)
+    released.
     """
     query = select(firmware).where(firmware.c.id == body.firmware_id)
     row = connection.execute(query).first() if _ID.fullmatch(body.firmware_id) else None

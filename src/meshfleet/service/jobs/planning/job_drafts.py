@@ -2,7 +2,7 @@
 
 A draft reserves the job number. Executions are inserted in chunks, so that other writers do not wait long.
 The last transaction inserts the row of the job, which publishes the draft. Drafts that are never published
-are removed later (swept). A deleted job becomes such a draft, so that its rows are removed in chunks, too.
+are deleted later. A deleted job becomes such a draft, so that its rows are deleted in chunks, too.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.idempotency import IdempotencyKey
 
 EXECUTIONS_PER_CHUNK: Final = 2000
-"""Maximum executions inserted in one transaction, because other writers wait for it."""
+"""Maximum number of executions inserted in one transaction, for which other writers wait."""
 
 _MAX_LISTED_DEVICES: Final = 100
-"""Maximum device ids that are stored in the body of a job."""
+"""Maximum number of device ids that are stored in the body of a job."""
 
 _ROWS_PER_SWEEP: Final = 2000
-"""Maximum rows removed in one transaction."""
+"""Maximum number of rows of a draft or deleted job that are deleted in one transaction."""
 
 ABANDONED_AT: Final = 0
-"""Value of `job_draft.created_at` that marks an abandoned draft or a deleted job for removal."""
+"""Value of `job_draft.created_at` that marks the rows of an abandoned draft or deleted job for deletion."""
 
 _PUBLISH_LOCK: Final = 0x6D66_6A6F
-"""Key of a PostgreSQL advisory lock: jobs are published one after another, so each sees all earlier ones."""
+"""Key of the PostgreSQL advisory lock that makes processes publish job drafts one after another."""
 
 _VARIABLE_COLUMNS: Final = (
     "device",
@@ -80,7 +80,7 @@ _DELETE_ROWS: Final = tuple(
         ("tally", "job, wave, state", "wave"),
     )
 )
-"""Statements that remove rows of a deleted or unpublished job, each with a limit."""
+"""SQL statements that delete a limited number of rows of a draft or deleted job."""
 
 
 ExecutionValues = tuple[Any, ...]
@@ -88,7 +88,7 @@ ExecutionValues = tuple[Any, ...]
 
 
 class ConflictsChanged(Exception):
-    """The jobs that reject newer jobs for their devices have changed since the plan was made."""
+    """The jobs that reject newer jobs for their devices have changed since the new job was planned."""
 
 
 class JobPlan(NamedTuple):
@@ -137,7 +137,7 @@ def build_executions(plan: JobPlan, start: int) -> list[ExecutionValues]:
 
 
 def insert_executions(connection: Connection, draft: JobDraft, rows: Sequence[ExecutionValues]) -> None:
-    """Insert executions that `build_executions` has built."""
+    """Insert a chunk of executions, given as rows from `build_executions`."""
     bulk.insert_columns(
         connection,
         execution,
@@ -152,8 +152,8 @@ def insert_executions(connection: Connection, draft: JobDraft, rows: Sequence[Ex
 def publish_draft(connection: Connection, draft: JobDraft, plan: JobPlan, now: int) -> PublishedJob:
     """Publish a draft as a job, or return the earlier job with the same idempotency key.
 
-    Raise `ConflictsChanged` if the jobs that reject newer jobs have changed since the plan was made, and
-    `Conflict` if the draft was swept meanwhile.
+    Raise `ConflictsChanged` if the jobs that reject newer jobs have changed since the job was planned, and
+    `Conflict` if the draft was deleted because it was too old.
     """
     if connection.dialect.name != "sqlite":
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PUBLISH_LOCK})")
@@ -175,7 +175,7 @@ def publish_draft(connection: Connection, draft: JobDraft, plan: JobPlan, now: i
 
 
 def _check_parent(connection: Connection, job_number: int | None) -> None:
-    """Raise `NotFound` if the retried job was deleted meanwhile: its list of devices may be incomplete."""
+    """Raise `NotFound` if the job that is retried was deleted, as its list of devices may be incomplete."""
     if job_number is None:
         return
     query = select(job.c.id).where(job.c.id == job_number).with_for_update(read=True)
@@ -184,7 +184,7 @@ def _check_parent(connection: Connection, job_number: int | None) -> None:
 
 
 def find_job_by_key(connection: Connection, key: IdempotencyKey) -> int | None:
-    """Return the job that was created with an idempotency key; None if there is none (rest-25).
+    """Return the number of the job that was created with an idempotency key; None if none (rest-25).
 
     Raise `KeyReused` if the key was used for a different request (rest-26).
     """
@@ -197,7 +197,7 @@ def find_job_by_key(connection: Connection, key: IdempotencyKey) -> int | None:
 
 
 def delete_draft_rows(connection: Connection, job_number: int) -> bool:
-    """Remove a limited number of rows of a draft or deleted job. The draft cannot be published after this.
+    """Delete a limited number of rows of a draft or deleted job. The draft can no longer be published.
 
     Return False if no rows are left, or if the draft was already published.
     """
@@ -213,10 +213,10 @@ def delete_draft_rows(connection: Connection, job_number: int) -> bool:
     return not remaining
 
 
-def sweep_drafts(connection: Connection, before: int) -> bool:
-    """Remove a limited number of rows of a deleted job, or of a draft created before the time `before`.
+def delete_abandoned_rows(connection: Connection, before: int) -> bool:
+    """Delete a limited number of rows of a deleted job, or of a draft created before the time `before`.
 
-    Return False if there is none left. Call this until then, each time in its own transaction.
+    Call this repeatedly, each time in a new transaction, until it returns False: no rows are left.
     """
     query = select(job_draft.c.id).where(job_draft.c.created_at < before).order_by(job_draft.c.id).limit(1)
     number: int | None = connection.execute(query).scalar()
@@ -229,7 +229,7 @@ def sweep_drafts(connection: Connection, before: int) -> bool:
 def encode_job_body(body: NewJob) -> str:
     """Encode the body of a job as JSON. Include default values, because they may change in a later version.
 
-    A long list of device ids is cut off: the executions store all devices.
+    A long list of device ids is cut off, because the executions store all devices.
     """
     ids = body.targets.device_ids
     if ids is not UNSET and len(ids) > _MAX_LISTED_DEVICES:

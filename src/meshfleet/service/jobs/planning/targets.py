@@ -1,6 +1,6 @@
-"""Target devices of a job: all that the ids, labels or filter of `targets` select, each once (rest-116).
+"""Finds the target devices of a job by ids, labels or filter; each device counts once (rest-116).
 
-They are loaded page by page in short reads, so that a large fleet does not block other readers.
+Devices are loaded page by page in short reads, so that a large fleet does not block other readers.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 DEVICES_PER_PAGE: Final = 5000
-"""Maximum devices that are read in one transaction."""
+"""Maximum number of devices that are read in one transaction."""
 
 _MAX_FAULTS: Final = 20
-"""Maximum number of reported faults of one kind."""
+"""Maximum number of reported faults in the device ids or in the labels of a request."""
 
 _KNOWN_DEVICES: Final = "SELECT id FROM device WHERE id IN numbers"
 
 
 async def resolve_targets(database: Database, targets: Targets) -> array[int]:
-    """Return all target devices as sorted integers. Raise `InvalidRequest` if there are none."""
+    """Return all target devices of a job as sorted integers. Raise `InvalidRequest` if there are none."""
     found = array("q")
     if targets.device_ids is not UNSET:
-        found.extend(await _find_by_id(database, targets.device_ids))
-    for number in await database.read(_find_labels, () if targets.labels is UNSET else targets.labels):
-        found.extend(await read_pages(database, _list_labeled_devices, number))
+        found.extend(await _find_devices_by_id(database, targets.device_ids))
+    for number in await database.read(_find_label_ids, () if targets.labels is UNSET else targets.labels):
+        found.extend(await read_device_pages(database, _list_labeled_devices, number))
     if targets.filter is not UNSET:
-        found.extend(await read_pages(database, _list_filtered_devices, _parse_filter(targets.filter)))
+        found.extend(await read_device_pages(database, _list_filtered_devices, _parse_filter(targets.filter)))
     if targets.all:
-        found.extend(await read_pages(database, _list_filtered_devices, DeviceFilter()))
+        found.extend(await read_device_pages(database, _list_filtered_devices, DeviceFilter()))
     if not found:
         raise InvalidRequest([Fault("targets", "selects no devices")])
     return array("q", sorted(set(found)))
@@ -62,13 +62,13 @@ def split_pages(numbers: array[int], size: int = DEVICES_PER_PAGE) -> Iterator[a
     return (numbers[start : start + size] for start in range(0, len(numbers), size))
 
 
-async def read_pages(
+async def read_device_pages(
     database: Database, read: Callable[[Connection, Value, int], Sequence[int]], criterion: Value
 ) -> array[int]:
-    """Return all devices that `read` returns, page by page.
+    """Call `read` for one page of devices after another, and return the devices of all pages.
 
-    `read` gets the criterion and the last device of the previous page, and returns the next page: sorted
-    devices, `DEVICES_PER_PAGE` of them unless it is the last page.
+    `read` gets the criterion and the last device of the previous page, and returns the sorted devices of the
+    next page: `DEVICES_PER_PAGE` devices, or fewer on the last page.
     """
     found = array("q")
     while True:
@@ -78,12 +78,12 @@ async def read_pages(
             return found
 
 
-async def _find_by_id(database: Database, texts: Sequence[str]) -> array[int]:
-    """Parse device ids. Raise `InvalidRequest` if one is malformed or not in the registry."""
+async def _find_devices_by_id(database: Database, device_ids: Sequence[str]) -> array[int]:
+    """Return devices by device id. Raise `InvalidRequest` if an id is malformed or not in the registry."""
     numbers, faults = array("q"), list[Fault]()
-    for index, text in enumerate(texts):
+    for index, device_id in enumerate(device_ids):
         try:
-            numbers.append(mac_to_int(to_mac(parse_device_id(text, f"targets.deviceIds[{index}]"))))
+            numbers.append(mac_to_int(to_mac(parse_device_id(device_id, f"targets.deviceIds[{index}]"))))
         except MalformedInput as exc:
             faults.append(Fault(exc.field, exc.reason))
     if not faults:
@@ -104,10 +104,10 @@ def _list_known_devices(connection: Connection, numbers: Sequence[int]) -> list[
     return [row[0] for row in bulk.query_in(connection, _KNOWN_DEVICES, numbers)]
 
 
-def _find_labels(connection: Connection, texts: Sequence[str]) -> list[int]:
-    """Return the database ids of labels. Raise `InvalidRequest` if one is malformed or does not exist."""
+def _find_label_ids(connection: Connection, labels: Sequence[str]) -> list[int]:
+    """Return the database ids of labels. Raise `InvalidRequest` if a label is malformed or unknown."""
     numbers, faults = list[int](), list[Fault]()
-    for index, text in enumerate(texts):
+    for index, text in enumerate(labels):
         field = f"targets.labels[{index}]"
         try:
             found = connection.execute(
@@ -125,17 +125,17 @@ def _find_labels(connection: Connection, texts: Sequence[str]) -> list[int]:
     return numbers
 
 
-def _list_labeled_devices(connection: Connection, number: int, after: int) -> Sequence[int]:
-    """Return the page of devices with a label that follows the device `after`."""
+def _list_labeled_devices(connection: Connection, label_id: int, after: int) -> Sequence[int]:
+    """Return a page of devices that have a label and follow the device `after`."""
     columns = device_label.c
-    query = select(columns.device).where(columns.label == number, columns.device > after)
+    query = select(columns.device).where(columns.label == label_id, columns.device > after)
     return connection.scalars(query.order_by(columns.device).limit(DEVICES_PER_PAGE)).all()
 
 
 def _parse_filter(target_filter: TargetFilter) -> DeviceFilter:
     """Parse `targets.filter`, which has the same fields as the filter of the device list.
 
-    Raise `InvalidRequest` if it is invalid or empty (rest-117).
+    Raise `InvalidRequest` if the filter is invalid or empty (rest-117).
     """
     labels = (
         [target_filter.label] if isinstance(target_filter.label, str) else _get_optional(target_filter.label)
@@ -167,7 +167,7 @@ def _get_optional(value: Value | UnsetType) -> Value | None:
 
 
 def _list_filtered_devices(connection: Connection, device_filter: DeviceFilter, after: int) -> list[int]:
-    """Return the page of devices that match a filter and follow the device `after`."""
+    """Return a page of devices that match a filter and follow the device `after`."""
     selection = resolve_filter(connection, device_filter)
     if selection is None:
         return []

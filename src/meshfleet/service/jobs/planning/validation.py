@@ -1,4 +1,4 @@
-"""Validates the body of a new job: all checks that need no database."""
+"""Validates the body of a job request: all checks that need no database."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _INVISIBLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 class ValidatedJob(NamedTuple):
-    """Body of a new job with valid names, waves and times. Its firmware and targets are not checked yet."""
+    """Job request with valid names, waves and times. Firmware and targets are not checked yet."""
 
     body: NewJob
-    """Body in which `startAt` and `deadline` have the standard time format."""
+    """Body of the request, with `startAt` and `deadline` in the standard time format."""
     start_at: int | None
-    """Start time in milliseconds; None to start at once."""
+    """Start time as Unix time in milliseconds; None to start at once."""
     deadline: int | None
-    """Deadline in milliseconds; None if there is none."""
+    """Deadline as Unix time in milliseconds; None if the job has no deadline."""
 
 
 def validate_job(body: NewJob, now: int) -> ValidatedJob:
-    """Validate the names, waves and times of a new job. Raise `InvalidRequest` with all faults."""
+    """Validate the names, waves and times of a job request. Raise `InvalidRequest` with all faults."""
     faults = [*_find_name_faults(body), *waves.find_wave_faults(body.waves)]
     start_at = _parse_time(body.start_at, "startAt", faults)
     deadline = _parse_time(body.deadline, "deadline", faults)
@@ -52,9 +52,9 @@ def validate_job(body: NewJob, now: int) -> ValidatedJob:
 
 
 def _find_name_faults(body: NewJob) -> Iterator[Fault]:
-    """Find the faults of job and wave names.
+    """Find the faults in the names of a job and its waves.
 
-    Names are shown on terminals, so invisible characters are not allowed.
+    Invisible characters are not allowed, because names are printed on terminals.
     """
     names = {"name": body.name, **{f"waves[{n}].name": each.name for n, each in enumerate(body.waves)}}
     for field, name in names.items():

@@ -1,7 +1,7 @@
-"""Confirmation of an update by the version that the device runs and by good heartbeats (firmware-34).
+"""Confirmation of an update: the device must run the new version and send good heartbeats (firmware-34).
 
-The version is read after the first heartbeat, so that a failed update is noticed early. It is read again
-after the last required heartbeat, because the device may have gone back to the old version meanwhile.
+The version is read after the first heartbeat, so that a failed update is noticed early. The version is read
+again after the last required heartbeat, because the device may have gone back to the old version.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from meshfleet.protocol.codes import Status
-from meshfleet.rest.jobs import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.updates import timeouts
 from meshfleet.service.jobs.updates.decisions import end_execution, fail_execution, issue_request, wait_until
 from meshfleet.service.jobs.updates.drivers import build_version_query, parse_version
 from meshfleet.service.jobs.updates.model import Decision, UpdateStep
 from meshfleet.service.jobs.updates.reasons import (
     ReasonCode,
-    describe_heartbeat,
+    describe_bad_heartbeat,
     describe_unreadable_response,
 )
 
@@ -27,75 +27,88 @@ if TYPE_CHECKING:
 
 
 def handle_heartbeat(
-    x: ExecutionRecord, event: HeartbeatReceived, context: UpdateContext, now: int
+    execution: ExecutionRecord, event: HeartbeatReceived, context: UpdateContext, now: int
 ) -> Decision:
-    """Count a good heartbeat, and read the version when it is time. A bad heartbeat resets the count.
+    """Count a good heartbeat, or reset the count after a bad heartbeat; read the version if necessary.
 
     A heartbeat is good if its status is 0 or the same as before the update.
     """
-    if x.beat_at is not None and event.at <= x.beat_at:  # another process has counted this heartbeat
-        return Decision(x)
-    fault = _find_heartbeat_fault(x, event.status)
-    x = replace(
-        _with_shorter_timeout(x, context),
+    # Another process may have counted this heartbeat.
+    if execution.beat_at is not None and event.at <= execution.beat_at:
+        return Decision(execution)
+    fault = _find_heartbeat_fault(execution, event.status)
+    execution = replace(
+        _shorten_confirmation_deadline(execution, context),
         beat_at=event.at,
-        beats=0 if fault else x.beats + 1,
-        reason=fault or x.reason,
+        beats=0 if fault else execution.beats + 1,
+        reason=fault or execution.reason,
     )
-    is_retry_pending = x.step is UpdateStep.CONFIRM_VERSION and now < x.due  # the last read just failed
+    # The last version query has just failed.
+    is_retry_pending = execution.step is UpdateStep.CONFIRM_VERSION and now < execution.due
     if (
-        x.pending_request is None
+        execution.pending_request is None
         and not is_retry_pending
-        and (not x.is_read or x.beats >= context.spec.heartbeats)
+        and (not execution.is_read or execution.beats >= context.spec.heartbeats)
     ):
-        decision = issue_request(x, build_version_query(UpdateStep.CONFIRM_VERSION), now)
+        decision = issue_request(execution, build_version_query(UpdateStep.CONFIRM_VERSION), now)
     else:
-        decision = wait_until(x, x.due)
+        decision = wait_until(execution, execution.due)
     # Surplus heartbeats are no evidence: a device may send many before its version can be read.
-    return decision._replace(is_evidence=x.beats <= context.spec.heartbeats)
+    return decision._replace(is_evidence=execution.beats <= context.spec.heartbeats)
 
 
-def _find_heartbeat_fault(x: ExecutionRecord, status: int | None) -> str | None:
+def _find_heartbeat_fault(execution: ExecutionRecord, status: int | None) -> str | None:
     """Return why a heartbeat is bad; None if its status is 0, missing, or as before the update."""
-    return None if status in (None, 0, x.status_before) else describe_heartbeat(status)
+    return None if status in (None, 0, execution.status_before) else describe_bad_heartbeat(status)
 
 
-def _with_shorter_timeout(x: ExecutionRecord, context: UpdateContext) -> ExecutionRecord:
-    """Shorten the deadline of the confirmation if the now known heartbeat interval allows it."""
-    if x.expires is None or x.moved_at is None:
-        return x
-    return replace(x, expires=min(x.expires, x.moved_at + timeouts.compute_confirm_timeout(context)))
+def _shorten_confirmation_deadline(execution: ExecutionRecord, context: UpdateContext) -> ExecutionRecord:
+    """Shorten the confirmation deadline to the timeout for the current heartbeat interval."""
+    if execution.expires is None or execution.moved_at is None:
+        return execution
+    return replace(
+        execution,
+        expires=min(execution.expires, execution.moved_at + timeouts.compute_confirm_timeout(context)),
+    )
 
 
 def handle_version_response(
-    x: ExecutionRecord, status: int, value: Any, context: UpdateContext, now: int
+    execution: ExecutionRecord, status: int, value: Any, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle the response to a version query: end the execution, fail it, or wait for more heartbeats."""
+    """Handle the response to a version query: succeed, fail, retry, or wait for more heartbeats."""
     version = parse_version(value) if status == Status.OK else None
     if version is None:
-        return wait_until(replace(x, reason=describe_unreadable_response(status)), now + timeouts.RETRY_DELAY)
+        return wait_until(
+            replace(execution, reason=describe_unreadable_response(status)), now + timeouts.RETRY_DELAY
+        )
     if version != context.spec.version:
         cause = f"the device runs {version} after the update, not {context.spec.version}"
-        return fail_execution(x, ReasonCode.WRONG_VERSION, cause, context, now)
-    x = replace(x, is_read=True, reason=_find_heartbeat_fault(x, context.status))
-    if x.beats >= context.spec.heartbeats:
-        return end_execution(x, S.SUCCEEDED, f"the device runs {version} and is healthy", now)
-    return wait_until(replace(x, step=None), now + timeouts.LOST_REQUEST_TIMEOUT)._replace(is_evidence=True)
+        return fail_execution(execution, ReasonCode.WRONG_VERSION, cause, context, now)
+    execution = replace(execution, is_read=True, reason=_find_heartbeat_fault(execution, context.status))
+    if execution.beats >= context.spec.heartbeats:
+        return end_execution(
+            execution, ExecutionState.SUCCEEDED, f"the device runs {version} and is healthy", now
+        )
+    return wait_until(replace(execution, step=None), now + timeouts.LOST_REQUEST_TIMEOUT)._replace(
+        is_evidence=True
+    )
 
 
-def continue_confirmation(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Read the version if a version query failed or no heartbeats are required; otherwise wait for one."""
-    if x.step is UpdateStep.CONFIRM_VERSION or not context.spec.heartbeats:
-        return issue_request(x, build_version_query(UpdateStep.CONFIRM_VERSION), now)
-    return wait_until(x, now + timeouts.LOST_REQUEST_TIMEOUT)
+def continue_confirmation(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Read the version if a version query failed or no heartbeats are required; else wait for a heartbeat."""
+    if execution.step is UpdateStep.CONFIRM_VERSION or not context.spec.heartbeats:
+        return issue_request(execution, build_version_query(UpdateStep.CONFIRM_VERSION), now)
+    return wait_until(execution, now + timeouts.LOST_REQUEST_TIMEOUT)
 
 
-def describe_missing_proof(x: ExecutionRecord, context: UpdateContext) -> str:
-    """Return which part of the confirmation is missing, as a sentence for users."""
-    if not x.is_read:
+def describe_missing_confirmation(execution: ExecutionRecord, context: UpdateContext) -> str:
+    """Return a sentence for users that tells why an update is not confirmed."""
+    if not execution.is_read:
         cause = "the device did not confirm the new version"
         return (
-            f"{cause}: {x.reason}" if x.reason else f"{cause}: nothing was received from it after the update"
+            f"{cause}: {execution.reason}"
+            if execution.reason
+            else f"{cause}: nothing was received from it after the update"
         )
-    cause = f"only {x.beats} of {context.spec.heartbeats} good heartbeats were received in time"
-    return f"{cause}: {x.reason}" if x.reason else cause
+    cause = f"only {execution.beats} of {context.spec.heartbeats} good heartbeats were received in time"
+    return f"{cause}: {execution.reason}" if execution.reason else cause

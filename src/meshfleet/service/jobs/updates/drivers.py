@@ -1,4 +1,4 @@
-"""Update drivers: build the requests and parse the responses of download, broadcast and Nordic DFU.
+"""Update drivers: build requests and parse responses of the methods download, broadcast and Nordic DFU.
 
 Numbers such as 8120 are property identifiers of the protocol.
 """
@@ -27,34 +27,38 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateSpec
 
 
-ABORT_ACTION, APPLY_ACTION = 0, 1
-"""Actions that are written to properties 8122 and 8126 (firmware-7)."""
+ABORT_ACTION: Final = 0
+"""Value of properties 8122 and 8126 that aborts an update (firmware-7)."""
+APPLY_ACTION: Final = 1
+"""Value of properties 8122 and 8126 that starts a staged image (firmware-7)."""
 
-APPLY_AT_ONCE, STAGE_ONLY = 0, 1
-"""Start types that are written to properties 8121 and 8124 (firmware-3)."""
+APPLY_AT_ONCE: Final = 0
+"""Start type in properties 8121 and 8124: the device starts a complete image at once (firmware-3)."""
+STAGE_ONLY: Final = 1
+"""Start type in properties 8121 and 8124: the device keeps the image until a command (firmware-3)."""
 
 _STATES_BY_NAME: Final = {state.name.lower(): state for state in UpdateState}
 
 VERSION_IDENTIFIER: Final = Identifier("8001")
 
 MAX_BROADCAST_DEVICES: Final = 200
-"""Maximum devices of one broadcast. Property 8124 can list at most 255."""
+"""Maximum number of devices of one broadcast. Property 8124 can list at most 255 devices."""
 
 _DFU_MODE: Final = 1
 """Value of property 8111 that means DFU mode."""
 
 _BROADCAST_STATES: Final = frozenset({ExecutionState.DISPATCHED, ExecutionState.TRANSFERRING})
-"""States in which a broadcast runs. After it, the progress is read from each device."""
+"""Execution states while a broadcast runs. Afterwards the progress is read from each device."""
 
 
 class ProgressReport(NamedTuple):
-    """Progress of an update as a device or gateway reports it."""
+    """Progress of an update that a device or gateway reports."""
 
     state: UpdateState
     percent: int
     error: int
     is_ours: bool
-    """Whether the report is about this update: the same image and, for Nordic DFU, the same device."""
+    """Whether the report is about the expected image and, for Nordic DFU, the expected device."""
 
 
 def build_image_fields(spec: UpdateSpec) -> dict[str, Any]:
@@ -63,14 +67,14 @@ def build_image_fields(spec: UpdateSpec) -> dict[str, Any]:
 
 
 def find_start_type(spec: UpdateSpec) -> int:
-    """Return the start type, which says whether the device starts the image at once or only stages it."""
+    """Return the start type of a job: whether devices start the image at once or only stage the image."""
     return STAGE_ONLY if spec.stage and not spec.is_applied else APPLY_AT_ONCE
 
 
-def parse_state(value: Any, spec: UpdateSpec) -> ProgressReport | None:
-    """Parse the fields that the values of 8120, 8125 and 8130 have in common (firmware-4).
+def parse_update_state(value: Any, spec: UpdateSpec) -> ProgressReport | None:
+    """Parse the value of property 8120, 8125 or 8130: the progress of an update (firmware-4).
 
-    Return None if they cannot be decoded.
+    Return None if the value is malformed.
     """
     if not isinstance(value, dict):
         return None
@@ -83,12 +87,12 @@ def parse_state(value: Any, spec: UpdateSpec) -> ProgressReport | None:
 
 
 def build_version_query(step: UpdateStep) -> UpdateRequest:
-    """Build the query for the version that a device runs."""
+    """Build the request that reads the firmware version of a device."""
     return build_device_request(step, Operation.READ, VERSION_IDENTIFIER)
 
 
 def parse_version(value: Any) -> Version | None:
-    """Parse the value of a version query; None if it cannot be decoded."""
+    """Decode the firmware version in the response to a version query; None if the value is malformed."""
     try:
         return Version.parse(BUILTIN_CATALOGUE.decode(VERSION_IDENTIFIER, bytes.fromhex(value)).value)
     except (MalformedInput, TypeError, ValueError):
@@ -98,7 +102,7 @@ def parse_version(value: Any) -> Version | None:
 def build_mode_switch(spec: UpdateSpec, execution: ExecutionRecord) -> UpdateRequest:
     """Build the command that switches a device to DFU mode.
 
-    It goes to the device itself, or for an nRF51 device to its gateway.
+    The command goes to the device itself, or for an nRF51 device to its gateway.
     """
     if is_nrf51(spec.model):
         value = {"mac": mac_from_int(execution.device), "mode": _DFU_MODE}
@@ -109,29 +113,29 @@ def build_mode_switch(spec: UpdateSpec, execution: ExecutionRecord) -> UpdateReq
 
 
 def build_device_control(step: UpdateStep, action: int) -> UpdateRequest:
-    """Build the command to one device that applies or aborts its update, also in a broadcast."""
+    """Build the command that applies or aborts the update of one device, also within a broadcast."""
     return build_device_request(step, Operation.WRITE_DECODED, "firmware-update-control", {"action": action})
 
 
 def _find_advertised_mac(spec: UpdateSpec, execution: ExecutionRecord) -> Mac:
-    """Return the address that the device advertises in DFU mode (firmware-14)."""
+    """Return the MAC that a device advertises in DFU mode (firmware-14)."""
     mac = mac_from_int(execution.device)
     return mac if is_nrf51(spec.model) else to_dfu_mac(mac)
 
 
 class UpdateDriver(NamedTuple):
-    """Update method with the names of its properties: builds requests and parses responses, sends nothing."""
+    """Builds the requests and parses the responses of one update method. Sends nothing itself."""
 
     method: UpdateMethod
     start: str
-    """Property that is written to start the transfer."""
+    """Name of the property that is written to start the transfer."""
     state: str
-    """Property that contains the progress of the transfer."""
+    """Name of the property that contains the progress of the transfer."""
     control: str | None
-    """Property that is written to apply or abort the update; None if neither is possible."""
+    """Name of the property that is written to apply or abort the update; None if neither is possible."""
 
-    def build_start(self, context: UpdateContext, execution: ExecutionRecord) -> UpdateRequest:
-        """Build the command that starts the transfer; in a broadcast, for the whole batch."""
+    def build_start_command(self, context: UpdateContext, execution: ExecutionRecord) -> UpdateRequest:
+        """Build the command that starts the transfer to a device or, in a broadcast, to the whole batch."""
         value = build_image_fields(context.spec)
         if self.method is UpdateMethod.NORDIC_DFU:
             value = {"mac": _find_advertised_mac(context.spec, execution), **value}
@@ -142,7 +146,7 @@ class UpdateDriver(NamedTuple):
         return self._build_request(UpdateStep.START, Operation.WRITE_DECODED, self.start, value)
 
     def build_state_query(self, execution: ExecutionRecord) -> UpdateRequest:
-        """Build the query for the progress. Once a broadcast is over, it goes to the device."""
+        """Build the request that reads the progress, after a broadcast from the device, not the gateway."""
         if self.method is UpdateMethod.BROADCAST and (
             execution.step is UpdateStep.DEVICE_STATE or execution.state not in _BROADCAST_STATES
         ):
@@ -151,22 +155,22 @@ class UpdateDriver(NamedTuple):
             )
         return self._build_request(UpdateStep.STATE, Operation.READ_DECODED, self.state)
 
-    def build_apply(self) -> UpdateRequest | None:
-        """Build the command to start the staged image; None if devices start it by themselves."""
+    def build_apply_command(self) -> UpdateRequest | None:
+        """Build the command that starts the staged image; None if devices start the image by themselves."""
         return self._build_control(UpdateStep.APPLY, APPLY_ACTION)
 
-    def build_abort(self) -> UpdateRequest | None:
-        """Build the command to abort the update; None if it cannot be aborted (firmware-27)."""
+    def build_abort_command(self) -> UpdateRequest | None:
+        """Build the command that aborts an update; None if the method has no abort (firmware-27)."""
         return self._build_control(UpdateStep.ABORT, ABORT_ACTION)
 
     def parse_progress(
         self, value: Any, spec: UpdateSpec, execution: ExecutionRecord
     ) -> ProgressReport | None:
-        """Parse the response to the state query; None if it cannot be decoded.
+        """Parse the value in the response to a state query; return None if the value is malformed.
 
-        The progress of a Nordic DFU may be that of another device; `is_ours` is False then.
+        A gateway may report the Nordic DFU of another device; `is_ours` is False in this case.
         """
-        report = parse_state(value, spec)
+        report = parse_update_state(value, spec)
         if report is None or self.method is not UpdateMethod.NORDIC_DFU:
             return report
         is_same_device = value.get("mac") == _find_advertised_mac(spec, execution)
@@ -180,7 +184,7 @@ class UpdateDriver(NamedTuple):
     def _build_request(
         self, step: UpdateStep, operation: Operation, identifier: str, value: Any = None
     ) -> UpdateRequest:
-        """Build a request. With the method download it goes to the device, otherwise to the gateway."""
+        """Build a request to the device (method download) or to its gateway (other methods)."""
         targets_gateway = self.method is not UpdateMethod.DOWNLOAD
         return UpdateRequest(step, targets_gateway, operation, identifier, value)
 

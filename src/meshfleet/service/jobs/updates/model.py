@@ -1,4 +1,4 @@
-"""Data model of the update state machine: events, requests, contexts, executions and decisions."""
+"""Data types of the update state machine: events, requests, contexts, executions and decisions."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ if TYPE_CHECKING:
 
 
 class TimerDue(NamedTuple):
-    """The execution is due: a deadline has passed, or the next request is to be sent."""
+    """Event: the timer of the execution is due. A deadline has passed, or the next request is to be sent."""
 
 
 class ResponseReceived(NamedTuple):
-    """The response to a request of the execution arrived."""
+    """Event: the response to a request of the execution arrived."""
 
     step: UpdateStep
     status: int
     value: Any = None
     is_shared: bool = False
-    """Whether the request was sent for another device of the same broadcast."""
+    """Whether another device of the same broadcast sent the request."""
 
 
 class RequestNotSent(NamedTuple):
-    """A request of the execution could not be sent, so no device or gateway received it."""
+    """Event: a request of the execution could not be sent, so no device or gateway received it."""
 
     step: UpdateStep
     reason: str
 
 
 class RequestUnanswered(NamedTuple):
-    """No response to a request of the execution arrived. The device may have executed it nevertheless."""
+    """Event: a sent request of the execution got no response. The device may have executed the request."""
 
     step: UpdateStep
     reason: str
     is_connection_lost: bool = False
-    """Whether the connection to the gateway was lost: then the device may be well, although it is silent."""
+    """Whether the response is missing because the connection to the gateway was lost."""
 
 
 class HeartbeatReceived(NamedTuple):
-    """The device sent a heartbeat."""
+    """Event: the device sent a heartbeat."""
 
     status: int
     at: int
@@ -57,7 +57,7 @@ class HeartbeatReceived(NamedTuple):
 
 
 class DfuModeSeen(NamedTuple):
-    """A gateway received the device in DFU mode."""
+    """Event: a gateway received the device in DFU mode."""
 
     gateway: int | None
     """Gateway that received the device; None if unknown."""
@@ -65,19 +65,19 @@ class DfuModeSeen(NamedTuple):
     """Mesh node that received the advertisement of the device; None if unknown."""
     rssi: int | None
     has_free_slot: bool = True
-    """Whether one more update may run through that gateway."""
+    """Whether one more update may run through the gateway that received the device."""
 
 
 class GatewayDisconnected(NamedTuple):
-    """The gateway of the execution disconnected."""
+    """Event: the gateway of the execution disconnected."""
 
 
 class GatewayReconnected(NamedTuple):
-    """The gateway of the execution is connected again."""
+    """Event: the gateway of the execution is connected again."""
 
 
 class DeviceRemoved(NamedTuple):
-    """The device was removed from the registry."""
+    """Event: the device of the execution was removed from the registry."""
 
 
 UpdateEvent = (
@@ -94,35 +94,35 @@ UpdateEvent = (
 
 
 class UpdateStep(StrEnum):
-    """Purpose of the last request of an execution, or what the execution waits for without a request."""
+    """Purpose of the last request of an execution, or the reason why the execution has sent no request."""
 
     RECHECK_VERSION = "look"
-    """Read the version before the start command is sent again: the device may already run the new version."""
+    """Read the version before the start command is sent again, as the device may run the new version."""
     CHECK_REPORTED = "check"
-    """Read the version of a device that reports the target version, before it is skipped."""
+    """Read the version of a device that reports the target version, before the device is skipped."""
     ENTER_DFU = "mode"
     """Switch the device to DFU mode."""
     START = "start"
     STATE = "state"
     BUSY_ELSEWHERE = "foreign"
-    """No request: the device or gateway is busy with an update that is not part of this job."""
+    """Wait without a request: the device or gateway is busy with an update that this job did not start."""
     UNSENT = "unsent"
-    """No request: the start command was never sent in this attempt."""
+    """Wait to send the start command, because no start command could be sent in this attempt yet."""
     DEVICE_STATE = "own-state"
-    """Read the update state from one device of a broadcast, not from its gateway."""
+    """Read the update state of one device of a broadcast from the device, not from its gateway."""
     APPLY = "apply"
     ABORT = "abort"
     CONFIRM_VERSION = "version"
     FINAL_ABORT = "parting"
-    """Abort an update that is given up. The response to this request is ignored."""
+    """Abort an update that is given up. The response to the abort command is ignored."""
 
 
 START_STEPS: Final = frozenset({UpdateStep.START, UpdateStep.ENTER_DFU})
-"""Steps whose requests start an update on the device."""
+"""Steps whose request starts an update on the device."""
 
 
 class UpdateRequest(NamedTuple):
-    """Request that the state machine wants to send to a device or gateway."""
+    """Request to a device or gateway that a decision of the state machine contains."""
 
     step: UpdateStep
     targets_gateway: bool
@@ -152,16 +152,16 @@ class UpdateSpec(Struct, frozen=True, kw_only=True):
     job: int
     model: ModelNumber
     version: Version
-    """Target version."""
+    """Firmware version that the job installs."""
     size: int
-    """Bytes of the firmware image."""
+    """Size of the firmware image in bytes."""
     stage: bool
     """Whether devices keep the image until a user applies the job, instead of starting it at once."""
     is_applied: bool
-    """Whether a user has applied the job: devices may start an image that they have staged."""
+    """Whether a user has applied the job, so that devices may start their staged image."""
     is_canceling: bool
     stop_cause: StopCause | None = None
-    """Why the job is being canceled; None if it is not."""
+    """Reason why the job is being canceled; None if the job is not being canceled."""
     last_wave: int = 0
     """Index of the last wave of the job, from 0."""
     transferring_count: int = 0
@@ -169,19 +169,19 @@ class UpdateSpec(Struct, frozen=True, kw_only=True):
     heartbeats: int
     """Number of good heartbeats in a row that confirm an update."""
     retries: int
-    """Maximum number of attempts after the first one."""
+    """Maximum number of further attempts after the first attempt."""
     backoff_base: int
-    """Delay before the second attempt. It doubles with each further attempt."""
+    """Delay before the second attempt. The delay doubles with each further attempt."""
     queue_timeout: int
-    """Maximum wait in the queue, and maximum time that an image stays staged."""
+    """Maximum time in the queue, and maximum time that an image stays staged."""
     step_timeout: int
     """Maximum time without progress of a transfer."""
     total_timeout: int | None
-    """Maximum duration of an update; None to estimate it from the size of the image."""
+    """Maximum duration of an update; None to estimate the duration from the size of the image."""
 
 
 class UpdateContext(Struct, frozen=True, kw_only=True):
-    """Parameters of the job and current data of one device, on which a decision depends."""
+    """Parameters of the job and current data of one device, from which the next decision is made."""
 
     spec: UpdateSpec
     gateway: int
@@ -189,23 +189,23 @@ class UpdateContext(Struct, frozen=True, kw_only=True):
     rate: float
     """Expected transfer rate from this gateway to the device, in bytes per second."""
     heartbeat_interval: int | None
-    """Usual time between two heartbeats, in milliseconds; None if unknown."""
+    """Usual time between two heartbeats of the device, in milliseconds; None if unknown."""
     status: int | None = None
-    """Status of the last heartbeat of the device; None if there was none."""
+    """Status of the last heartbeat of the device; None if the device has sent no heartbeat."""
     beat_at: int | None = None
     """Time of the last heartbeat in milliseconds, by the clock of the device or gateway that reported it."""
     batch: tuple[int, ...] = ()
-    """In a broadcast: devices whose executions are in the same state, sorted. One sends requests for all."""
+    """Devices of the broadcast whose executions are in the same state, sorted; empty without broadcast."""
     is_batch_complete: bool = True
-    """In a broadcast: whether the version of every device in this state has been read."""
+    """Whether the version of every device in the same state of the broadcast has been read."""
 
     def is_batch_leader(self, device: int) -> bool:
-        """Return whether the execution of this device sends the requests for the whole broadcast."""
+        """Return whether the execution of `device` sends the requests for the whole broadcast."""
         return not self.batch or self.batch[0] == device
 
 
 class ExecutionRecord(Struct, frozen=True, kw_only=True):
-    """Row of the table `execution`: the update of one device in a job. The table describes the columns."""
+    """Row of the table `execution`: the update of one device in a job. See the table for the columns."""
 
     job: int
     device: int
@@ -222,7 +222,7 @@ class ExecutionRecord(Struct, frozen=True, kw_only=True):
     reason: str | None = None
     step: UpdateStep | None = None
     pending_request: str | None = None
-    """Id of the outbox request whose result is awaited (column `ask`); None if there is none."""
+    """Id of the outbox request whose result is awaited (column `ask`); None if no result is awaited."""
     tries: int = 0
     batch: str | None = None
     expires: int | None = None
@@ -251,4 +251,4 @@ class Decision(NamedTuple):
     abort_request: UpdateRequest | None = None
     """Additional request that aborts the update on the device; its response is not awaited."""
     is_evidence: bool = False
-    """Whether the event is stored as evidence even if the state is unchanged."""
+    """Whether the event is stored as evidence, even if the execution state is unchanged."""

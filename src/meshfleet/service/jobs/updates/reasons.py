@@ -1,4 +1,4 @@
-"""Reasons why updates fail or end early: codes for programs, texts for users, which ones are retried."""
+"""Reasons why updates fail or end early: codes for programs, sentences for users, retryable reasons."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ReasonCode(StrEnum):
-    """Code of the reason why an update failed, ended early or is retried. Programs rely on it."""
+    """Code of the reason why an update failed, ended early or is retried. REST clients rely on the codes."""
 
     NO_IMAGE = "NO_IMAGE"
     WRONG_MODEL = "WRONG_MODEL"
@@ -24,7 +24,7 @@ class ReasonCode(StrEnum):
     TRANSFER_LOST = "TRANSFER_LOST"
     ROLLED_BACK = "ROLLED_BACK"
     OVERRIDDEN = "OVERRIDDEN"
-    """Another update replaced this one on the device or its gateway."""
+    """Another update replaced the update of this job on the device or its gateway."""
     REFUSED = "REFUSED"
     NOT_STARTED = "NOT_STARTED"
     STALLED = "STALLED"
@@ -37,7 +37,7 @@ class ReasonCode(StrEnum):
     NEVER_BEGUN = "NEVER_BEGUN"
     """The execution waited in the queue until the queue timeout."""
     MISREPORTED = "MISREPORTED"
-    """The device reports the target version, but runs another one."""
+    """The device reports the target version, but runs another version."""
     CANCELED = "CANCELED"
     NEWER_JOB = "NEWER_JOB"
     """A newer job took over the device."""
@@ -58,19 +58,19 @@ RETRYABLE_CODES: Final = frozenset(
         ReasonCode.STALLED,
     }
 )
-"""Failures after which another attempt may succeed. Problems with the new version itself are not retried."""
+"""Codes of failures after which another attempt may succeed, unlike problems of the new version itself."""
 
 UNCERTAIN_CODES: Final = frozenset(
     {ReasonCode.NOT_STARTED, ReasonCode.STALLED, ReasonCode.TRANSFER_LOST, ReasonCode.OVERRIDDEN}
 )
-"""Failures after which the device may run the new version nevertheless."""
+"""Codes of failures after which the device may run the new version nevertheless."""
 
 REJECTION_CODES: Final = frozenset({ReasonCode.WRONG_MODEL, ReasonCode.DOWNGRADE, ReasonCode.REFUSED})
-"""Failures that would occur again in every attempt: they end the execution as REJECTED."""
+"""Codes of failures that would occur in every attempt, and therefore end the execution as REJECTED."""
 
 
 class UpdateFailure(NamedTuple):
-    """Reason code and text of a failed update."""
+    """Why an update failed: reason code for programs, and sentence for users."""
 
     code: ReasonCode
     text: str
@@ -99,7 +99,7 @@ _FAILURES: Final[Mapping[int, UpdateFailure]] = {
         "the new version did not start; the device went back to the old one",
     ),
 }
-"""Failure for each error that a device reports (firmware-6)."""
+"""Failure for each update error code that a device can report (firmware-6)."""
 
 STATUS_TEXTS: Final[Mapping[int, str]] = {
     Status.FAILED: "the request failed",
@@ -122,29 +122,29 @@ STOP_CAUSE_TEXTS: Final[Mapping[StopCause, str]] = {
     StopCause.RELEASE_WITHDRAWN: "the firmware was withdrawn",
     StopCause.DEADLINE: "the deadline of the job has passed",
 }
-"""Text of the reason of executions that end because their job is being canceled, by cause."""
+"""Reason of executions that end because their job is being canceled, by the cause of the cancellation."""
 
 STOPPED_TEXT: Final = "the job was canceled, and the update was stopped"
-"""Reason of an execution whose update was aborted in time after its job was canceled."""
+"""Reason of an execution whose update was aborted after its job was canceled."""
 
 
 def describe_status(status: int) -> str:
-    """Return the text of a response status."""
+    """Return a sentence for users about the status of a response."""
     return STATUS_TEXTS.get(status, f"the response has status {status}")
 
 
-def describe_heartbeat(status: int) -> str:
-    """Return the text for a heartbeat with a bad status."""
+def describe_bad_heartbeat(status: int) -> str:
+    """Return a sentence for users about a heartbeat with a bad status."""
     return f"a heartbeat reported status {status}"
 
 
 def describe_unreadable_response(status: int) -> str:
-    """Return why a response has no usable value."""
+    """Return a sentence for users that tells why a response has no usable value."""
     return describe_status(status) if status else "the response could not be decoded"
 
 
 def describe_error(error: int, percent: int) -> UpdateFailure:
-    """Return the failure for an error that a device reported at `percent` of the transfer."""
+    """Return the failure for an error code that a device reported at `percent` % of the transfer."""
     unknown = UpdateFailure(ReasonCode.TRANSFER_LOST, f"the device reports error {error}")
     failure = _FAILURES.get(error, unknown)
     return failure._replace(text=failure.text.format(percent=percent))

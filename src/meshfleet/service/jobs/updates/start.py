@@ -1,7 +1,6 @@
-"""Starts an update: sends the start command, and sends it again if it fails.
+"""Starts an update: sends the start command, and repeats a failed command with growing delays.
 
-The delay between tries grows. A start command whose result is unknown is sent again only after the state of
-the device was read.
+A start command whose result is unknown is sent again only after the state of the device was read.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest.jobs import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.updates import timeouts
 from meshfleet.service.jobs.updates.decisions import (
     cancel_idle_execution,
@@ -32,32 +31,33 @@ if TYPE_CHECKING:
     from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext
 
 _TRANSIENT_STATUSES = frozenset({Status.FAILED, Status.BUSY, Status.TIMEOUT, Status.UNREACHABLE})
-"""Statuses after which the same request may succeed later."""
+"""Response statuses after which the same request may succeed later."""
 
 
 def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
-    x: ExecutionRecord,
+    execution: ExecutionRecord,
     context: UpdateContext,
     now: int,
     *,
     is_leader: bool = True,
-    may_be_updated: bool = False,
+    may_run_target: bool = False,
     reports_target: bool = False,
 ) -> Decision:
     """Start a queued execution.
 
-    `is_leader`: this execution sends the start command of its broadcast. `may_be_updated`: an earlier attempt
+    `is_leader`: this execution sends the start command of its broadcast. `may_run_target`: an earlier attempt
     may have installed the target version, so the version is read first. `reports_target`: the device reports
-    the target version before the first attempt, so the version is only read.
+    the target version before the first attempt, so the version is read instead of starting the update.
     """
-    x = replace(
-        x,
-        state=S.DISPATCHED,
+    execution = replace(
+        execution,
+        state=ExecutionState.DISPATCHED,
         gateway=context.gateway,
         total_until=now + timeouts.compute_total_timeout(context),
         expires=now + timeouts.START_TIMEOUT,
         moved_at=now,
-        status_before=context.status if x.attempt == 1 else x.status_before,  # before any of our updates
+        # The status before the first attempt, which may have changed it.
+        status_before=context.status if execution.attempt == 1 else execution.status_before,
         beat_at=context.beat_at,
         waiting=None,
         code=None,
@@ -68,117 +68,143 @@ def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
         final_until=None,
     )
     if reports_target:
-        return start_version_check(x, now)
-    if may_be_updated:
+        return start_version_check(execution, now)
+    if may_run_target:
         return issue_request(
-            x,
+            execution,
             build_version_query(UpdateStep.RECHECK_VERSION),
             now,
             "the version is read first: an earlier attempt may have installed it",
         )
     if not is_leader:
-        position = context.batch.index(x.device) if x.device in context.batch else 0
-        x = replace(
-            x,
+        position = context.batch.index(execution.device) if execution.device in context.batch else 0
+        execution = replace(
+            execution,
             step=UpdateStep.START,
             due=now + timeouts.BATCH_MEMBER_DELAY + position * timeouts.BATCH_QUERY_SPACING,
         )
-        return Decision(x, "dispatched as part of a broadcast")
+        return Decision(execution, "dispatched as part of a broadcast")
     # The cause does not say that the command was sent: sending may still fail.
-    return send_first_command(x, context, now)._replace(
+    return send_first_command(execution, context, now)._replace(
         cause="dispatched: the start command is about to be sent"
     )
 
 
-def send_first_command(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the first command of an update: for Nordic DFU the switch to DFU mode, otherwise the start."""
-    if x.method is UpdateMethod.NORDIC_DFU:
-        return issue_request(replace(x, tries=x.tries + 1), build_mode_switch(context.spec, x), now)
-    return send_start(x, context, now)
+def send_first_command(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Send the first command of an update: the switch to DFU mode (Nordic DFU) or the start command."""
+    if execution.method is UpdateMethod.NORDIC_DFU:
+        return issue_request(
+            replace(execution, tries=execution.tries + 1), build_mode_switch(context.spec, execution), now
+        )
+    return send_start_command(execution, context, now)
 
 
-def send_start(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+def send_start_command(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
     """Send the command that starts the transfer."""
-    return issue_request(replace(x, tries=x.tries + 1), DRIVERS[x.method].build_start(context, x), now)
-
-
-def resend_first_command(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the first command again, or end the execution if the job is being canceled."""
-    if context.spec.is_canceling:
-        return end_execution(x, S.CANCELED, "canceled before the transfer started", now, ReasonCode.CANCELED)
-    if x.step is UpdateStep.ENTER_DFU or x.step is UpdateStep.RECHECK_VERSION:
-        return send_first_command(x, context, now)
-    return send_start(x, context, now)
-
-
-def give_up_start(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Give up an update that could not be started. The reason contains the last error, if any."""
-    cause = "the update could not be started"
-    return time_out_execution(
-        x, ReasonCode.NOT_STARTED, f"{cause}: {x.reason}" if x.reason else cause, context, now
+    return issue_request(
+        replace(execution, tries=execution.tries + 1),
+        DRIVERS[execution.method].build_start_command(context, execution),
+        now,
     )
 
 
-def continue_start(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Continue a start that is not confirmed: query the state or version, or send the command again."""
-    if x.step is UpdateStep.RECHECK_VERSION:
-        return issue_request(x, build_version_query(UpdateStep.RECHECK_VERSION), now)
-    if x.step is UpdateStep.UNSENT and x.method is UpdateMethod.NORDIC_DFU:
-        return resend_first_command(replace(x, step=UpdateStep.ENTER_DFU), context, now)
-    if not context.is_batch_leader(x.device):
+def resend_first_command(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Send the first command of an update again, or end the execution if the job is being canceled."""
+    if context.spec.is_canceling:
+        return end_execution(
+            execution,
+            ExecutionState.CANCELED,
+            "canceled before the transfer started",
+            now,
+            ReasonCode.CANCELED,
+        )
+    if execution.step is UpdateStep.ENTER_DFU or execution.step is UpdateStep.RECHECK_VERSION:
+        return send_first_command(execution, context, now)
+    return send_start_command(execution, context, now)
+
+
+def give_up_start(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Give up an update that could not be started. The last error becomes part of the reason."""
+    cause = "the update could not be started"
+    return time_out_execution(
+        execution,
+        ReasonCode.NOT_STARTED,
+        f"{cause}: {execution.reason}" if execution.reason else cause,
+        context,
+        now,
+    )
+
+
+def continue_start(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Continue an unconfirmed start: read the state or version, or send the start command again."""
+    if execution.step is UpdateStep.RECHECK_VERSION:
+        return issue_request(execution, build_version_query(UpdateStep.RECHECK_VERSION), now)
+    if execution.step is UpdateStep.UNSENT and execution.method is UpdateMethod.NORDIC_DFU:
+        return resend_first_command(replace(execution, step=UpdateStep.ENTER_DFU), context, now)
+    if not context.is_batch_leader(execution.device):
         # The responses of the leader are shared. If this device becomes the leader, it queries first.
-        step = x.step if x.step is UpdateStep.UNSENT else UpdateStep.STATE
-        return wait_until(replace(x, step=step), now + timeouts.BATCH_MEMBER_DELAY)
+        step = execution.step if execution.step is UpdateStep.UNSENT else UpdateStep.STATE
+        return wait_until(replace(execution, step=step), now + timeouts.BATCH_MEMBER_DELAY)
     if not context.is_batch_complete:
-        return wait_until(x, now + timeouts.RETRY_DELAY)
-    if x.step in (UpdateStep.STATE, UpdateStep.BUSY_ELSEWHERE, UpdateStep.UNSENT) or (
-        x.step is UpdateStep.START and not x.tries
+        return wait_until(execution, now + timeouts.RETRY_DELAY)
+    if execution.step in (UpdateStep.STATE, UpdateStep.BUSY_ELSEWHERE, UpdateStep.UNSENT) or (
+        execution.step is UpdateStep.START and not execution.tries
     ):
-        return issue_request(x, DRIVERS[x.method].build_state_query(x), now)
-    return resend_first_command(x, context, now)
+        return issue_request(execution, DRIVERS[execution.method].build_state_query(execution), now)
+    return resend_first_command(execution, context, now)
 
 
-def handle_dfu_response(x: ExecutionRecord, status: int, now: int) -> Decision:
-    """Handle the response to the switch to DFU mode: wait for the device in DFU mode, retry, or end."""
+def handle_dfu_response(execution: ExecutionRecord, status: int, now: int) -> Decision:
+    """Handle the response to the switch to DFU mode: wait for the device, retry, or end as REJECTED."""
     if status == Status.OK:
         return wait_until(
-            replace(x, reason="the device was not seen in DFU mode"), now + timeouts.DFU_MODE_TIMEOUT
+            replace(execution, reason="the device was not seen in DFU mode"), now + timeouts.DFU_MODE_TIMEOUT
         )
     if status in _TRANSIENT_STATUSES:
-        return _retry_later(x, status, now)
-    return reject_execution(x, f"the device did not switch to DFU mode: {describe_status(status)}", now)
+        return _retry_later(execution, status, now)
+    return reject_execution(
+        execution, f"the device did not switch to DFU mode: {describe_status(status)}", now
+    )
 
 
-def start_checked_device(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Start the update of a device after its version was read and is not the target version.
+def start_checked_device(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Start the update of a device that runs another version than the target version, as read from it.
 
-    A broadcast starts for all its devices together.
+    In a broadcast, wait until the versions of all devices were read.
     """
     if not context.batch:
-        return resend_first_command(x, context, now)
+        return resend_first_command(execution, context, now)
     if context.spec.is_canceling:
-        return cancel_idle_execution(x, now)
-    step = UpdateStep.START if context.is_batch_leader(x.device) else UpdateStep.STATE
-    return wait_until(replace(x, step=step, tries=max(x.tries, 1)), now + timeouts.RETRY_DELAY)
+        return cancel_idle_execution(execution, now)
+    step = UpdateStep.START if context.is_batch_leader(execution.device) else UpdateStep.STATE
+    return wait_until(
+        replace(execution, step=step, tries=max(execution.tries, 1)), now + timeouts.RETRY_DELAY
+    )
 
 
 def handle_start_response(
-    x: ExecutionRecord, status: int, context: UpdateContext, now: int, *, is_shared: bool
+    execution: ExecutionRecord, status: int, context: UpdateContext, now: int, *, is_shared: bool
 ) -> Decision:
     """Handle the response to the start command: enter TRANSFERRING, retry, or end as REJECTED."""
     if status == Status.OK:
-        return enter_state(x, S.TRANSFERRING, "the start command was accepted", context, now)
+        return enter_state(
+            execution, ExecutionState.TRANSFERRING, "the start command was accepted", context, now
+        )
     if is_shared and status in _TRANSIENT_STATUSES:  # the leader retries for all
-        x = replace(x, step=UpdateStep.STATE, reason=describe_status(status), tries=x.tries + 1)
-        return wait_until(x, now + timeouts.BATCH_MEMBER_DELAY)
+        execution = replace(
+            execution, step=UpdateStep.STATE, reason=describe_status(status), tries=execution.tries + 1
+        )
+        return wait_until(execution, now + timeouts.BATCH_MEMBER_DELAY)
     if status in (Status.BUSY, Status.TIMEOUT):  # an earlier start of this update may be running
-        return _retry_later(replace(x, step=UpdateStep.STATE), status, now)
+        return _retry_later(replace(execution, step=UpdateStep.STATE), status, now)
     if status in _TRANSIENT_STATUSES:
-        return _retry_later(x, status, now)
-    return reject_execution(x, f"the update was rejected: {describe_status(status)}", now)
+        return _retry_later(execution, status, now)
+    return reject_execution(execution, f"the update was rejected: {describe_status(status)}", now)
 
 
-def _retry_later(x: ExecutionRecord, status: int, now: int) -> Decision:
-    """Retry after a delay that grows with each try. Store the response as evidence and as the reason."""
-    decision = wait_until(replace(x, reason=describe_status(status)), now + timeouts.compute_start_backoff(x))
+def _retry_later(execution: ExecutionRecord, status: int, now: int) -> Decision:
+    """Retry a command after a delay that grows with each try. Store the response as evidence."""
+    decision = wait_until(
+        replace(execution, reason=describe_status(status)), now + timeouts.compute_start_backoff(execution)
+    )
     return decision._replace(is_evidence=True)

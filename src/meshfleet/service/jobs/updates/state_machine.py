@@ -1,8 +1,8 @@
 """State machine of an update: a pure function of the execution, an event, and the time.
 
-Only observed facts count. A command whose result is unknown is not sent again before the device state was
-read. An update is given up only after a last query to the device. Its timers are suspended while no request
-can be sent. An update succeeds if the new version was read from the device and good heartbeats arrived.
+A command whose result is unknown is not sent again before the device state was read. An update is given up
+only after a last query to the device. Timers are suspended while no request can be sent. An update succeeds
+if the new version was read from the device and good heartbeats arrived.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from msgspec.structs import replace
 
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest.jobs import ExecutionState as S
+from meshfleet.rest.jobs import ExecutionState
 from meshfleet.service.jobs.updates import confirmation, model, start, states, timeouts
 from meshfleet.service.jobs.updates.decisions import (
     WAIT_CANCELING,
+    apply_staged_image,
     cancel_execution,
     end_execution,
     enter_state,
     fail_execution,
-    is_past_abort,
+    is_abort_impossible,
     issue_request,
     list_deadlines,
-    may_apply,
+    may_apply_staged_image,
     remove_execution,
-    request_apply,
     time_out_execution,
     wait_until,
 )
@@ -49,356 +49,416 @@ if TYPE_CHECKING:
 _QUERY_STEPS: Final = frozenset(
     {UpdateStep.STATE, UpdateStep.DEVICE_STATE, UpdateStep.RECHECK_VERSION, UpdateStep.CONFIRM_VERSION}
 )
-"""Steps whose requests only read from the device or gateway."""
+"""Steps whose request only reads from the device or gateway."""
 
 
-def advance_execution(x: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int) -> Decision:  # noqa: C901, PLR0911 # one case per event
+def advance_execution(  # noqa: C901, PLR0911 # one case per event
+    execution: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int
+) -> Decision:
     """Return the decision that follows from an event of an active execution."""
     match event:
         case model.DeviceRemoved():
-            return remove_execution(x, now)
-        case _ if is_version_check(x):
-            return advance_version_check(x, event, context, now)
+            return remove_execution(execution, now)
+        case _ if is_version_check(execution):
+            return advance_version_check(execution, event, context, now)
         case model.TimerDue():
-            return _handle_timer(_discard_lost_request(x), context, now)
-        case model.HeartbeatReceived() if x.state is S.CONFIRMING:
-            return confirmation.handle_heartbeat(resume_timers(x, context, now), event, context, now)
+            return _handle_timer(_discard_lost_request(execution), context, now)
+        case model.HeartbeatReceived() if execution.state is ExecutionState.CONFIRMING:
+            return confirmation.handle_heartbeat(resume_timers(execution, context, now), event, context, now)
         case model.HeartbeatReceived():
-            return Decision(x)
+            return Decision(execution)
         case model.DfuModeSeen():
-            return _handle_dfu_mode(x, event, context, now)
+            return _handle_dfu_mode(execution, event, context, now)
         case model.GatewayDisconnected():
-            return handle_gateway_disconnect(x, context, now)
+            return handle_gateway_disconnect(execution, context, now)
         case model.GatewayReconnected():
-            return _handle_gateway_reconnect(x, context, now)
+            return _handle_gateway_reconnect(execution, context, now)
         case model.ResponseReceived():
-            x = resume_timers(x, context, now)
+            execution = resume_timers(execution, context, now)
             decision = _handle_response(
-                replace(x, pending_request=None, reason=_lasting_reason(x)), event, context, now
+                replace(execution, pending_request=None, reason=_find_lasting_reason(execution)),
+                event,
+                context,
+                now,
             )
-            return _enforce_deadlines(x, decision, context, now, is_conclusive=event.status == Status.OK)
+            return _enforce_deadlines(
+                execution, decision, context, now, is_conclusive=event.status == Status.OK
+            )
         case model.RequestNotSent():
             return _handle_not_sent(
-                replace(x, pending_request=None, reason=event.reason), event, context, now
+                replace(execution, pending_request=None, reason=event.reason), event, context, now
             )
         case model.RequestUnanswered():
-            x = x if event.is_connection_lost else resume_timers(x, context, now)
+            execution = execution if event.is_connection_lost else resume_timers(execution, context, now)
             decision = _handle_unanswered(
-                replace(x, pending_request=None, reason=event.reason), event, context, now
+                replace(execution, pending_request=None, reason=event.reason), event, context, now
             )
-            return _enforce_deadlines(x, decision, context, now, is_conclusive=False)
+            return _enforce_deadlines(execution, decision, context, now, is_conclusive=False)
 
 
-def _lasting_reason(x: ExecutionRecord) -> str | None:
-    """Return the reason to keep after a response: why the last start failed, or a bad heartbeat."""
-    return x.reason if x.state in (S.DISPATCHED, S.CONFIRMING) else None
+def _find_lasting_reason(execution: ExecutionRecord) -> str | None:
+    """Return the stored reason if it still applies after a response: a failed start or a bad heartbeat."""
+    return (
+        execution.reason
+        if execution.state in (ExecutionState.DISPATCHED, ExecutionState.CONFIRMING)
+        else None
+    )
 
 
 def _enforce_deadlines(
-    x: ExecutionRecord, decision: Decision, context: UpdateContext, now: int, *, is_conclusive: bool
+    execution: ExecutionRecord, decision: Decision, context: UpdateContext, now: int, *, is_conclusive: bool
 ) -> Decision:
-    """Replace a decision that stays in the same state if a deadline has passed or the job is being canceled.
+    """Replace a decision to stay in a state if a deadline has passed or the job is being canceled.
 
-    After a deadline a last query is sent; `final_until` is set then. The execution ends if the response to
-    the last query has status OK (`is_conclusive`) and leads to no new state.
+    After a deadline a last query is sent, and `final_until` is set. The execution ends if the response to the
+    last query has status OK (`is_conclusive`) and leads to no new state.
     """
     after = decision.execution
-    if after.state is not x.state:
+    if after.state is not execution.state:
         return decision
     must_cancel = (
-        context.spec.is_canceling and x.state in states.CANCELABLE_STATES and x.waiting != WAIT_CANCELING
+        context.spec.is_canceling
+        and execution.state in states.CANCELABLE_STATES
+        and execution.waiting != WAIT_CANCELING
     )
     if decision.request is not None and must_cancel:
         return _handle_timer(replace(after, pending_request=None), context, now)
     if not _has_expired(after, now):
         return decision._replace(execution=replace(after, final_until=None))
-    if x.final_until is None:
+    if execution.final_until is None:
         return (
             decision
             if decision.request is None
             else _handle_timer(replace(after, pending_request=None), context, now)
         )
     if decision.request is not None:
-        return decision if decision.request.step in _QUERY_STEPS else _time_out(after, context, now)
-    return _time_out(after, context, now) if is_conclusive else decision
+        return decision if decision.request.step in _QUERY_STEPS else _time_out_update(after, context, now)
+    return _time_out_update(after, context, now) if is_conclusive else decision
 
 
-def _has_expired(x: ExecutionRecord, now: int) -> bool:
-    return x.suspended_at is None and any(now >= each for each in list_deadlines(x))
+def _has_expired(execution: ExecutionRecord, now: int) -> bool:
+    return execution.suspended_at is None and any(now >= each for each in list_deadlines(execution))
 
 
-def _discard_lost_request(x: ExecutionRecord) -> ExecutionRecord:
+def _discard_lost_request(execution: ExecutionRecord) -> ExecutionRecord:
     """Discard a request whose result was lost. After a lost start command, the state is queried next."""
-    if x.pending_request is None:
-        return x
-    return replace(x, pending_request=None, step=UpdateStep.STATE if x.step is UpdateStep.START else x.step)
-
-
-def _handle_timer(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Cancel the execution, send the last query if a deadline has passed, or send the next request."""
-    if context.spec.is_canceling and x.state in states.CANCELABLE_STATES:
-        x = resume_timers(x, context, now)
-        decision = cancel_execution(x, context, now)
-        if decision.execution.state is not x.state or not is_past_abort(x):
-            return decision
-        x = decision.execution
-    if x.suspended_at is not None:
-        return _handle_timer_suspended(x, context, now)
-    return _send_last_query(x, context, now) if _has_expired(x, now) else _send_next_request(x, context, now)
-
-
-def _handle_timer_suspended(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Try to send the next request while the timers are suspended, unless the gateway is disconnected."""
-    until = find_suspension_end(x, context)
-    if now >= until or (x.state is S.STAGED and not may_apply(context)):
-        return _handle_timer(resume_timers(x, context, now), context, now)
-    return (
-        Decision(replace(x, due=until))
-        if x.waiting == WAIT_GATEWAY_OFFLINE
-        else _send_next_request(x, context, now)
+    if execution.pending_request is None:
+        return execution
+    return replace(
+        execution,
+        pending_request=None,
+        step=UpdateStep.STATE if execution.step is UpdateStep.START else execution.step,
     )
 
 
-def _handle_gateway_reconnect(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Resume the timers and send the next request: the device may have finished the update meanwhile."""
-    x = resume_timers(x, context, now)
-    return Decision(x) if x.pending_request is not None else _handle_timer(x, context, now)
+def _handle_timer(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Cancel the execution, send the last query if a deadline has passed, or send the next request."""
+    if context.spec.is_canceling and execution.state in states.CANCELABLE_STATES:
+        execution = resume_timers(execution, context, now)
+        decision = cancel_execution(execution, context, now)
+        if decision.execution.state is not execution.state or not is_abort_impossible(execution):
+            return decision
+        execution = decision.execution
+    if execution.suspended_at is not None:
+        return _handle_timer_while_suspended(execution, context, now)
+    return (
+        _send_last_query(execution, context, now)
+        if _has_expired(execution, now)
+        else _send_next_request(execution, context, now)
+    )
 
 
-def _send_last_query(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send one last query before an update that missed its deadline is given up (firmware-40)."""
-    if not _is_worth_querying(x, context):
-        return _time_out(x, context, now)
-    if x.final_until is None:
-        x = replace(x, final_until=now + timeouts.LAST_QUERY_TIMEOUT)
-    elif now >= x.final_until:
-        return _time_out(x, context, now)
-    return issue_request(x, _build_last_query(x), now)
+def _handle_timer_while_suspended(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Send the next request although the timers are suspended, unless the gateway is disconnected."""
+    until = find_suspension_end(execution, context)
+    if now >= until or (execution.state is ExecutionState.STAGED and not may_apply_staged_image(context)):
+        return _handle_timer(resume_timers(execution, context, now), context, now)
+    return (
+        Decision(replace(execution, due=until))
+        if execution.waiting == WAIT_GATEWAY_OFFLINE
+        else _send_next_request(execution, context, now)
+    )
 
 
-def _is_worth_querying(x: ExecutionRecord, context: UpdateContext) -> bool:
-    """Return whether the response to a last query could change the outcome."""
-    match x.state:
-        case S.DISPATCHED:
-            return x.step is not UpdateStep.UNSENT
-        case S.STAGED:
-            return may_apply(context)
-        case S.CONFIRMING:  # once the version was read, only heartbeats can help
-            return not x.is_read or x.beats >= context.spec.heartbeats
+def _handle_gateway_reconnect(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Resume the timers and send the next request, as the device may have finished the update."""
+    execution = resume_timers(execution, context, now)
+    return (
+        Decision(execution)
+        if execution.pending_request is not None
+        else _handle_timer(execution, context, now)
+    )
+
+
+def _send_last_query(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Send a last query to the device before an update that missed its deadline is given up (firmware-40)."""
+    if not _is_worth_querying(execution, context):
+        return _time_out_update(execution, context, now)
+    if execution.final_until is None:
+        execution = replace(execution, final_until=now + timeouts.LAST_QUERY_TIMEOUT)
+    elif now >= execution.final_until:
+        return _time_out_update(execution, context, now)
+    return issue_request(execution, _build_last_query(execution), now)
+
+
+def _is_worth_querying(execution: ExecutionRecord, context: UpdateContext) -> bool:
+    """Return whether the response to a last query could change the outcome of the update."""
+    match execution.state:
+        case ExecutionState.DISPATCHED:
+            return execution.step is not UpdateStep.UNSENT
+        case ExecutionState.STAGED:
+            return may_apply_staged_image(context)
+        case ExecutionState.CONFIRMING:  # once the version was read, only heartbeats can help
+            return not execution.is_read or execution.beats >= context.spec.heartbeats
         case _:
             return True
 
 
-def _build_last_query(x: ExecutionRecord) -> model.UpdateRequest:
-    """Build the last query for the version or the update state; in a broadcast it goes to the device."""
-    if x.state is S.CONFIRMING:
+def _build_last_query(execution: ExecutionRecord) -> model.UpdateRequest:
+    """Build the last query to a device, which reads its version or update state, also in a broadcast."""
+    if execution.state is ExecutionState.CONFIRMING:
         return build_version_query(UpdateStep.CONFIRM_VERSION)
-    if x.step in (UpdateStep.RECHECK_VERSION, UpdateStep.ENTER_DFU):
+    if execution.step in (UpdateStep.RECHECK_VERSION, UpdateStep.ENTER_DFU):
         return build_version_query(UpdateStep.RECHECK_VERSION)
-    queried = replace(x, step=UpdateStep.DEVICE_STATE) if x.method is UpdateMethod.BROADCAST else x
-    return DRIVERS[x.method].build_state_query(queried)
+    queried = (
+        replace(execution, step=UpdateStep.DEVICE_STATE)
+        if execution.method is UpdateMethod.BROADCAST
+        else execution
+    )
+    return DRIVERS[execution.method].build_state_query(queried)
 
 
-def _time_out(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    if x.total_until is not None and now >= x.total_until and x.state is not S.STAGED:
+def _time_out_update(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    if (
+        execution.total_until is not None
+        and now >= execution.total_until
+        and execution.state is not ExecutionState.STAGED
+    ):
         cause = "the update exceeded its total timeout"
-        if x.state is S.CONFIRMING:
+        if execution.state is ExecutionState.CONFIRMING:
             return time_out_execution(
-                x,
+                execution,
                 ReasonCode.TOO_LONG,
-                f"{cause}: {confirmation.describe_missing_proof(x, context)}",
+                f"{cause}: {confirmation.describe_missing_confirmation(execution, context)}",
                 context,
                 now,
             )
-        return time_out_execution(x, ReasonCode.TOO_LONG, _with_reason(cause, x), context, now)
-    return _time_out_state(x, context, now)
+        return time_out_execution(
+            execution, ReasonCode.TOO_LONG, _add_last_error(cause, execution), context, now
+        )
+    return _time_out_state(execution, context, now)
 
 
-def _with_reason(cause: str, x: ExecutionRecord) -> str:
-    """Add the error of the last query to the cause, if there was one."""
-    return f"{cause}; last query: {x.reason}" if x.reason else cause
+def _add_last_error(cause: str, execution: ExecutionRecord) -> str:
+    """Return `cause`, followed by the error of the last query if there was an error."""
+    return f"{cause}; last query: {execution.reason}" if execution.reason else cause
 
 
-def _time_out_state(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    match x.state:
-        case S.DISPATCHED:
-            return start.give_up_start(x, context, now)
-        case S.STAGED if may_apply(context):
-            cause = _with_reason("the device did not start the staged image", x)
-            return time_out_execution(x, ReasonCode.NOT_APPLIED, cause, context, now)
-        case S.STAGED:
+def _time_out_state(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    match execution.state:
+        case ExecutionState.DISPATCHED:
+            return start.give_up_start(execution, context, now)
+        case ExecutionState.STAGED if may_apply_staged_image(context):
+            cause = _add_last_error("the device did not start the staged image", execution)
+            return time_out_execution(execution, ReasonCode.NOT_APPLIED, cause, context, now)
+        case ExecutionState.STAGED:
             return time_out_execution(
-                x, ReasonCode.NOT_STAGED, "the staged image was not applied in time", context, now
+                execution, ReasonCode.NOT_STAGED, "the staged image was not applied in time", context, now
             )
-        case S.APPLYING:
-            cause = _with_reason("the device did not return with the new version", x)
-            return time_out_execution(x, ReasonCode.NOT_APPLIED, cause, context, now)
-        case S.CONFIRMING:
+        case ExecutionState.APPLYING:
+            cause = _add_last_error("the device did not return with the new version", execution)
+            return time_out_execution(execution, ReasonCode.NOT_APPLIED, cause, context, now)
+        case ExecutionState.CONFIRMING:
             return end_execution(
-                x, S.FAILED, confirmation.describe_missing_proof(x, context), now, ReasonCode.NOT_CONFIRMED
+                execution,
+                ExecutionState.FAILED,
+                confirmation.describe_missing_confirmation(execution, context),
+                now,
+                ReasonCode.NOT_CONFIRMED,
             )
         case _:
-            cause = _with_reason(f"no progress for too long, at {x.progress} %", x)
-            return time_out_execution(x, ReasonCode.STALLED, cause, context, now)
+            cause = _add_last_error(f"no progress for too long, at {execution.progress} %", execution)
+            return time_out_execution(execution, ReasonCode.STALLED, cause, context, now)
 
 
-def _send_next_request(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    match x.state:
-        case S.DISPATCHED:
-            return start.continue_start(x, context, now)
-        case S.STAGED if x.step is not UpdateStep.DEVICE_STATE:
-            return request_apply(x, context, now)
-        case S.TRANSFERRING if x.step is not UpdateStep.DEVICE_STATE and not context.is_batch_leader(
-            x.device
+def _send_next_request(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    match execution.state:
+        case ExecutionState.DISPATCHED:
+            return start.continue_start(execution, context, now)
+        case ExecutionState.STAGED if execution.step is not UpdateStep.DEVICE_STATE:
+            return apply_staged_image(execution, context, now)
+        case ExecutionState.TRANSFERRING if (
+            execution.step is not UpdateStep.DEVICE_STATE and not context.is_batch_leader(execution.device)
         ):
-            return wait_until(x, now + timeouts.BATCH_MEMBER_DELAY)
-        case S.CONFIRMING:
-            return confirmation.continue_confirmation(x, context, now)
+            return wait_until(execution, now + timeouts.BATCH_MEMBER_DELAY)
+        case ExecutionState.CONFIRMING:
+            return confirmation.continue_confirmation(execution, context, now)
         case _:
-            return issue_request(x, DRIVERS[x.method].build_state_query(x), now)
+            return issue_request(execution, DRIVERS[execution.method].build_state_query(execution), now)
 
 
 def _handle_dfu_mode(
-    x: ExecutionRecord, event: model.DfuModeSeen, context: UpdateContext, now: int
+    execution: ExecutionRecord, event: model.DfuModeSeen, context: UpdateContext, now: int
 ) -> Decision:
-    """Start the transfer to a device that was received in DFU mode, unless it was started already."""
+    """Start the transfer to a device that was received in DFU mode, unless the transfer already runs."""
     if (
-        x.state is not S.DISPATCHED
-        or x.step not in (UpdateStep.ENTER_DFU, UpdateStep.RECHECK_VERSION)
-        or x.pending_request is not None
+        execution.state is not ExecutionState.DISPATCHED
+        or execution.step not in (UpdateStep.ENTER_DFU, UpdateStep.RECHECK_VERSION)
+        or execution.pending_request is not None
     ):
-        return Decision(x)
+        return Decision(execution)
     if context.spec.is_canceling:
-        return cancel_execution(x, context, now)
+        return cancel_execution(execution, context, now)
     if not event.has_free_slot:
-        return _wait_for_slot(x, now)
+        return _wait_for_slot(execution, now)
     # Only a gateway that receives the device can send to it.
-    x = resume_timers(x, context, now)
-    started = replace(x, step=UpdateStep.START, gateway=event.gateway or x.gateway)
-    if x.step is UpdateStep.ENTER_DFU:
+    execution = resume_timers(execution, context, now)
+    started = replace(execution, step=UpdateStep.START, gateway=event.gateway or execution.gateway)
+    if execution.step is UpdateStep.ENTER_DFU:
         started = replace(started, tries=0)
     return start.resend_first_command(started, context, now)._replace(is_evidence=True)
 
 
-def _wait_for_slot(x: ExecutionRecord, now: int) -> Decision:
-    """Wait for a free slot of the gateway without switching the device to DFU mode again."""
-    if x.due - now > timeouts.DFU_MODE_TIMEOUT // 2:
-        return Decision(x)
+def _wait_for_slot(execution: ExecutionRecord, now: int) -> Decision:
+    """Wait for a free slot of the gateway that receives the device, which stays in DFU mode."""
+    if execution.due - now > timeouts.DFU_MODE_TIMEOUT // 2:
+        return Decision(execution)
     return wait_until(
-        replace(x, reason="the gateway that receives the device is busy"), now + timeouts.DFU_MODE_TIMEOUT
+        replace(execution, reason="the gateway that receives the device is busy"),
+        now + timeouts.DFU_MODE_TIMEOUT,
     )
 
 
 def _handle_response(  # noqa: PLR0911 # one case per step
-    x: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
+    execution: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
     match event.step:
         case UpdateStep.RECHECK_VERSION:
-            return _handle_recheck_response(x, event, context, now)
+            return _handle_recheck_response(execution, event, context, now)
         case UpdateStep.ENTER_DFU:
-            return start.handle_dfu_response(x, event.status, now)
+            return start.handle_dfu_response(execution, event.status, now)
         case UpdateStep.START:
-            return start.handle_start_response(x, event.status, context, now, is_shared=event.is_shared)
+            return start.handle_start_response(
+                execution, event.status, context, now, is_shared=event.is_shared
+            )
         case UpdateStep.APPLY:
-            return _handle_apply_response(x, event, context, now)
+            return _handle_apply_response(execution, event, context, now)
         case UpdateStep.ABORT:
-            return _handle_abort_response(x, event.status, now)
+            return _handle_abort_response(execution, event.status, now)
         case UpdateStep.CONFIRM_VERSION:
-            return confirmation.handle_version_response(x, event.status, event.value, context, now)
+            return confirmation.handle_version_response(execution, event.status, event.value, context, now)
         case _:
-            return _handle_state_response(x, event, context, now)
+            return _handle_state_response(execution, event, context, now)
 
 
 def _handle_recheck_response(
-    x: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
+    execution: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle the version that was read because the device may already run the new version."""
+    """Handle the response to a version query which was sent as the device may run the new version."""
     version = parse_version(event.value) if event.status == Status.OK else None
     if version is None:  # the device may run the new version: do not update it again without knowing
-        return _query_later(replace(x, reason=describe_unreadable_response(event.status)), context, now)
+        return _query_later(
+            replace(execution, reason=describe_unreadable_response(event.status)), context, now
+        )
     if version == context.spec.version:
-        return enter_state(x, S.CONFIRMING, f"the device already runs {version}", context, now)
-    if x.state is S.TRANSFERRING and x.progress == 0:
+        return enter_state(
+            execution, ExecutionState.CONFIRMING, f"the device already runs {version}", context, now
+        )
+    if execution.state is ExecutionState.TRANSFERRING and execution.progress == 0:
         cause = "the device accepted the start, but is idle and has received nothing of the image"
-        return time_out_execution(x, ReasonCode.NOT_STARTED, cause, context, now)
-    if x.state is not S.DISPATCHED:
-        cause = f"the device has lost the {x.progress} % of the image that it had received"
-        return fail_execution(x, ReasonCode.TRANSFER_LOST, cause, context, now)
-    return start.start_checked_device(x, context, now)
+        return time_out_execution(execution, ReasonCode.NOT_STARTED, cause, context, now)
+    if execution.state is not ExecutionState.DISPATCHED:
+        cause = f"the device has lost the {execution.progress} % of the image that it had received"
+        return fail_execution(execution, ReasonCode.TRANSFER_LOST, cause, context, now)
+    return start.start_checked_device(execution, context, now)
 
 
 def _handle_apply_response(
-    x: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
+    execution: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
-    if event.status == Status.OK and x.state is S.STAGED:
-        return enter_state(x, S.APPLYING, "the command to start the new version was accepted", context, now)
+    if event.status == Status.OK and execution.state is ExecutionState.STAGED:
+        return enter_state(
+            execution,
+            ExecutionState.APPLYING,
+            "the command to start the new version was accepted",
+            context,
+            now,
+        )
     if event.status == Status.OK:  # the command was sent to this device of a broadcast alone
-        return wait_until(replace(x, step=UpdateStep.DEVICE_STATE), now + timeouts.APPLY_RETRY_DELAY)
+        return wait_until(replace(execution, step=UpdateStep.DEVICE_STATE), now + timeouts.APPLY_RETRY_DELAY)
     if event.is_shared:
-        return query_device_state(x, context, now)
+        return query_device_state(execution, context, now)
     # The device may be starting the image already, or may have lost it.
-    return issue_request(x, DRIVERS[x.method].build_state_query(x), now)
+    return issue_request(execution, DRIVERS[execution.method].build_state_query(execution), now)
 
 
-def _handle_abort_response(x: ExecutionRecord, status: int, now: int) -> Decision:
+def _handle_abort_response(execution: ExecutionRecord, status: int, now: int) -> Decision:
     if status == Status.OK:
-        return end_execution(x, S.CANCELED, STOPPED_TEXT, now, ReasonCode.CANCELED)
+        return end_execution(execution, ExecutionState.CANCELED, STOPPED_TEXT, now, ReasonCode.CANCELED)
     if status in (Status.BUSY, Status.FAILED):  # too late, or there is nothing to abort
-        return issue_request(x, DRIVERS[x.method].build_state_query(x), now)
-    return wait_until(x, now + timeouts.RETRY_DELAY)
+        return issue_request(execution, DRIVERS[execution.method].build_state_query(execution), now)
+    return wait_until(execution, now + timeouts.RETRY_DELAY)
 
 
 def _handle_state_response(
-    x: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
+    execution: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
     progress = (
-        DRIVERS[x.method].parse_progress(event.value, context.spec, x) if event.status == Status.OK else None
+        DRIVERS[execution.method].parse_progress(event.value, context.spec, execution)
+        if event.status == Status.OK
+        else None
     )
     if progress is None:
-        return _query_later(replace(x, reason=describe_unreadable_response(event.status)), context, now)
-    return handle_progress(x, progress, context, now, is_shared=event.is_shared)
+        return _query_later(
+            replace(execution, reason=describe_unreadable_response(event.status)), context, now
+        )
+    return handle_progress(execution, progress, context, now, is_shared=event.is_shared)
 
 
-def _query_later(x: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the query again later. Before the transfer has started, the delay grows with each try."""
-    if x.state is not S.DISPATCHED or x.waiting == WAIT_CANCELING:
-        return wait_until(x, now + max(timeouts.compute_poll_interval(context), timeouts.RETRY_DELAY))
-    x = replace(x, tries=x.tries + 1)
-    return wait_until(x, now + timeouts.compute_start_backoff(x))
+def _query_later(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Send a failed query again later. Before the transfer has started, the delay grows with each try."""
+    if execution.state is not ExecutionState.DISPATCHED or execution.waiting == WAIT_CANCELING:
+        return wait_until(execution, now + max(timeouts.compute_poll_interval(context), timeouts.RETRY_DELAY))
+    execution = replace(execution, tries=execution.tries + 1)
+    return wait_until(execution, now + timeouts.compute_start_backoff(execution))
 
 
 def _handle_not_sent(
-    x: ExecutionRecord, event: model.RequestNotSent, context: UpdateContext, now: int
+    execution: ExecutionRecord, event: model.RequestNotSent, context: UpdateContext, now: int
 ) -> Decision:
-    """Suspend the timers, because a request could not be sent, and try again later.
+    """Suspend the timers because a request could not be sent, and send the request again later.
 
     A start command that was not sent does not count as a try.
     """
     if event.step in model.START_STEPS:
-        x = replace(x, tries=max(x.tries - 1, 0))
-    if _is_start_unsent(x, event.step):
-        x = replace(x, step=UpdateStep.UNSENT)
+        execution = replace(execution, tries=max(execution.tries - 1, 0))
+    if _is_start_unsent(execution, event.step):
+        execution = replace(execution, step=UpdateStep.UNSENT)
     if context.spec.is_canceling and event.step in model.START_STEPS:
-        return _handle_timer(x, context, now)
-    return wait_until(suspend_timers(x, context, now), now + timeouts.RETRY_DELAY)
+        return _handle_timer(execution, context, now)
+    return wait_until(suspend_timers(execution, context, now), now + timeouts.RETRY_DELAY)
 
 
-def _is_start_unsent(x: ExecutionRecord, step: UpdateStep) -> bool:
-    """Return whether no start command was sent in this attempt."""
-    if x.state is not S.DISPATCHED or x.tries or x.waiting == WAIT_CANCELING:
+def _is_start_unsent(execution: ExecutionRecord, step: UpdateStep) -> bool:
+    """Return whether no start command was sent in the current attempt."""
+    if (
+        execution.state is not ExecutionState.DISPATCHED
+        or execution.tries
+        or execution.waiting == WAIT_CANCELING
+    ):
         return False
-    if x.method is UpdateMethod.NORDIC_DFU:  # its tries are counted from DFU mode on
+    if execution.method is UpdateMethod.NORDIC_DFU:  # its tries are counted from DFU mode on
         return step is UpdateStep.ENTER_DFU
     # A broadcast member that queries the state does not know what other members have sent.
-    return step is UpdateStep.START or (step is UpdateStep.STATE and x.batch is None)
+    return step is UpdateStep.START or (step is UpdateStep.STATE and execution.batch is None)
 
 
 def _handle_unanswered(
-    x: ExecutionRecord, event: model.RequestUnanswered, context: UpdateContext, now: int
+    execution: ExecutionRecord, event: model.RequestUnanswered, context: UpdateContext, now: int
 ) -> Decision:
     """Query the state after a command without response, because the device may have executed the command."""
-    if event.step is UpdateStep.START and x.state is S.DISPATCHED:
-        return issue_request(x, DRIVERS[x.method].build_state_query(x), now)
+    if event.step is UpdateStep.START and execution.state is ExecutionState.DISPATCHED:
+        return issue_request(execution, DRIVERS[execution.method].build_state_query(execution), now)
     if event.step is UpdateStep.ENTER_DFU:  # if the command arrived, the device appears in DFU mode
-        return wait_until(x, now + timeouts.DFU_MODE_TIMEOUT)
-    return _query_later(x, context, now)
+        return wait_until(execution, now + timeouts.DFU_MODE_TIMEOUT)
+    return _query_later(execution, context, now)

@@ -1,4 +1,4 @@
-"""Timeouts of updates, in milliseconds. Every state has a timeout, so every execution ends."""
+"""Timeouts and delays of updates, in milliseconds. Every state has a timeout, so every execution ends."""
 
 from __future__ import annotations
 
@@ -18,57 +18,59 @@ _MINUTE_MS: Final = 60 * _SECOND_MS
 _HOUR_MS: Final = 60 * _MINUTE_MS
 
 RESPONSE_TIMEOUT: Final = 30 * _SECOND_MS
-"""Maximum wait for the response to a request."""
+"""Maximum milliseconds to wait for the response to a request."""
 
 VERSION_CHECK_TIMEOUT: Final = _MINUTE_MS
-"""Maximum duration of the version check of a device that already reports the target version."""
+"""Maximum milliseconds of the version check of a device that already reports the target version."""
 
 OFFLINE_CHECK_TIMEOUT: Final = 10 * _MINUTE_MS
-"""Maximum wait for an offline device whose version is to be checked, as it reports the target version."""
+"""Maximum milliseconds to wait for an offline device that reports the target version."""
 
 START_TIMEOUT: Final = 10 * _MINUTE_MS
-"""Maximum duration of all tries to start an update."""
+"""Maximum milliseconds for all tries to start an update."""
 
 _FIRST_PROGRESS_TIMEOUT: Final = 2 * _MINUTE_MS
-"""Maximum wait for progress after an accepted start command: the gateway downloads the image first."""
+"""Maximum milliseconds without progress after an accepted start: the gateway downloads the image first."""
 
 LAST_QUERY_TIMEOUT: Final = 90 * _SECOND_MS
-"""Maximum time for the last query before an update is given up: enough for three tries."""
+"""Maximum milliseconds for the last query before an update is given up: enough for three tries."""
 
 LOST_REQUEST_TIMEOUT: Final = 5 * _MINUTE_MS
-"""Time after which a request without a result counts as lost."""
+"""Milliseconds after which a request without a result counts as lost."""
 
 STATE_QUERY_DELAY: Final = 5 * _SECOND_MS
+"""Milliseconds before the update state is read again outside of a transfer."""
 RETRY_DELAY: Final = 5 * _SECOND_MS
-"""Delay before a failed request is sent again."""
+"""Milliseconds before a failed request is sent again."""
 
 APPLY_RETRY_DELAY: Final = 30 * _SECOND_MS
-"""Delay before the command to start a staged image is sent again."""
+"""Milliseconds before the command to start a staged image is sent again."""
 
 DFU_MODE_TIMEOUT: Final = 2 * _MINUTE_MS
-"""Maximum wait until a gateway receives the device in DFU mode."""
+"""Maximum milliseconds until a gateway receives the device in DFU mode."""
 
 APPLY_TIMEOUT: Final = 15 * _MINUTE_MS
+"""Maximum milliseconds until a device has restarted with the new version."""
 CANCEL_TIMEOUT: Final = 2 * _MINUTE_MS
 _MIN_CONFIRM_TIMEOUT: Final = 15 * _MINUTE_MS
 _MIN_HEARTBEATS: Final = 5
 _SPARE_HEARTBEATS: Final = 2
-"""Number of heartbeats that may get lost before the confirmation times out."""
+"""Number of heartbeats that may get lost without a timeout of the confirmation."""
 _MAX_TOTAL_TIMEOUT: Final = 7 * 24 * _HOUR_MS
 _TRANSFER_FACTOR: Final = 4
 
 BATCH_MEMBER_DELAY: Final = _MINUTE_MS
-"""Additional delay of broadcast members that do not send the shared requests, so that the leader is first."""
+"""Additional milliseconds that broadcast members wait, so that the leader sends its request first."""
 
 BATCH_QUERY_SPACING: Final = 500
-"""Delay between the queries to two devices of the same broadcast."""
+"""Milliseconds between the queries to two devices of the same broadcast."""
 
 _POLLS_PER_TRANSFER: Final = 20
 """Number of state queries during a transfer that takes as long as estimated."""
 _MIN_POLL_INTERVAL, _MAX_POLL_INTERVAL = 2 * _SECOND_MS, 30 * _SECOND_MS
 
 _QUERIES_PER_SECOND: Final = 40
-"""Maximum state queries of one job per second. With more devices each one is queried less often."""
+"""Maximum state queries of one job per second. The more devices, the less often each is queried."""
 _MIN_POLLS_PER_STEP: Final = 3
 """Minimum number of state queries before a transfer counts as stalled."""
 
@@ -81,16 +83,16 @@ DEFAULT_RATES: Final[Mapping[UpdateMethod, float]] = {
     UpdateMethod.BROADCAST: 200.0,
     UpdateMethod.NORDIC_DFU: 2000.0,
 }
-"""Assumed transfer rates of gateways without a measurement, in bytes per second."""
+"""Assumed transfer rates of gateways without a measured rate, in bytes per second."""
 
 
 def estimate_transfer(size: int, rate: float) -> int:
-    """Estimate the milliseconds of a transfer from a size in bytes and a rate in bytes per second."""
+    """Estimate the duration of a transfer in milliseconds. `size` is in bytes, `rate` in bytes per second."""
     return int(size / max(rate, 1.0) * _SECOND_MS)
 
 
 def compute_poll_interval(context: UpdateContext) -> int:
-    """Return the delay before the next state query of a transfer."""
+    """Return the milliseconds until the next state query during a transfer."""
     interval = min(
         max(estimate_transfer(context.spec.size, context.rate) // _POLLS_PER_TRANSFER, _MIN_POLL_INTERVAL),
         _MAX_POLL_INTERVAL,
@@ -100,12 +102,12 @@ def compute_poll_interval(context: UpdateContext) -> int:
 
 
 def compute_first_progress_timeout(spec: UpdateSpec) -> int:
-    """Return how long a device may be idle after it accepted the start command."""
+    """Return for how many milliseconds a device may be idle after it accepted the start command."""
     return min(_FIRST_PROGRESS_TIMEOUT, spec.step_timeout)
 
 
 def compute_confirm_timeout(context: UpdateContext) -> int:
-    """Return the timeout of the confirmation: time for the required heartbeats and some that get lost.
+    """Return the timeout of the confirmation in milliseconds: time for the required and some lost heartbeats.
 
     If the heartbeat interval is unknown, return the total timeout of the job, if the job has one.
     """
@@ -120,7 +122,7 @@ def compute_confirm_timeout(context: UpdateContext) -> int:
 
 
 def compute_total_timeout(context: UpdateContext) -> int:
-    """Return the timeout of a whole update from its first command, not counting the time in STAGED."""
+    """Return the timeout of a whole update in milliseconds, not counting the time in STAGED."""
     if context.spec.total_timeout is not None:
         return context.spec.total_timeout
     transfer = _TRANSFER_FACTOR * estimate_transfer(context.spec.size, context.rate)
@@ -130,16 +132,16 @@ def compute_total_timeout(context: UpdateContext) -> int:
 
 
 def compute_attempt_backoff(execution: ExecutionRecord, spec: UpdateSpec) -> int:
-    """Return the delay before the next attempt. It doubles each time, with jitter.
+    """Return the milliseconds before the next attempt. The delay doubles with each attempt, with jitter.
 
-    It is never zero, because the final abort of one attempt could otherwise arrive during the next one.
+    The delay is never zero, because the abort command of one attempt could arrive during the next attempt.
     """
     backoff = min(spec.backoff_base * 2 ** (execution.attempt - 1), _MAX_ATTEMPT_BACKOFF)
     return max(_with_jitter(backoff, f"{execution.job} {execution.device} {execution.attempt}"), RETRY_DELAY)
 
 
 def compute_start_backoff(execution: ExecutionRecord) -> int:
-    """Return the delay before the next try to start within one attempt: it doubles with each try."""
+    """Return the milliseconds before the next try to start. The delay doubles with each try."""
     backoff = min(RETRY_DELAY * 2 ** min(max(execution.tries - 1, 0), 10), _MAX_START_BACKOFF)
     key = f"{execution.job} {execution.device} {execution.attempt} {execution.tries}"
     return _with_jitter(backoff, key)

@@ -1,1 +1,1 @@
-"""Builds the jobs and executions that the REST API returns, from the database."""
+"""Loads jobs and executions in the form that the REST API returns."""

@@ -1,4 +1,4 @@
-"""Builds the executions that the REST API returns, with their history and evidence."""
+"""Loads executions in the form that the REST API returns, with their history and evidence."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ if TYPE_CHECKING:
 
 
 _MAX_EVIDENCE: Final = 1000
-"""Maximum number of evidence items that are returned; the oldest are left out."""
+"""Maximum number of evidence items per execution that are returned; older items are left out."""
 
 _FORMATTERS: Final[Mapping[str, Mapping[str, Callable[[int], str]]]] = {
     "dfu": {"gateway": mac_from_int, "parent": mac_from_int},
     "heartbeat": {"time": format_millis},
 }
-"""Formatters of MACs and times that are stored as integers, by kind of evidence and field."""
+"""Formatters of MACs and times that are stored as integers, by kind of evidence and field name."""
 
 
 class ExecutionListing(Struct, frozen=True, kw_only=True):
-    """Filter of a list of executions of one job. Empty tuples mean any value."""
+    """Filter of the list of executions of one job. An empty tuple or None matches any value."""
 
     job: int
     states: tuple[ExecutionState, ...] = ()
     gateway: Mac | None = None
     codes: tuple[str, ...] = ()
     devices: tuple[Mac, ...] | None = None
-    """Devices to which the list is limited; None means all."""
+    """Devices whose executions are listed; None means all devices."""
     left_out: bool | None = None
-    """Whether the device was excluded when the job was created; None means either."""
+    """Whether to list devices that were excluded when the job was created; None lists all devices."""
 
 
 class JobExecution(NamedTuple):
@@ -66,7 +66,7 @@ class JobExecution(NamedTuple):
 
 
 class JobContext(Struct, frozen=True):
-    """Data of a job that is part of each of its executions."""
+    """Data of a job that is needed to build any of its executions."""
 
     job: JobSnapshot
     wave_names: list[str]
@@ -76,7 +76,7 @@ class JobContext(Struct, frozen=True):
 def list_executions(
     connection: Connection, listing: ExecutionListing, *, after: int, limit: int
 ) -> list[Execution]:
-    """List executions sorted by device, from the first one after the device `after` on (rest-140)."""
+    """List executions sorted by device, starting after the device `after` (rest-140)."""
     context = build_job_context(job_view.load_job_row(connection, listing.job))
     columns = execution.c
     query = select(execution).where(columns.job == listing.job, columns.device > after)
@@ -113,7 +113,7 @@ def load_execution(connection: Connection, job_number: int, device: Mac) -> Exec
 
 
 def load_executions(connection: Connection, job_number: int, devices: Collection[int]) -> list[Execution]:
-    """Load the executions of devices in a job. Return an empty list if the job no longer exists."""
+    """Load the executions of devices in a job. Return an empty list if the job does not exist."""
     try:
         context = build_job_context(job_view.load_job_row(connection, job_number))
     except NotFound:
@@ -144,7 +144,7 @@ def list_transfers(
 
 
 def build_job_snapshot(job: Row[Any]) -> JobSnapshot:
-    """Build the data of a job that decides what its executions wait for."""
+    """Build the data of a job that determines what its executions wait for."""
     body = decode_job_body(job)
     return JobSnapshot(
         state=JobState(job.state),
@@ -156,7 +156,7 @@ def build_job_snapshot(job: Row[Any]) -> JobSnapshot:
 
 
 def build_job_context(job: Row[Any]) -> JobContext:
-    """Build the data of a job that is part of its executions, from a row of `load_job_row`."""
+    """Build the data that all executions of a job need. `job` is a row from `job_view.load_job_row`."""
     names = [each.name or str(number) for number, each in enumerate(decode_waves(job), start=1)]
     return JobContext(build_job_snapshot(job), names, job.version)
 
@@ -194,13 +194,13 @@ def build_execution(row: Row[Any], context: JobContext) -> Execution:
 
 
 def _find_deadline(row: Row[Any]) -> int | None:
-    """Return the next deadline of an execution; None if it has none or its timers are suspended."""
+    """Return the next deadline (monotonic time) of an execution; None if it has none or is suspended."""
     deadlines = [each for each in (row.expires, row.total_until) if each is not None]
     return min(deadlines, default=None) if row.suspended_at is None else None
 
 
 def _build_first_transition(job: Row[Any], row: Row[Any]) -> Transition:
-    """Build the first transition of an execution. It is not stored, as it is the creation of the job."""
+    """Build the first transition of an execution, which is not stored: the creation of its job."""
     was_excluded = row.wave == LEFT_OUT_WAVE and not row.version
     first_state = ExecutionState(row.state) if was_excluded else ExecutionState.QUEUED
     return Transition(
@@ -253,7 +253,7 @@ def _load_history(connection: Connection, row: Row[Any]) -> _History:
 def _is_late(item: Row[Any], last: Row[Any] | None) -> bool:
     """Return whether evidence arrived after the execution ended.
 
-    `last` is the transition that ended it; None if the execution has not ended.
+    `last` is the transition that ended the execution; None if the execution has not ended.
     """
     if last is None:
         return False
@@ -282,7 +282,7 @@ def _build_evidence(row: Row[Any]) -> Evidence:
 
 
 def _format_content(kind: str, content: Any) -> Any:
-    """Format the MACs and times of evidence, which are stored as numbers."""
+    """Format the MACs and times in the content of evidence, which are stored as integers."""
     formatters = _FORMATTERS.get(kind)
     if formatters is None or not isinstance(content, dict):
         return content
@@ -296,7 +296,7 @@ def _format_content(kind: str, content: Any) -> Any:
 
 
 class DeviceUpdateListing(Struct, frozen=True, kw_only=True):
-    """Filter of a list of updates of one device in open jobs."""
+    """Filter of the list of updates of one device in open jobs."""
 
     device: int
 
@@ -306,8 +306,8 @@ def list_device_updates(
 ) -> list[DeviceUpdate]:
     """List the executions of a device in open jobs, the newest job first (rest-211).
 
-    With `before`, list only jobs with a lower number. The query is fast: there are few open jobs, and in each
-    the execution is found by its primary key.
+    If `before` is not None, list only jobs with a lower number. The query is fast: there are few open jobs,
+    and an execution is found by its primary key.
     """
     open_jobs = select(job.c.id).where(job.c.finished_at.is_(None))
     if before is not None:

@@ -1,9 +1,9 @@
-"""Summary of a job: its executions counted by failure reason, by wait reason, and by gateway.
+"""Summary of a job: number of executions by failure reason, by wait reason, and by gateway.
 
-One query returns all counts, so they belong to the same time and add up. Devices that were excluded when the
-job was created are counted separately, because their updates did not fail. The counts are computed for each
-summary: transitions are frequent and summaries are rare. With a hundred thousand devices the query takes a
-fraction of a second, so clients should not poll often.
+One query returns all counts, so the counts belong to the same time and add up. Devices that were excluded
+when the job was created are counted separately, because their updates did not fail. The counts are computed
+for each summary: transitions are frequent and summaries are rare. With a hundred thousand devices the query
+takes a fraction of a second, so REST clients should not poll often.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MAX_GATEWAYS: Final = 100
 """Maximum number of gateways in a summary."""
 
 StateReason = tuple[ExecutionState, str | None]
-"""Execution state and reason code."""
+"""Pair of execution state and reason code; None if there is no reason code."""
 
 _GROUP_COLUMNS: Final = (
     # The gateways of excluded devices do not matter.
@@ -87,7 +87,7 @@ def load_job_summary(connection: Connection, job_number: int, *, now: int) -> Jo
 
 
 def _find_wait_reason(job: JobSnapshot, row: Row[Any]) -> str:
-    """Return why these queued executions wait, as the keyword with which their `waitingFor` starts."""
+    """Return why the queued executions of a row wait, as the keyword at the start of `waitingFor`."""
     execution = ExecutionSnapshot(ExecutionState.QUEUED, row.wave, row.waiting, due=0, beats=0, is_read=False)
     return str(find_wait_reason(job, execution))
 
@@ -105,7 +105,7 @@ def _reason_sort_key(item: tuple[StateReason, int]) -> tuple[int, str, str]:
 
 
 def _gateway_sort_key(item: tuple[int, Mapping[ExecutionState, int]]) -> tuple[int, int, int]:
-    """Return the sort key of a gateway: most unfinished executions first, then most failures."""
+    """Return the sort key of a gateway: most unfinished executions first, then most failed executions."""
     gateway, counts = item
     unfinished = sum(many for state, many in counts.items() if state not in TERMINAL_STATES)
     failed = sum(counts.get(state, 0) for state in FAILURE_STATES)

@@ -1,4 +1,4 @@
-"""Builds the `Job` objects that the REST API returns, with counts, progress and wave states."""
+"""Loads jobs in the form that the REST API returns, with counts, progress and wave states."""
 
 from __future__ import annotations
 
@@ -16,8 +16,16 @@ from meshfleet.protocol.decoders import get_decoder
 from meshfleet.protocol.ids import format_model_number
 from meshfleet.protocol.times import format_millis, format_optional_millis
 from meshfleet.rest.job_requests import NewJob, StoredJobRequest
-from meshfleet.rest.jobs import ExecutionState as E
-from meshfleet.rest.jobs import Job, JobState, JobWave, Outcome, PauseReason, StopCause, WaveState
+from meshfleet.rest.jobs import (
+    ExecutionState,
+    Job,
+    JobState,
+    JobWave,
+    Outcome,
+    PauseReason,
+    StopCause,
+    WaveState,
+)
 from meshfleet.rest.percent import reaches_percent
 from meshfleet.service.clock import monotonic
 from meshfleet.service.jobs.job_states import FAILURE_STATES, FINISHED_STATES
@@ -35,8 +43,8 @@ if TYPE_CHECKING:
 
 # States of the waves of a job.
 
-_RAN_STATES: Final = (E.SUCCEEDED, *FAILURE_STATES)
-"""Terminal states of executions that succeeded or failed, not of skipped or canceled ones."""
+_RAN_STATES: Final = (ExecutionState.SUCCEEDED, *FAILURE_STATES)
+"""Terminal states of executions whose update succeeded or failed, not of skipped or canceled updates."""
 
 _PAUSED_WAVE_STATES: Final = {PauseReason.GATE: WaveState.HELD, PauseReason.GATE_FAILED: WaveState.FAILED}
 
@@ -51,7 +59,7 @@ def build_wave_states(
             name=each.name,
             state=state,
             size=_count_devices(counts, wave),
-            succeeded=counts.count(E.SUCCEEDED, wave=wave),
+            succeeded=counts.count(ExecutionState.SUCCEEDED, wave=wave),
             failed=counts.count(*FAILURE_STATES, wave=wave),
             soaks_until=_format_soak_end(row) if state is WaveState.SOAKING else None,
         )
@@ -63,7 +71,7 @@ def build_wave_states(
 def _count_devices(counts: ExecutionCounts, wave: int) -> int:
     """Return the current number of devices in a wave.
 
-    It can grow: a device that wrongly reports the target version joins the last wave later.
+    The number can grow: a device that wrongly reports the target version joins the last wave later.
     """
     return sum(count for (other, _), count in counts.items() if other == wave)
 
@@ -88,24 +96,24 @@ def _find_final_wave_state(gate: Gate, wave: int, counts: ExecutionCounts) -> Wa
     """Return the state of a wave of a finished job: SKIPPED if no execution succeeded or failed."""
     if not counts.count(*_RAN_STATES, wave=wave):
         return WaveState.SKIPPED
-    is_complete = not counts.count(E.CANCELED, wave=wave)
+    is_complete = not counts.count(ExecutionState.CANCELED, wave=wave)
     return WaveState.PASSED if is_complete and _has_passed_gate(gate, wave, counts) else WaveState.FAILED
 
 
 def _has_passed_gate(gate: Gate, wave: int, counts: ExecutionCounts) -> bool:
     ran = counts.count(*_RAN_STATES, wave=wave)
-    return reaches_percent(counts.count(E.SUCCEEDED, wave=wave), ran, gate.success_percent)
+    return reaches_percent(counts.count(ExecutionState.SUCCEEDED, wave=wave), ran, gate.success_percent)
 
 
 # Job objects.
 
 _FULL_PERCENT: Final = 100
 
-_MOVING_STATES: Final = ACTIVE_STATES - {E.STAGED}
-"""Active states that make progress by themselves; a staged image usually waits for a user."""
+_MOVING_STATES: Final = ACTIVE_STATES - {ExecutionState.STAGED}
+"""Active execution states except STAGED, which usually waits for a user."""
 
 _LATEST_ETA_MS: Final = 4_102_444_800_000
-"""Start of the year 2100 in milliseconds. A later estimated end is not shown."""
+"""Start of the year 2100 as Unix time in milliseconds. A later estimated end of a job is not returned."""
 
 
 class JobProgress(NamedTuple):
@@ -115,7 +123,7 @@ class JobProgress(NamedTuple):
     active_percents: int
     """Sum of the transfer percentages of all active executions."""
     resumed_at: int | None
-    """Time at which the job was last resumed; None if it was never paused."""
+    """Unix time in milliseconds at which the job was last resumed; None if it was never resumed."""
 
 
 def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
@@ -134,7 +142,7 @@ def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
         outcome=None if row.outcome is None else Outcome(row.outcome),
         stop_cause=None if row.stop_cause is None else StopCause(row.stop_cause),
         pause_reason=None if row.pause_reason is None else PauseReason(row.pause_reason),
-        counts=dict.fromkeys(E, 0) | counts.by_state(),
+        counts=dict.fromkeys(ExecutionState, 0) | counts.by_state(),
         left_out=counts.left_out,
         progress=_compute_percent(progress),
         eta=_estimate_end(row, progress, now),
@@ -176,7 +184,7 @@ def _compute_percent(progress: JobProgress) -> int:
 def _estimate_end(row: Row[Any], progress: JobProgress, now: int) -> str | None:
     """Estimate the end of a job from its speed since it started or was last resumed (rest-209).
 
-    Return None while no update makes progress: all remaining ones then wait for users or offline devices.
+    Return None while no update makes progress, because all wait for users or for offline devices.
     """
     counts = progress.counts.by_state(from_wave=LEFT_OUT_WAVE + 1)
     finished = sum(
@@ -213,7 +221,7 @@ _SELECT_RESUMED: Final = (
 
 
 class JobListing(Struct, frozen=True, kw_only=True):
-    """Filter of a list of jobs. No states or None mean any value."""
+    """Filter of the list of jobs. An empty tuple or None matches any value."""
 
     states: tuple[JobState, ...] = ()
     firmware: str | None = None
@@ -222,7 +230,7 @@ class JobListing(Struct, frozen=True, kw_only=True):
 def list_jobs(
     connection: Connection, listing: JobListing, *, before: int | None, limit: int, now: int
 ) -> list[Job]:
-    """List jobs, the newest first; with `before`, only jobs with a lower number (rest-136)."""
+    """List jobs, the newest first. If `before` is not None, list jobs with a lower number (rest-136)."""
     query = _SELECT_JOBS.order_by(job.c.id.desc()).limit(limit)
     if listing.states:
         query = query.where(job.c.state.in_([str(state) for state in listing.states]))
@@ -234,25 +242,25 @@ def list_jobs(
 
 
 def load_job(connection: Connection, job_number: int, *, now: int) -> Job:
-    """Load a job. Raise `NotFound` if it does not exist."""
+    """Load a job. Raise `NotFound` if the job does not exist."""
     return _build_jobs(connection, [load_job_row(connection, job_number)], now)[0]
 
 
 def load_jobs(connection: Connection, job_numbers: Collection[int], *, now: int) -> dict[int, Job]:
-    """Load jobs, and return them by job number. Leave out jobs that do not exist."""
+    """Load jobs, by job number. Leave out jobs that do not exist."""
     rows = load_job_rows(connection, job_numbers)
     return dict(zip(rows, _build_jobs(connection, list(rows.values()), now), strict=True))
 
 
 def list_newest_open_jobs(connection: Connection, limit: int, *, now: int) -> dict[int, Job]:
-    """Load the newest open jobs, at most `limit`, and return them by job number."""
+    """Load the newest open jobs, at most `limit`, by job number."""
     query = _SELECT_JOBS.where(job.c.finished_at.is_(None)).order_by(job.c.id.desc()).limit(limit)
     rows = connection.execute(query).all()
     return dict(zip([each.id for each in rows], _build_jobs(connection, rows, now), strict=True))
 
 
 def load_job_rows(connection: Connection, job_numbers: Collection[int]) -> dict[int, Row[Any]]:
-    """Load the rows of jobs as `load_job_row` does, by job number. Leave out jobs that do not exist."""
+    """Load the rows of jobs with model and version of the firmware, by job number. Omit unknown jobs."""
     rows = connection.execute(_SELECT_JOBS.where(job.c.id.in_(job_numbers))) if job_numbers else ()
     return {each.id: each for each in rows}
 
@@ -287,7 +295,7 @@ def _build_jobs(connection: Connection, rows: Sequence[Row[Any]], now: int) -> l
 
 
 def _load_resumed_at(connection: Connection, rows: Sequence[Row[Any]]) -> dict[int, int]:
-    """Load when jobs in progress were last resumed, by job number. Jobs that never paused are missing."""
+    """Load the time at which jobs in progress were last resumed, by job number. Omit jobs never resumed."""
     numbers = [each.id for each in rows if each.state == JobState.IN_PROGRESS]
     return (
         {each[0]: each[1] for each in bulk.query_in(connection, _SELECT_RESUMED, numbers)} if numbers else {}
@@ -297,5 +305,5 @@ def _load_resumed_at(connection: Connection, rows: Sequence[Row[Any]]) -> dict[i
 def _load_counts(connection: Connection, numbers: Sequence[int]) -> dict[int, ExecutionCounts]:
     counts = {number: ExecutionCounts() for number in numbers}
     for number, wave, state, count in bulk.query_in(connection, _SELECT_TALLIES, numbers):
-        counts[number][wave, E(state)] = count
+        counts[number][wave, ExecutionState(state)] = count
     return counts
