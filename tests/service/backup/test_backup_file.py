@@ -12,6 +12,7 @@ import pytest
 from meshfleet.service.backup.backup_file import create_unfinished_file, publish_file
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -21,7 +22,8 @@ def refuse_link(_source: Path, _target: Path) -> None:
 
 
 def test_a_file_gets_its_name_also_without_hard_links_and_replaces_none(tmp_path: Path) -> None:
-    for number, link in enumerate((os.link, refuse_link)):
+    links: tuple[Callable[[Path, Path], None], ...] = (os.link, refuse_link)
+    for number, link in enumerate(links):
         target = tmp_path / f"{number}.tar"
         for content in (b"first", b"second"):
             with create_unfinished_file(tmp_path) as unfinished:
