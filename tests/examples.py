@@ -10,7 +10,7 @@ DEFAULT_EXAMPLES: Final = 50
 """Examples of a property test in `make test`, if it does not set a number."""
 
 FAST_EXAMPLES: Final = 10
-"""The same for `make test-fast`."""
+"""Examples of a property test in `make test-fast`."""
 
 _SEARCH_FACTOR: Final = 4
 """Factor by which `make test-all PART=search` tries more examples."""
