@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import count
 from threading import Event
@@ -63,6 +64,27 @@ async def test_backups_are_complete_while_segments_are_merged_and_expire(
     is_finished = True
     await writer
     assert seen == sorted(seen)
+
+
+@pytest.mark.usefixtures("sqlite_database")
+def test_an_error_while_a_backup_is_written_removes_its_files(tmp_path: Path) -> None:
+    with (
+        pytest.raises(FileNotFoundError),
+        stage_files(tmp_path, lambda: 0, Event(), with_samples=True),
+    ):
+        raise FileNotFoundError
+    assert not list(tmp_path.glob("backup-staging-*"))
+
+
+@pytest.mark.usefixtures("sqlite_database")
+def test_backups_at_the_same_time_leave_the_files_of_each_other(tmp_path: Path) -> None:
+    def stage(_: int) -> bool:
+        with stage_files(tmp_path, lambda: 0, Event(), with_samples=True) as staged:
+            return staged.database.exists()
+
+    with ThreadPoolExecutor(4) as threads:
+        assert all(threads.map(stage, range(40)))
+    assert not list(tmp_path.glob("backup-staging-*"))
 
 
 @pytest.mark.usefixtures("sqlite_database")

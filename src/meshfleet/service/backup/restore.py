@@ -192,7 +192,7 @@ def _replace_files(existing: list[Path], staging: Path, folder: Path, aside: Pat
         # The database is last: a directory without one is not mistaken for a restored one.
         for path in sorted(staging.iterdir(), key=lambda path: path.name == DATABASE_FILE):
             _move(path, folder / path.name, moves)
-    except BaseException:  # also if the user interrupts it
+    except OSError:  # not if it is interrupted: the last move may not be in the list, so the marker stays
         for source, target in reversed(moves):
             target.rename(source)
         if not is_resumed:

@@ -32,7 +32,6 @@ IMAGES_FOLDER: Final = "images"
 _log = logging.getLogger(__name__)
 
 _STAGING_PREFIX: Final = "backup-staging-"
-_LOCK_FILE: Final = "lock"
 _ATTEMPTS: Final = 5
 _BUSY_TIMEOUT_MS: Final = 10_000
 _STEPS_PER_STOP_CHECK: Final = 100_000
@@ -83,9 +82,8 @@ def remove_stale_staging(data: Path) -> None:
     """Remove staging directories of backups that were killed. Those of running backups are locked."""
     for staging in data.glob(f"{_STAGING_PREFIX}*"):
         try:
-            with (staging / _LOCK_FILE).open("ab") as lock:
-                if try_lock_file(lock.fileno()):
-                    shutil.rmtree(staging)
+            if (lock := _try_lock_staging(staging)) is not None:
+                _remove_staging(staging, lock)
         except OSError as exc:  # it may belong to root
             _log.warning(
                 "files of an interrupted backup cannot be removed, delete them: %s (%s)", staging, exc
@@ -94,17 +92,34 @@ def remove_stale_staging(data: Path) -> None:
 
 @contextmanager
 def _create_staging(data: Path) -> Iterator[Path]:
-    while True:
-        staging = Path(mkdtemp(prefix=_STAGING_PREFIX, dir=data))
-        lock_path = staging / _LOCK_FILE
-        # Until it is locked, another process may take it for that of a killed backup, and remove it.
-        with suppress(FileNotFoundError), lock_path.open("ab") as lock:
-            if try_lock_file(lock.fileno()) and lock_path.exists():
-                try:
-                    yield staging
-                finally:
-                    shutil.rmtree(staging)
-                return
+    # Until a new directory is locked, another process may take it for that of a killed backup.
+    while (lock := _try_lock_staging(staging := Path(mkdtemp(prefix=_STAGING_PREFIX, dir=data)))) is None:
+        pass
+    try:
+        yield staging
+    finally:
+        _remove_staging(staging, lock)
+
+
+def _try_lock_staging(staging: Path) -> int | None:
+    """Lock a staging directory until the returned descriptor is closed.
+
+    Return None if another process has locked it, or removed it.
+    """
+    with suppress(FileNotFoundError):
+        lock = os.open(staging, os.O_RDONLY)
+        if try_lock_file(lock) and staging.exists():
+            return lock
+        os.close(lock)
+    return None
+
+
+def _remove_staging(staging: Path, lock: int) -> None:
+    """Remove a locked staging directory. It stays locked until it is gone."""
+    try:
+        shutil.rmtree(staging)
+    finally:
+        os.close(lock)
 
 
 def _check_free_space(data: Path, *, with_samples: bool) -> None:
