@@ -39,7 +39,8 @@ PACKAGES = {
 """Packages, and the packages that each may import."""
 
 SERVICE_ORDER = (
-    *("clock", "actor", "metrics", "readiness", "sockets", "secret_store", "transport", "locks", "backup"),
+    *("byte_format", "clock", "actor", "metrics", "readiness"),
+    *("sockets", "secret_store", "transport", "locks", "backup"),
     *("http", "audit", "accounts", "catalogue", "console", "asyncapi", "devices", "labels"),
     *("ingest", "backfill", "telemetry", "presence", "requests", "metadata", "gateways"),
     *("jobs", "firmware", "live", "operations", "storage", "metric_table", "embedded_broker"),

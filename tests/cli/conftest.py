@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.testing import running_fleet
+from tests.cli.backup_data import create_data
 from tests.cli.installation import Installation
 from tests.cli.shell import Shell, create_logged_in_shell, wait_until_known
 
@@ -40,6 +41,12 @@ def admin(tmp_path: Path, login: str) -> Shell:
     shell = Shell(tmp_path / "home")
     shell.write_login(login)
     return shell
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Create a data directory for a backup."""
+    return create_data(tmp_path / "data")
 
 
 @pytest.fixture

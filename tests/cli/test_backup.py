@@ -8,83 +8,42 @@ import shutil
 import sqlite3
 import tarfile
 from contextlib import closing
-from typing import TYPE_CHECKING
+from pathlib import Path
+from threading import Event
 
 import psycopg
 import pytest
 from click.testing import CliRunner
 
 from meshfleet.cli import main
+from meshfleet.db.schema import list_revisions
 from meshfleet.errors.startup import UnusableDataFolder
-from meshfleet.service.backup.archive import ArchiveReader, ArchiveWriter, BackupDescription
+from meshfleet.service.backup.archive import ArchiveReader
 from meshfleet.service.backup.restore import check_restore_finished
 from meshfleet.service.backup.sqlite_backup import remove_stale_staging, stage_files
 from meshfleet.service.locks import lock_data_folder
+from tests.cli.backup_data import (
+    IMAGE,
+    SEGMENT,
+    back_up,
+    build_archive,
+    count_rows,
+    describe,
+    list_files,
+    restore,
+)
 from tests.cli.programs import Program, run_command
 from tests.databases import create_database, create_empty_database
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from click.testing import Result
-
-IMAGE = "ab" * 32
-SEGMENT = "00000007.samples"
-
-
-@pytest.fixture
-def data(tmp_path: Path, sqlite_template: Path) -> Path:
-    """Return a data directory with a user, a segment and a firmware image."""
-    folder = tmp_path / "data"
-    folder.mkdir(mode=0o700)
-    shutil.copy(sqlite_template, folder)
-    with closing(sqlite3.connect(folder / "meshfleet.sqlite")) as database, database:
-        database.execute("INSERT INTO secret VALUES ('tokens', x'00')")
-        database.execute("INSERT INTO account VALUES ('anna', 'hash', 'admin', 0, NULL)")
-        database.execute("INSERT INTO session VALUES ('s-1', 'anna', 0, 0)")
-        database.execute("INSERT INTO sample_segment VALUES (7, 20000, 0, 1, 1, 0, 7)")
-        database.execute(
-            "INSERT INTO firmware (id, model, version, type, file_name, size, sha256, hardware, notes, state,"
-            " created_by, created_at)"
-            " VALUES ('fw-1', 1, '1.0.0', 0, 'a.zip', 5, ?, '[]', '', 'draft', 'anna', 0)",
-            (bytes.fromhex(IMAGE),),
-        )
-    for path, content in ((f"samples/{SEGMENT}", b"samples"), (f"images/{IMAGE}", b"image")):
-        (folder / path).parent.mkdir()
-        (folder / path).write_bytes(content)
-    return folder
-
-
-def back_up(data: Path, target: Path, *options: str) -> Result:
-    result = run_command("backup", str(target), "--data", str(data), *options)
-    assert result.exit_code == 0, result.output
-    return result
-
-
-def restore(source: Path, data: Path, *options: str) -> Result:
-    return run_command("restore", str(source), "--data", str(data), *options)
-
-
-def count_rows(data: Path, table: str) -> int:
-    with closing(sqlite3.connect(data / "meshfleet.sqlite")) as database:
-        (count,) = database.execute(f"SELECT count(*) FROM {table}").fetchone()  # noqa: S608 # constant
-    return int(count)
-
-
-def list_files(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files but the database, whose copy has other bytes, and the lock."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and not path.name.startswith("meshfleet.")
-    }
 
 
 def test_a_backup_is_restored_to_another_directory(data: Path, tmp_path: Path) -> None:
     file, restored = tmp_path / "backup.tar", tmp_path / "restored"
     written = back_up(data, file)
-    assert written.stdout.startswith(f"Written {file} (")
-    assert "Contains everything acknowledged before 20" in written.stdout
+    header, sizes, size, moment = written.stdout.splitlines()
+    assert header == f"Backing up {data} (SQLite, schema {list_revisions()[-1]}) while the service is stopped"
+    assert sizes.endswith(" · samples 7 bytes in 1 files · firmware 1 images, 5 bytes")
+    assert size.startswith(f"Written {file} (")
+    assert moment.startswith("Holds everything acknowledged before 20")
     assert file.stat().st_mode & 0o777 == 0o600
     result = restore(file, restored)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (
@@ -92,7 +51,7 @@ def test_a_backup_is_restored_to_another_directory(data: Path, tmp_path: Path) -
         "Gateways and users can log in as before; start the service: meshfleet serve",
     )
     assert list_files(restored) == list_files(data)
-    assert [count_rows(restored, table) for table in ("account", "session", "secret")] == [1, 1, 1]
+    assert [count_rows(restored, table) for table in ("account", "session", "secret")] == [1, 1, 2]
     assert {path.stat().st_mode & 0o077 for path in (restored, *restored.rglob("*"))} == {0}
 
 
@@ -127,6 +86,17 @@ def test_in_a_directory_backups_are_named_by_time_and_only_the_newest_are_kept(
     name = json.loads(back_up(data, folder, "--keep", "2", "--json").stdout)["path"]
     kept = ("meshfleet-29990101T000000Z.tar", "meshfleet-old.tar", "other.tar")
     assert set(map(str, folder.iterdir())) == {name, *(str(folder / each) for each in kept)}
+
+
+def test_backups_are_only_deleted_beyond_the_number_to_keep(data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    for keep in (1, 2, 5, 9):
+        for day in range(1, 6):
+            (folder / f"meshfleet-2001010{day}T000000Z.tar").touch()
+        newest = back_up(data, folder, "--keep", str(keep), "--json").stdout
+        assert len(list(folder.iterdir())) == min(6, keep)
+        Path(json.loads(newest)["path"]).unlink()
 
 
 def test_a_backup_passes_through_pipes(data: Path, tmp_path: Path) -> None:
@@ -231,26 +201,6 @@ def test_a_damaged_backup_is_named_and_nothing_is_written(data: Path, tmp_path: 
     assert not restored.exists()
 
 
-def build_archive(path: Path, description: BackupDescription, *members: str) -> Path:
-    with path.open("wb") as file:
-        writer = ArchiveWriter(file)
-        writer.add_description(description)
-        for member in members:
-            writer.add_bytes(member, b"")
-        writer.finish()
-    return path
-
-
-def describe(**fields: str) -> BackupDescription:
-    values = {
-        "version": "9.0.0",
-        "schema": "0014",
-        "database": "sqlite",
-        "moment": "2026-11-17T00:00:00.000Z",
-    }
-    return BackupDescription(**values | fields, has_samples=True)  # type: ignore[arg-type]
-
-
 def test_backups_that_do_not_fit_are_refused_before_anything_is_written(tmp_path: Path) -> None:
     file, restored = tmp_path / "backup.tar", tmp_path / "restored"
     for description, members, message in (
@@ -261,7 +211,7 @@ def test_backups_that_do_not_fit_are_refused_before_anything_is_written(tmp_path
         (describe(), [], "meshfleet.sqlite: it is missing"),
         (describe(), ["meshfleet.sqlite"], "meshfleet.sqlite: no such table: alembic_version"),
     ):
-        result = restore(build_archive(file, description, *members), restored)
+        result = restore(build_archive(file, description, dict.fromkeys(members, b"")), restored)
         assert (result.exit_code, message in result.stderr) == (1, True), result.stderr
         assert not restored.exists() or [path.name for path in restored.iterdir()] == ["meshfleet.lock"]
     missing = restore(tmp_path / "missing.tar", restored)
@@ -318,7 +268,7 @@ def test_an_interrupted_restore_keeps_the_service_from_starting(data: Path) -> N
 def test_files_of_a_killed_backup_are_removed_and_those_of_a_running_one_stay(data: Path) -> None:
     killed = data / "backup-staging-killed"
     killed.mkdir()
-    with stage_files(data, lambda: 0, with_samples=True) as staged:
+    with stage_files(data, lambda: 0, Event(), with_samples=True) as staged:
         remove_stale_staging(data)
         assert not killed.exists()
         assert staged.database.exists()

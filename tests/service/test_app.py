@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _numbers = count()
 
 _COUNT_WAITING_LOCKS = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+_COUNT_WAITING_BACKUPS = "SELECT count(*) FROM pg_locks WHERE mode = 'AccessShareLock' AND NOT granted"
 _COUNT_LOCK_REQUESTS = """SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND application_name = 'meshfleet' AND query LIKE '%advisory%'"""
 
@@ -102,6 +103,24 @@ def test_the_backup_before_a_migration_can_be_disabled(tmp_path: Path) -> None:
     with serve(tmp_path, "sqlite", MESHFLEET_BACKUP_BEFORE_MIGRATION="off") as service:
         read_startup_info(service)
     assert not (tmp_path / "backups").exists()
+
+
+def test_the_backup_before_a_migration_can_be_stopped(address: str, tmp_path: Path) -> None:
+    with closing(connect_database(address, tmp_path)) as database:
+        database.write_now(run_migrations, "0012")
+    with psycopg.connect(address) as other, serve(tmp_path, address) as program:
+        other.execute("LOCK TABLE account IN ACCESS EXCLUSIVE MODE")
+        wait_until(address, _COUNT_WAITING_BACKUPS, 1)
+        release = threading.Timer(15, other.rollback)  # so that a failing test ends, too
+        release.start()
+        code, output, errors = program.wait_for_exit(SIGTERM)
+        stopped_before_release = release.is_alive()
+        release.cancel()
+        release.join()
+    assert (code, output, errors, stopped_before_release) == (0, "", "", True)
+    assert list((tmp_path / "backups").iterdir()) == []
+    with psycopg.connect(address) as server:
+        assert server.execute("SELECT version_num FROM alembic_version").fetchone() == ("0012",)
 
 
 # --- Concurrent starts ---

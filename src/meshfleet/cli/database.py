@@ -6,9 +6,11 @@ from contextlib import closing, contextmanager
 from threading import Event
 from typing import TYPE_CHECKING
 
+from meshfleet.cli.shutdown import end_on_signals
 from meshfleet.db import connect_database, upgrade_database
 from meshfleet.errors.startup import UnusableDataFolder
 from meshfleet.service.backup.creation import back_up_before_migration
+from meshfleet.service.backup.restore import check_restore_finished
 from meshfleet.service.clock import now
 
 if TYPE_CHECKING:
@@ -24,15 +26,17 @@ def open_existing_database(settings: Settings) -> Iterator[Database]:
     check_database_exists(settings)
     with closing(connect_database(settings.database, settings.data)) as database:
         if settings.backup_before_migration:
-            back_up_before_migration(database, settings, now)
+            with end_on_signals() as stop:
+                back_up_before_migration(database, settings, now, stop)
         upgrade_database(database, Event())
         yield database
 
 
 def check_database_exists(settings: Settings) -> None:
-    """Raise `UnusableDataFolder` if SQLite is configured and its database is missing or not writable."""
+    """Raise `UnusableDataFolder` if SQLite is configured and its database is missing, or cannot be used."""
     if settings.database != "sqlite":
         return
+    check_restore_finished(settings.data)
     try:
         (settings.data / "meshfleet.sqlite").open("r+b").close()
     except FileNotFoundError:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from typing import Any
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
 
 from meshfleet.errors import FleetError
 
@@ -65,3 +66,26 @@ def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+@contextmanager
+def end_on_signals() -> Iterator[threading.Event]:
+    """End the `with` block with `SystemExit` on SIGINT or SIGTERM, so that unfinished files are removed.
+
+    Yield an event that is set then, for functions of other languages: exceptions do not pass through them.
+    """
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():  # signals are handled elsewhere
+        yield stop
+        return
+
+    def end(number: int, _frame: object) -> NoReturn:
+        stop.set()
+        raise SystemExit(128 + number)
+
+    previous = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

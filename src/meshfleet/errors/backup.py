@@ -11,6 +11,12 @@ class BackupFailed(FleetError):
     code = "backup-failed"
 
 
+class BackupNotRecorded(FleetError):
+    """Raised when a finished backup cannot be recorded in the database. The backup itself is complete."""
+
+    code = "backup-not-recorded"
+
+
 class BackupDamaged(FleetError):
     """Raised when a backup file is incomplete or was changed. `member` is the damaged part of the file."""
 

@@ -37,6 +37,7 @@ from meshfleet.service.http.starting import answer_starting
 from meshfleet.service.http.websocket_connection import MAX_MESSAGE_BYTES, WebSocketConnection
 from meshfleet.service.locks import hold_service_lock, lock_data_folder
 from meshfleet.service.runtime import open_service_samples, run_background_tasks
+from meshfleet.service.secret_store import INSTANCE_SECRET, load_or_create_secret
 from meshfleet.service.sockets import open_listener
 
 if TYPE_CHECKING:
@@ -113,18 +114,18 @@ async def serve(
                 await asyncio.to_thread(stack.enter_context, hold_service_lock(database, settings))
                 async with HttpServer(settings, listener, HTTP_LIMITS) as http:
                     if settings.backup_before_migration:
-                        await asyncio.to_thread(back_up_before_migration, database, settings, clock.now)
-                    await _upgrade_schema(database)
+                        await _run_stoppable(back_up_before_migration, database, settings, clock.now)
+                    await _run_stoppable(upgrade_database, database)
                     await _run(database, settings, http, mqtt_listeners, started=started, prepare=prepare)
         finally:
             await asyncio.to_thread(database.close)
 
 
-async def _upgrade_schema(database: Database) -> None:
-    """Migrate the database. If canceled, stop waiting for another process that is migrating it."""
+async def _run_stoppable(work: Callable[..., None], *args: object) -> None:
+    """Run a function in a thread. Its last argument is an event that is set if this coroutine is canceled."""
     stop = threading.Event()
     try:
-        await asyncio.to_thread(upgrade_database, database, stop)
+        await asyncio.to_thread(work, *args, stop)
     finally:
         stop.set()
 
@@ -140,6 +141,7 @@ async def _run(  # noqa: PLR0913 # one caller
 ) -> None:
     """Run all parts of the service on a migrated database."""
     password = await asyncio.to_thread(_create_first_admin, database)
+    await database.write(load_or_create_secret, INSTANCE_SECRET)
     if prepare is not None:
         await asyncio.to_thread(prepare, database)
     mqtt = tuple(map(str, mqtt_listeners if settings.external_broker is None else [settings.external_broker]))

@@ -8,6 +8,7 @@ ends. A service that has lost the lock still cannot write: the token in the tabl
 from __future__ import annotations
 
 import os
+import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from sqlalchemy import Connection
+
     from meshfleet.db import Database
     from meshfleet.settings import Settings
 
@@ -26,6 +29,11 @@ if TYPE_CHECKING:
 
 LOCK_FILE: Final = "meshfleet.lock"
 _KNOWN_FILES: Final = {LOCK_FILE, "meshfleet.sqlite"}
+_LOCK_ATTEMPTS: Final = 5
+_LOCK_RETRY_SECONDS: Final = 0.1
+"""Seconds between two attempts to lock a data directory: a backup locks it for an instant, to see if it is
+in use."""
+
 _OTHERS_MODE: Final = 0o077
 """Permission bits of the group and of other users."""
 
@@ -89,14 +97,28 @@ def _list_names(folder: Path) -> set[str]:
 
 def _lock_file(file: int, folder: Path) -> None:
     try:
-        if try_lock_file(file):
-            return
+        for attempt in range(_LOCK_ATTEMPTS):
+            time.sleep(_LOCK_RETRY_SECONDS if attempt else 0)
+            if try_lock_file(file):
+                return
     except OSError as exc:
         raise UnusableDataFolder(f"the data directory {folder} cannot be locked: {exc.strerror}") from exc
     raise UnusableDataFolder(
         f"the data directory {folder} is in use by another meshfleet serve; "
         "stop that service, or choose another directory with --data"
     )
+
+
+def is_data_folder_locked(folder: Path) -> bool:
+    """Return whether a service uses a data directory."""
+    try:
+        lock = os.open(folder / LOCK_FILE, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return not try_lock_file(lock)
+    finally:
+        os.close(lock)
 
 
 def try_lock_file(file: int) -> bool:
@@ -135,6 +157,15 @@ def hold_service_lock(database: Database, settings: Settings) -> Iterator[None]:
                 "--broker embedded --mqtt off"
             )
         yield
+
+
+def is_service_lock_held(connection: Connection) -> bool:
+    """Return whether a service that processes reports uses a PostgreSQL database."""
+    statement = (
+        "SELECT EXISTS (SELECT FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database"
+        " WHERE datname = current_database() AND locktype = 'advisory' AND objid = %s)"
+    )
+    return bool(connection.exec_driver_sql(statement, (_ADVISORY_LOCK_ID,)).scalar())
 
 
 def accepts_reports(settings: Settings) -> bool:

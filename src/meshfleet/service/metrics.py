@@ -73,6 +73,12 @@ class Metrics:
         self._devices = Gauge(
             "meshfleet_devices", "Devices in the registry.", ["connected"], registry=self._registry
         )
+        self._backup_moment: int | None = None
+        self.add_gauge(
+            "backup_timestamp_seconds",
+            "Time of the newest checked backup with samples. Absent if there is none.",
+            lambda: {} if self._backup_moment is None else {(): self._backup_moment / 1000},
+        )
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a completed HTTP request. `route` is the path template: the number of paths is unlimited."""
@@ -98,8 +104,12 @@ class Metrics:
         """Add a gauge that is read at each scrape. With labels, `read` returns values by label."""
         self._read_metrics.metrics.append(_ReadMetric(GaugeMetricFamily, name, description, read, labels))
 
-    def render(self, connected: int, disconnected: int) -> bytes:
-        """Return all metrics in the Prometheus text format, with these numbers of devices."""
+    def render(self, connected: int, disconnected: int, backup_moment: int | None = None) -> bytes:
+        """Return all metrics in the Prometheus text format.
+
+        The numbers of devices and the moment of the newest backup, in milliseconds, are from the database.
+        """
         self._devices.labels("true").set(connected)
         self._devices.labels("false").set(disconnected)
+        self._backup_moment = backup_moment
         return generate_latest(self._registry)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import insert, select
 
@@ -11,6 +12,9 @@ from meshfleet.db.tables import secret
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
+
+INSTANCE_SECRET: Final = "instance"  # noqa: S105 # a name
+"""Name of the secret from which the id of this installation is derived. Backups contain the id."""
 
 
 def load_or_create_secret(connection: Connection, name: str) -> bytes:
@@ -24,3 +28,8 @@ def load_or_create_secret(connection: Connection, name: str) -> bytes:
         found = secrets.token_bytes(32)
         connection.execute(insert(secret).values(name=name, value=found))
     return found
+
+
+def format_instance_id(value: bytes) -> str:
+    """Return the id of an installation, which tells its backups from those of others."""
+    return hashlib.sha256(value).hexdigest()[:32]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import random
 import tarfile
+from threading import Event
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
-from meshfleet.errors.backup import BackupDamaged
+from meshfleet.errors.backup import BackupDamaged, BackupFailed
 from meshfleet.service.backup.archive import (
     ArchiveReader,
     ArchiveWriter,
@@ -36,7 +38,7 @@ MEMBERS = {"a.bin": bytes(range(256)) * 9, "folder/empty": b"", "folder/block": 
 
 def build_archive() -> bytes:
     output = io.BytesIO()
-    writer = ArchiveWriter(output)
+    writer = ArchiveWriter(output, Event())
     writer.add_description(DESCRIPTION)
     for path, content in MEMBERS.items():
         writer.add_bytes(path, content)
@@ -89,7 +91,7 @@ def test_a_file_is_added_with_its_content(tmp_path: Path) -> None:
     source = tmp_path / "source"
     source.write_bytes(b"content" * 500_000)
     output = io.BytesIO()
-    writer = ArchiveWriter(output)
+    writer = ArchiveWriter(output, Event())
     writer.add_description(DESCRIPTION)
     writer.add_file("large", source)
     writer.finish()
@@ -122,13 +124,43 @@ def test_swapped_or_missing_members_and_appended_data_are_found() -> None:
     assert find_damage(content + b"more") == "MANIFEST.json"
 
 
-def test_a_description_of_another_format_is_refused() -> None:
+LARGE = msgspec.json.encode(DESCRIPTION) + b" " * 2**24
+DEEP = b'{"format":1,"other":' + b"[" * 100_000
+
+
+@each_row("content", [b'{"format":1}', b'{"format":"x"}', b"", b"\xff", b'{"version":"\xff"}', DEEP, LARGE])
+def test_a_description_that_cannot_be_read_is_refused(content: bytes) -> None:
     output = io.BytesIO()
-    writer = ArchiveWriter(output)
-    writer.add_bytes("backup.json", b'{"format":2}')
+    writer = ArchiveWriter(output, Event())
+    writer.add_bytes("backup.json", content)
     writer.finish()
-    with pytest.raises(BackupDamaged, match=r"backup\.json: it is not a known description"):
-        check(output.getvalue())
+    assert find_damage(output.getvalue()) == "backup.json"
+
+
+@each_row("content", [b"", b"{}", b'{"members":[["\xff",0,""]],"checksum":""}', DEEP])
+def test_a_manifest_that_cannot_be_read_is_refused(content: bytes) -> None:
+    with io.BytesIO() as output, tarfile.open(fileobj=output, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        info = tarfile.TarInfo("MANIFEST.json")
+        info.size, info.mode = len(content), 0o600
+        archive.addfile(info, io.BytesIO(content))
+        archive.close()
+        assert find_damage(output.getvalue()) == "MANIFEST.json"
+
+
+def test_a_manifest_with_an_unreadable_header_is_refused() -> None:
+    info = tarfile.TarInfo("MANIFEST.json")
+    info.linkname = "\udcff"  # the byte 0xff, which is not UTF-8
+    header = info.tobuf(tarfile.USTAR_FORMAT, "utf-8", "surrogateescape")
+    assert find_damage(header + bytes(512)) == "MANIFEST.json"
+
+
+def test_a_stopped_backup_is_not_finished() -> None:
+    stop = Event()
+    writer = ArchiveWriter(io.BytesIO(), stop)
+    writer.add_description(DESCRIPTION)
+    stop.set()
+    with pytest.raises(BackupFailed, match="stopped before it was complete"):
+        writer.finish()
 
 
 def test_a_member_that_changes_after_the_check_is_found() -> None:
@@ -144,7 +176,7 @@ def test_a_member_that_changes_after_the_check_is_found() -> None:
 
 def test_a_member_that_is_listed_twice_is_refused() -> None:
     output = io.BytesIO()
-    writer = ArchiveWriter(output)
+    writer = ArchiveWriter(output, Event())
     writer.add_description(DESCRIPTION)
     for _ in range(2):
         writer.add_bytes("same", b"")

@@ -12,6 +12,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from meshfleet.db import open_database
+from meshfleet.db.bulk import insert_rows
+from meshfleet.db.tables import backup
 from meshfleet.errors import FleetError
 from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
 from meshfleet.service.readiness import READINESS_TEXTS, Readiness
@@ -93,6 +95,23 @@ def test_requests_are_counted_by_their_route(service: RunningService) -> None:
         ("GET", "console", "200"): 1,
         ("GET", "/metrics", "200"): 1,
     }
+
+
+@pytest.mark.rule("rest-161")
+def test_metrics_have_the_moment_of_the_newest_backup_with_samples(service: RunningService) -> None:
+    def load_values() -> list[float]:
+        families = text_string_to_metric_families(service.viewer.get("/metrics").text)
+        return [
+            sample.value
+            for family in families
+            if family.name == "meshfleet_backup_timestamp_seconds"
+            for sample in family.samples
+        ]
+
+    assert load_values() == []
+    records = [(1, 9_500, 0, True), (2, 8_000, 0, True), (3, 99_000, 0, False)]
+    service.database.write_now(insert_rows, backup, records)
+    assert load_values() == [9.5]
 
 
 @pytest.mark.rule("rest-161")

@@ -8,6 +8,7 @@ import sys
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -17,13 +18,15 @@ import msgspec
 
 from meshfleet.cli.database import check_database_exists
 from meshfleet.cli.settings_options import load_command_settings, settings_options
+from meshfleet.cli.shutdown import end_on_signals
 from meshfleet.db.schema import list_revisions
-from meshfleet.errors.backup import BackupFailed, RestoreRefused
+from meshfleet.errors.backup import BackupFailed, BackupNotRecorded, RestoreRefused
 from meshfleet.service.backup.archive import ArchiveReader
-from meshfleet.service.backup.creation import BackupResult, create_backup_file, write_backup
+from meshfleet.service.backup.creation import BackupRequest, BackupResult, create_backup_file, write_backup
+from meshfleet.service.backup.records import record_backup
 from meshfleet.service.backup.restore import RestoreResult, check_contents, restore_backup
+from meshfleet.service.byte_format import format_bytes
 from meshfleet.service.clock import now
-from meshfleet.service.storage.sizes import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,30 +68,32 @@ def backup(  # noqa: PLR0913 # the options of the command
     """
     settings = load_command_settings(config, flags)
     check_database_exists(settings)
+    path = None if target == _PIPE else _choose_path(target)
+    if keep is not None and (path is None or path.parent != Path(target)):
+        raise click.UsageError("--keep needs a directory")
+    echo = partial(click.echo, err=path is None)  # standard output may be the backup itself
+    announce = _print_nothing if quiet or as_json else echo
     started = time.monotonic()
-    if target == _PIPE:
-        if keep is not None:
-            raise click.UsageError("--keep needs a directory")
-        result = _write_to_pipe(settings, with_samples=not without_samples)
-        path = None
-    else:
-        path = _choose_path(target)
-        if keep is not None and path.parent != Path(target):
-            raise click.UsageError("--keep needs a directory")
-        result = create_backup_file(settings, path, now, with_samples=not without_samples)
+    with end_on_signals() as stop:
+        request = BackupRequest(settings, not without_samples, now, stop, announce)
+        result = _write_to_pipe(request) if path is None else create_backup_file(request, path)
+    if path is not None:
+        _record(settings, result)
         if keep is not None:
             _delete_older(path, keep)
-    if as_json and path is not None:
-        values = {"path": str(path), "moment": result.moment, "size": result.size, "schema": result.schema}
-        click.echo(msgspec.json.encode(values))
-    elif not quiet:
-        seconds = time.monotonic() - started
-        click.echo(
-            f"Written {path or 'to the pipe'} ({format_bytes(result.size)}, {seconds:.0f} s)",
-            err=path is None,
-        )
-        contents = "everything but older samples" if without_samples else "everything"
-        click.echo(f"Contains {contents} acknowledged before {result.moment}.", err=path is None)
+    seconds = time.monotonic() - started
+    announce(f"Written {path or 'to the pipe'} ({format_bytes(result.size)}, {seconds:.0f} s)")
+    announce(f"Holds {_describe_contents(result.has_samples)} acknowledged before {result.moment}.")
+    if as_json:
+        values = {
+            "path": path and str(path),
+            "moment": result.moment,
+            "size": result.size,
+            "schema": result.schema,
+            "hasSamples": result.has_samples,
+            "instance": result.instance,
+        }
+        echo(msgspec.json.encode(values))
 
 
 @click.command
@@ -102,6 +107,7 @@ def backup(  # noqa: PLR0913 # the options of the command
     help="For a rehearsal beside the original: end all logins, and create new signing secrets.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--quiet", is_flag=True, help="Print only errors.")
 def restore(  # noqa: PLR0913 # the options of the command
     source: str,
     *,
@@ -110,6 +116,7 @@ def restore(  # noqa: PLR0913 # the options of the command
     replace: bool,
     as_copy: bool,
     as_json: bool,
+    quiet: bool,
     **flags: str | None,
 ) -> None:
     """Restore the backup SOURCE, a file or - for a pipe, to an empty data directory or database.
@@ -117,7 +124,7 @@ def restore(  # noqa: PLR0913 # the options of the command
     The whole file is checked before anything is written. The service must not be running.
     """
     settings = load_command_settings(config, flags)
-    with _open_source(source, settings.data) as file:
+    with end_on_signals(), _open_source(source, settings.data) as file:
         archive = ArchiveReader(file)
         archive.check()
         check_contents(archive)
@@ -132,21 +139,34 @@ def restore(  # noqa: PLR0913 # the options of the command
             "moment": description.moment,
             "schema": description.schema,
             "version": description.version,
+            "instance": description.instance,
             "members": count,
             "restored": not check,
         }
         click.echo(msgspec.json.encode(values))
-    elif check:
-        schema = f"schema {description.schema} (this Meshfleet: {list_revisions()[-1]})"
-        click.echo(f"OK: complete, {count} files, {schema}, of {description.moment}")
-    else:
+    elif check and not quiet:
+        click.echo(f"OK: complete, {count} files, {_describe_schema(description.schema)}")
+        _print_origin(description)
+    elif not quiet:
         _print_restored(description, result, settings)
 
 
+def _describe_schema(schema: str) -> str:
+    newest = list_revisions()[-1]
+    upgrade = "" if schema == newest else ", which upgrades it when it starts"
+    return f"schema {schema} (this Meshfleet: {newest}{upgrade})"
+
+
+def _print_origin(description: BackupDescription) -> None:
+    contents = _describe_contents(description.has_samples)
+    click.echo(f"Holds {contents} acknowledged before {description.moment}.")
+    instance = f" of installation {description.instance}" if description.instance else ""
+    click.echo(f"Made by Meshfleet {description.version}{instance}.")
+
+
 def _print_restored(description: BackupDescription, result: RestoreResult, settings: Settings) -> None:
-    target = settings.data if description.database == "sqlite" else "the database"
-    contents = "everything" if description.has_samples else "everything but older samples"
-    click.echo(f"Restored to {target}: {contents} acknowledged before {description.moment}.")
+    click.echo(f"Restored to {settings.data if description.database == 'sqlite' else 'the database'}")
+    _print_origin(description)
     if result.moved_to is not None:
         click.echo(f"The files that were there are in {result.moved_to}")
     if result.missing_segments:
@@ -154,6 +174,21 @@ def _print_restored(description: BackupDescription, result: RestoreResult, setti
             f"{result.missing_segments} files with samples no longer exist, or are not those of this backup."
         )
     click.echo("Gateways and users can log in as before; start the service: meshfleet serve")
+
+
+def _describe_contents(has_samples: bool) -> str:  # noqa: FBT001 # the only argument
+    return "everything" if has_samples else "everything but older samples"
+
+
+def _print_nothing(_text: str) -> None:
+    """Ignore a line for the user."""
+
+
+def _record(settings: Settings, result: BackupResult) -> None:
+    try:
+        record_backup(settings, result, now())
+    except BackupNotRecorded as exc:
+        click.echo(f"Warning: the backup is complete, but the database has no record of it: {exc}", err=True)
 
 
 def _choose_path(target: str) -> Path:
@@ -165,21 +200,22 @@ def _choose_path(target: str) -> Path:
     return path
 
 
-def _write_to_pipe(settings: Settings, *, with_samples: bool) -> BackupResult:
+def _write_to_pipe(request: BackupRequest) -> BackupResult:
     if sys.stdout.isatty():
         raise click.UsageError("a backup is not printed to a terminal; use a pipe or a file")
     try:
-        return write_backup(settings, sys.stdout.buffer, now, with_samples=with_samples)
+        return write_backup(request, sys.stdout.buffer)
     except OSError as exc:
-        raise BackupFailed(f"the pipe cannot be written: {exc.strerror}") from exc
+        raise BackupFailed(f"{exc.filename or 'the pipe'} cannot be used: {exc.strerror}") from exc
 
 
 def _delete_older(newest: Path, keep: int) -> None:
     """Delete all but the newest backups of a directory, by the times in their names. Keep the new one."""
     others = sorted(
-        path for path in newest.parent.iterdir() if _FILE_NAME.fullmatch(path.name) and path != newest
+        (path for path in newest.parent.iterdir() if _FILE_NAME.fullmatch(path.name) and path != newest),
+        reverse=True,
     )
-    for path in others[: len(others) + 1 - keep]:
+    for path in others[keep - 1 :]:
         try:
             path.unlink()
         except OSError as exc:
@@ -197,8 +233,21 @@ def _open_source(source: str, data: Path) -> Iterator[IO[bytes]]:
         if source != _PIPE and file.seekable():
             yield file
             return
-        # Beside the data: the default directory for temporary files may be small.
-        place = next(parent for parent in data.absolute().parents if parent.is_dir())
-        with TemporaryFile(dir=place) as copy:
-            shutil.copyfileobj(file, copy)
+        with _create_temporary_file(data.absolute()) as copy:
+            try:
+                shutil.copyfileobj(file, copy)
+            except OSError as exc:
+                raise RestoreRefused(f"the pipe cannot be copied to a disk: {exc.strerror}") from exc
             yield copy
+
+
+def _create_temporary_file(data: Path) -> IO[bytes]:
+    """Create a file without a name in the data directory, or the nearest one that exists.
+
+    The default directory for temporary files may be small.
+    """
+    place = next(folder for folder in (data, *data.parents) if folder.is_dir())
+    try:
+        return TemporaryFile(dir=place)
+    except OSError as exc:
+        raise RestoreRefused(f"{place} cannot be used: {exc.strerror}") from exc

@@ -12,17 +12,18 @@ import hashlib
 import io
 import tarfile
 from collections import deque
-from typing import IO, TYPE_CHECKING, Annotated, Final, Literal
+from typing import IO, TYPE_CHECKING, Annotated, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
-from meshfleet.errors.backup import BackupDamaged
+from meshfleet.errors.backup import BackupDamaged, BackupFailed, RestoreRefused
 from meshfleet.protocol.decoders import get_decoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+    from threading import Event
 
 DESCRIPTION_PATH: Final = "backup.json"
 MANIFEST_PATH: Final = "MANIFEST.json"
@@ -32,6 +33,10 @@ _PIECE_BYTES: Final = 1 << 20
 _MAX_MANIFEST_BYTES: Final = 1 << 28
 """A manifest has about 150 bytes per member, so this is enough for more than a million members."""
 
+_MAX_JSON_BYTES: Final = 1 << 24
+"""A description has about 200 bytes per table, so this is enough for the partitions of a hundred years."""
+
+_Content = TypeVar("_Content")
 
 _SqlName = Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]*\Z")]
 """Name that needs no quotes in SQL. Names from a file must not change the meaning of a statement."""
@@ -47,6 +52,13 @@ class TableDescription(Struct, frozen=True, order=True):
 _Version = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z.+!-]{1,50}\Z")]
 _Schema = Annotated[str, Meta(pattern=r"\A[0-9]{4}\Z")]
 _Time = Annotated[str, Meta(pattern=r"\A[0-9TZ:.-]{20,30}\Z")]
+_InstanceId = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+
+
+class _Format(Struct, frozen=True):
+    """Number of the format of `backup.json`, which every version of the format has."""
+
+    format: int
 
 
 class BackupDescription(Struct, frozen=True, kw_only=True, rename="camel"):
@@ -61,6 +73,8 @@ class BackupDescription(Struct, frozen=True, kw_only=True, rename="camel"):
     moment: _Time
     """Every report that was acknowledged before this time (UTC) is in the backup."""
     has_samples: bool
+    instance: _InstanceId | None = None
+    """Installation whose data it is; None if the database has no such id yet."""
     tables: tuple[TableDescription, ...] = ()
     """Tables of a PostgreSQL database, in the order in which they are restored."""
     sequences: dict[_SqlName, int] = {}  # msgspec copies it
@@ -83,10 +97,14 @@ class Manifest(Struct, frozen=True):
 
 
 class ArchiveWriter:
-    """Writes a backup file front to back, so that it can be a pipe."""
+    """Writes a backup file front to back, so that it can be a pipe.
 
-    def __init__(self, output: IO[bytes]) -> None:
+    All methods raise `BackupFailed` once `stop` is set.
+    """
+
+    def __init__(self, output: IO[bytes], stop: Event) -> None:
         self._output = output
+        self._stop = stop
         self._members: list[Member] = []
         self.size = 0
 
@@ -121,11 +139,13 @@ class ArchiveWriter:
             digest.update(piece)
             self._write(piece)
         if self.size - start != size:
-            raise RuntimeError(f"{path} changed from {size} to {self.size - start} bytes while it was read")
+            raise BackupFailed(f"{path} changed from {size} to {self.size - start} bytes while it was read")
         self._write(bytes(_count_padding(size)))
         self._members.append(Member(path, size, digest.hexdigest()))
 
     def _write(self, data: bytes) -> None:
+        if self._stop.is_set():
+            raise BackupFailed("stopped before it was complete")
         self._output.write(data)
         self.size += len(data)
 
@@ -165,6 +185,11 @@ class ArchiveReader:
         self._file.seek(self._offsets[member.path])
         yield from self._read_content(member)
 
+    def read_json(self, path: str, kind: type[_Content]) -> _Content | None:
+        """Decode a member. Return None if there is none with this path."""
+        members = [member for member in self.manifest.members if member.path == path]
+        return self._decode_member(members[0], kind) if members else None
+
     def _check_member(self, member: Member) -> None:
         header = _build_header(member.path, member.size)
         if self._file.read(len(header)) != header:
@@ -186,10 +211,17 @@ class ArchiveReader:
     def _decode_description(self) -> BackupDescription:
         if not self.manifest.members or self.manifest.members[0].path != DESCRIPTION_PATH:
             raise BackupDamaged(DESCRIPTION_PATH, "it is not the first member")
-        try:
-            return get_decoder(BackupDescription).decode(b"".join(self.read_member(self.manifest.members[0])))
-        except msgspec.MsgspecError as exc:
-            raise BackupDamaged(DESCRIPTION_PATH, f"it is not a known description: {exc}") from exc
+        number = self._decode_member(self.manifest.members[0], _Format).format
+        if number > _FORMAT:
+            raise RestoreRefused(
+                f"made by a newer Meshfleet (format {number}; this one knows format {_FORMAT})"
+            )
+        return self._decode_member(self.manifest.members[0], BackupDescription)
+
+    def _decode_member(self, member: Member, kind: type[_Content]) -> _Content:
+        if member.size > _MAX_JSON_BYTES:
+            raise BackupDamaged(member.path, "it is too large")
+        return _decode(member.path, b"".join(self.read_member(member)), kind)
 
     def _find_manifest(self) -> tuple[int, Manifest]:
         """Search backwards from the end for the header of the manifest."""
@@ -211,11 +243,11 @@ class ArchiveReader:
         try:
             info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
             is_expected = header == _build_header(MANIFEST_PATH, info.size)
-            self._file.seek(offset + len(header))
-            content = self._file.read(info.size) if is_expected else b""
-            manifest = get_decoder(Manifest).decode(content)
-        except (tarfile.TarError, msgspec.MsgspecError) as exc:
+        except (tarfile.TarError, ValueError) as exc:
             raise BackupDamaged(MANIFEST_PATH, f"it cannot be read: {exc}") from exc
+        self._file.seek(offset + len(header))
+        content = self._file.read(info.size) if is_expected else b""
+        manifest = _decode(MANIFEST_PATH, content, Manifest)
         if len({member.path for member in manifest.members}) != len(manifest.members):
             raise BackupDamaged(MANIFEST_PATH, "it lists a member twice")
         if content != msgspec.json.encode(manifest) or manifest.checksum != _compute_checksum(
@@ -227,6 +259,13 @@ class ArchiveReader:
     def _manifest_length(self) -> int:
         size = len(msgspec.json.encode(self.manifest))
         return len(_build_header(MANIFEST_PATH, size)) + size + _count_padding(size)
+
+
+def _decode(path: str, content: bytes, kind: type[_Content]) -> _Content:
+    try:
+        return get_decoder(kind).decode(content)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as exc:  # ValueError: not UTF-8
+        raise BackupDamaged(path, f"it cannot be read: {exc}") from exc
 
 
 def _build_header(path: str, size: int) -> bytes:

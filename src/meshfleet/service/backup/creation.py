@@ -6,22 +6,26 @@ import logging
 import os
 from contextlib import closing, suppress
 from importlib.metadata import version
-from tempfile import NamedTemporaryFile
 from typing import IO, TYPE_CHECKING, Final, NamedTuple
 
+from sqlalchemy import make_url
+
 from meshfleet.db import connect_database, explain_driver_errors
-from meshfleet.db.samples.segments import sync_path
 from meshfleet.db.schema import list_revisions, load_revision
 from meshfleet.errors.backup import BackupFailed
 from meshfleet.protocol.times import format_millis
 from meshfleet.service.backup import postgresql_backup, sqlite_backup
 from meshfleet.service.backup.archive import ArchiveReader, ArchiveWriter, BackupDescription
-from meshfleet.service.backup.postgresql_backup import TablesChanged
-from meshfleet.service.locks import try_lock_file
+from meshfleet.service.backup.backup_file import create_unfinished_file, publish_file
+from meshfleet.service.backup.postgresql_backup import TablesUnavailable
+from meshfleet.service.backup.progress_texts import describe_files, describe_source, describe_tables
+from meshfleet.service.locks import is_data_folder_locked, is_service_lock_held
+from meshfleet.service.secret_store import format_instance_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+    from threading import Event
 
     from sqlalchemy import Connection
 
@@ -32,8 +36,19 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_UNFINISHED_PREFIX: Final = ".meshfleet-backup-"
-_ATTEMPTS: Final = 5
+_ATTEMPTS: Final = 20
+
+
+class BackupRequest(NamedTuple):
+    """Data to back up, and options of the backup."""
+
+    settings: Settings
+    with_samples: bool
+    now: Callable[[], int]
+    stop: Event
+    """Ends an unfinished backup with `BackupFailed` when it is set."""
+    announce: Callable[[str], None]
+    """Called with lines for the user, before the backup is written."""
 
 
 class BackupResult(NamedTuple):
@@ -44,11 +59,12 @@ class BackupResult(NamedTuple):
     size: int
     """Bytes of the file."""
     schema: str
+    has_samples: bool
+    instance: str | None
+    """Id of the installation; None if it has none yet."""
 
 
-def create_backup_file(
-    settings: Settings, path: Path, now: Callable[[], int], *, with_samples: bool
-) -> BackupResult:
+def create_backup_file(request: BackupRequest, path: Path) -> BackupResult:
     """Write a backup to a new file that only its owner can read, and check it.
 
     The file gets its name when it is complete and on the disk. Raise `BackupFailed` if that name exists.
@@ -56,14 +72,11 @@ def create_backup_file(
     if path.exists():
         raise BackupFailed(f"{path} exists; choose another name, or a directory")
     try:
-        _remove_unfinished(path.parent)
-        with NamedTemporaryFile(prefix=_UNFINISHED_PREFIX, dir=path.parent) as file:
-            try_lock_file(file.fileno())
-            result = write_backup(settings, file.file, now, with_samples=with_samples)
-            os.fsync(file.fileno())
-            ArchiveReader(file.file).check()
-            os.link(file.name, path)  # unlike a rename, it never replaces a file
-        sync_path(path.parent)
+        with create_unfinished_file(path.parent) as unfinished:
+            result = write_backup(request, unfinished.file)
+            os.fsync(unfinished.file.fileno())
+            ArchiveReader(unfinished.file).check()
+            publish_file(unfinished.path, path)
     except FileExistsError as exc:
         raise BackupFailed(f"{path} exists; choose another name, or a directory") from exc
     except OSError as exc:
@@ -71,19 +84,13 @@ def create_backup_file(
     return result
 
 
-def _remove_unfinished(folder: Path) -> None:
-    """Remove files of backups that were killed. Those of running backups are locked."""
-    for path in folder.glob(f"{_UNFINISHED_PREFIX}*"):
-        with path.open("rb") as file:
-            if try_lock_file(file.fileno()):
-                path.unlink(missing_ok=True)
-
-
-def back_up_before_migration(database: Database, settings: Settings, now: Callable[[], int]) -> None:
+def back_up_before_migration(
+    database: Database, settings: Settings, now: Callable[[], int], stop: Event
+) -> None:
     """Write a backup without samples to the data directory if this version will change the schema.
 
     Only the newest two such backups are kept: a service that fails to start again and again must not fill
-    the disk.
+    the disk. Raise `BackupFailed` if `stop` is set meanwhile.
     """
     with explain_driver_errors():
         schema = database.read_now(load_revision)
@@ -92,8 +99,11 @@ def back_up_before_migration(database: Database, settings: Settings, now: Callab
     folder = settings.data / "backups"
     path = folder / f"before-{version('meshfleet')}-{format_millis(now()).replace(':', '')}.tar"
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        create_backup_file(settings, path, now, with_samples=False)
+        for each in (settings.data, folder):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        create_backup_file(
+            BackupRequest(settings, with_samples=False, now=now, stop=stop, announce=_log.info), path
+        )
         for older in sorted(folder.glob("before-*.tar"), key=lambda each: each.stat().st_mtime)[:-2]:
             older.unlink()
     except (OSError, BackupFailed) as exc:
@@ -104,28 +114,38 @@ def back_up_before_migration(database: Database, settings: Settings, now: Callab
     _log.info("the database is upgraded from schema %s to %s; backup: %s", schema, list_revisions()[-1], path)
 
 
-def write_backup(
-    settings: Settings, output: IO[bytes], now: Callable[[], int], *, with_samples: bool
-) -> BackupResult:
+def write_backup(request: BackupRequest, output: IO[bytes]) -> BackupResult:
     """Write a backup front to back. The service may be running."""
-    archive = ArchiveWriter(output)
+    archive = ArchiveWriter(output, request.stop)
+    settings = request.settings
     if settings.database == "sqlite":
-        with sqlite_backup.stage_files(settings.data, now, with_samples=with_samples) as staged:
-            return _write_files(archive, staged, with_samples=with_samples)
+        schema = sqlite_backup.load_schema(settings.data)
+        is_running = is_data_folder_locked(settings.data)
+        request.announce(describe_source(settings.data, "SQLite", schema, is_running=is_running))
+        with sqlite_backup.stage_files(
+            settings.data, request.now, request.stop, with_samples=request.with_samples
+        ) as staged:
+            return _write_files(request, archive, staged)
     with closing(connect_database(settings.database, settings.data)) as database, explain_driver_errors():
         for _ in range(_ATTEMPTS):
-            with suppress(TablesChanged):
-                return database.read_now(_write_database, archive, now, with_samples=with_samples)
-    raise BackupFailed(f"tables were dropped during each of {_ATTEMPTS} attempts; run the backup again")
+            with suppress(TablesUnavailable):
+                return database.read_now(_write_database, request, archive)
+            if request.stop.is_set():
+                raise BackupFailed("stopped before it was complete")
+    raise BackupFailed(
+        f"tables were locked or dropped during each of {_ATTEMPTS} attempts; run the backup again"
+    )
 
 
-def _write_files(archive: ArchiveWriter, staged: StagedFiles, *, with_samples: bool) -> BackupResult:
+def _write_files(request: BackupRequest, archive: ArchiveWriter, staged: StagedFiles) -> BackupResult:
+    request.announce(describe_files(staged, with_samples=request.with_samples))
     description = BackupDescription(
         version=version("meshfleet"),
         schema=staged.schema,
         database="sqlite",
         moment=format_millis(staged.moment),
-        has_samples=with_samples,
+        has_samples=request.with_samples,
+        instance=None if staged.instance is None else format_instance_id(staged.instance),
     )
     archive.add_description(description)
     archive.add_file(sqlite_backup.DATABASE_FILE, staged.database)
@@ -135,26 +155,39 @@ def _write_files(archive: ArchiveWriter, staged: StagedFiles, *, with_samples: b
     ):
         for path in paths:
             archive.add_file(f"{folder}/{path.name}", path)
-    archive.finish()
-    return BackupResult(description.moment, archive.size, description.schema)
+    return _finish(archive, description)
 
 
-def _write_database(
-    connection: Connection, archive: ArchiveWriter, now: Callable[[], int], *, with_samples: bool
-) -> BackupResult:
-    moment = now()  # before the first query, with which the snapshot begins
-    postgresql_backup.disable_timeouts(connection)
-    contents = postgresql_backup.describe_contents(connection, with_samples=with_samples)
+def _write_database(connection: Connection, request: BackupRequest, archive: ArchiveWriter) -> BackupResult:
+    moment = request.now()  # before the first query, with which the snapshot begins
+    postgresql_backup.set_backup_timeouts(connection)
+    contents = postgresql_backup.describe_contents(connection, with_samples=request.with_samples)
+    address = make_url(request.settings.database)  # it may contain a password
+    place = f"{address.database} on {address.host or 'this machine'}"
+    is_running = is_service_lock_held(connection)
+    request.announce(describe_source(place, "PostgreSQL", contents.schema, is_running=is_running))
+    request.announce(describe_tables(contents.tables, with_samples=request.with_samples))
     description = BackupDescription(
         version=version("meshfleet"),
         schema=contents.schema,
         database="postgresql",
         moment=format_millis(moment),
-        has_samples=with_samples,
+        has_samples=request.with_samples,
+        instance=None if contents.instance is None else format_instance_id(contents.instance),
         tables=contents.tables,
         sequences=contents.sequences,
     )
     archive.add_description(description)
     postgresql_backup.write_tables(connection, contents.tables, archive)
+    return _finish(archive, description)
+
+
+def _finish(archive: ArchiveWriter, description: BackupDescription) -> BackupResult:
     archive.finish()
-    return BackupResult(description.moment, archive.size, description.schema)
+    return BackupResult(
+        description.moment,
+        archive.size,
+        description.schema,
+        description.has_samples,
+        description.instance,
+    )

@@ -1,7 +1,8 @@
 """Backup of a PostgreSQL database by COPY, in one snapshot. pg_dump is not needed, nor the same version.
 
 The rows of each table are in members `tables/NAME/000000.copy`, `000001.copy` and so on, in the text format
-of COPY. Samples are in one table per day, whose names tell the days.
+of COPY. Samples are in one table per day, whose names tell the days. The last member has the number of rows
+of each table.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 from sqlalchemy import inspect
 from sqlalchemy.exc import DBAPIError
 
@@ -18,6 +20,7 @@ from meshfleet.db.schema import load_revision, run_migrations
 from meshfleet.db.tables import metadata
 from meshfleet.errors.backup import BackupDamaged, BackupFailed, RestoreRefused
 from meshfleet.service.backup.archive import DESCRIPTION_PATH, TableDescription
+from meshfleet.service.secret_store import INSTANCE_SECRET
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -33,20 +36,35 @@ _STRAY_TABLE: Final = "sample_stray"
 _OWN_TABLES: Final = frozenset({*metadata.tables, _STRAY_TABLE})
 """Tables of Meshfleet apart from partitions. Others in the same database are not part of a backup."""
 
-_UNDEFINED_TABLE: Final = "42P01"
+_ROW_COUNTS_PATH: Final = "row-counts.json"
+
+_UNAVAILABLE_SQLSTATES: Final = {"42P01", "55P03"}
+"""SQLSTATEs of a table that does not exist, and of a lock that was not acquired in time."""
+
+_LOCK_TIMEOUT: Final = "1s"
+"""Time to wait for locked tables before a backup begins again: only then can it be stopped."""
+
 _PARTITION_PREFIXES: Final = ("sample_reported_", "sample_rolled_")
 
 
-class TablesChanged(Exception):
-    """Raised if a table was dropped while a backup began, such as an expired partition."""
+class TablesUnavailable(Exception):
+    """Raised if a table was locked or dropped while a backup began, such as an expired partition."""
 
 
 class DatabaseContents(NamedTuple):
     """Tables and sequences of a database, as seen in one snapshot."""
 
     schema: str
+    instance: bytes | None
+    """Secret of the installation; None if it has none yet."""
     tables: tuple[TableDescription, ...]
     sequences: dict[str, int]
+
+
+def set_backup_timeouts(connection: Connection) -> None:
+    """Set the timeouts of a transaction that copies tables, however long that takes."""
+    disable_timeouts(connection)
+    connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
 
 
 def disable_timeouts(connection: Connection) -> None:
@@ -60,9 +78,9 @@ def disable_timeouts(connection: Connection) -> None:
 def describe_contents(connection: Connection, *, with_samples: bool) -> DatabaseContents:
     """Return what a backup contains, with tables in an order in which foreign keys can be restored.
 
-    The tables are locked against changes of their structure until the transaction ends. Raise `TablesChanged`
-    if one was dropped before that, and `BackupFailed` if the database has no tables of Meshfleet or is a
-    standby, which may lack what was acknowledged.
+    The tables are locked against changes of their structure until the transaction ends. Raise
+    `TablesUnavailable` if one was dropped or locked before that, and `BackupFailed` if the database has no
+    tables of Meshfleet or is a standby, which may lack what was acknowledged.
     """
     if (schema := load_revision(connection)) is None:
         raise BackupFailed("the database has no tables of Meshfleet; check the address")
@@ -73,8 +91,11 @@ def describe_contents(connection: Connection, *, with_samples: bool) -> Database
     if with_samples:
         names += sorted(list_partition_names(connection))
     _lock_tables(connection, names)
+    query = f"SELECT value FROM secret WHERE name = '{INSTANCE_SECRET}'"  # noqa: S608 # constant texts
+    instance = connection.exec_driver_sql(query).scalar() if "secret" in names else None
     return DatabaseContents(
         schema,
+        instance,
         tuple(TableDescription(name, _list_columns(connection, name)) for name in names),
         {name: value for name, value in _select_sequences(connection).items() if value is not None},
     )
@@ -84,20 +105,28 @@ def _lock_tables(connection: Connection, names: list[str]) -> None:
     try:
         connection.exec_driver_sql(f"LOCK TABLE {', '.join(map(_quote, names))} IN ACCESS SHARE MODE")
     except DBAPIError as exc:
-        if getattr(exc.orig, "sqlstate", None) == _UNDEFINED_TABLE:
-            raise TablesChanged from exc
+        if getattr(exc.orig, "sqlstate", None) in _UNAVAILABLE_SQLSTATES:
+            raise TablesUnavailable from exc
         raise
 
 
 def write_tables(
     connection: Connection, tables: tuple[TableDescription, ...], archive: ArchiveWriter
 ) -> None:
-    """Write the rows of tables to an archive."""
-    for table in tables:
-        # If writing fails, closing the generator cancels the COPY: otherwise the server would wait forever.
-        with closing(_read_chunks(connection, table)) as chunks:
-            for number, chunk in enumerate(chunks):
-                archive.add_bytes(f"{_table_folder(table.name)}{number:06d}.copy", chunk)
+    """Write the rows of tables to an archive, and then their numbers."""
+    row_counts = {table.name: _write_table(connection, table, archive) for table in tables}
+    archive.add_bytes(_ROW_COUNTS_PATH, msgspec.json.encode(row_counts))
+
+
+def _write_table(connection: Connection, table: TableDescription, archive: ArchiveWriter) -> int:
+    """Write the rows of a table to an archive, and return their number."""
+    row_count = 0
+    # If writing fails, closing the generator cancels the COPY: otherwise the server would wait forever.
+    with closing(_read_chunks(connection, table)) as chunks:
+        for number, chunk in enumerate(chunks):
+            archive.add_bytes(_member_path(table.name, number), chunk)
+            row_count += chunk.count(b"\n")  # each row ends with one, and values have them escaped
+    return row_count
 
 
 def _read_chunks(connection: Connection, table: TableDescription) -> Generator[bytes]:
@@ -114,6 +143,19 @@ def _read_chunks(connection: Connection, table: TableDescription) -> Generator[b
         yield b"".join(pieces)
 
 
+def check_members(archive: ArchiveReader) -> None:
+    """Raise `BackupDamaged` if a backup has other members than those of its tables, or lacks some."""
+    names = {table.name for table in archive.description.tables}
+    expected_numbers = dict.fromkeys(names, 0)
+    for member in archive.manifest.members:
+        name = member.path.removeprefix("tables/").partition("/")[0]
+        if member.path in {DESCRIPTION_PATH, _ROW_COUNTS_PATH}:
+            continue
+        if name not in names or member.path != _member_path(name, expected_numbers[name]):
+            raise BackupDamaged(member.path, "a backup of PostgreSQL has no such file, or not at this place")
+        expected_numbers[name] += 1
+
+
 def restore_tables(connection: Connection, archive: ArchiveReader) -> None:
     """Create the schema of a checked backup in an empty database and insert all rows, in one transaction."""
     description = archive.description
@@ -128,10 +170,13 @@ def restore_tables(connection: Connection, archive: ArchiveReader) -> None:
     contents = describe_contents(connection, with_samples=description.has_samples)
     if sorted(contents.tables) != sorted(description.tables):
         raise BackupDamaged(DESCRIPTION_PATH, "its tables are not those of its schema")
+    row_counts = archive.read_json(_ROW_COUNTS_PATH, dict[str, int])
     # Migrations insert first rows, which the backup contains too.
     connection.exec_driver_sql(f"TRUNCATE {', '.join(_quote(table.name) for table in contents.tables)}")
     for table in description.tables:
         _insert_rows(connection, table, archive)
+        if row_counts is not None:
+            _check_row_count(connection, table.name, row_counts.get(table.name, 0))
     known_sequences = _select_sequences(connection)
     for name, value in description.sequences.items():
         if name not in known_sequences:
@@ -141,11 +186,16 @@ def restore_tables(connection: Connection, archive: ArchiveReader) -> None:
 
 def _create_partitions(connection: Connection, description: BackupDescription) -> None:
     for table in description.tables:
-        if table.name.startswith(_PARTITION_PREFIXES):
+        if is_partition(table.name):
             try:
                 create_partition_by_name(connection, table.name)
             except ValueError as exc:
                 raise BackupDamaged(DESCRIPTION_PATH, str(exc)) from exc
+
+
+def is_partition(name: str) -> bool:
+    """Return whether a table contains the samples of one day."""
+    return name.startswith(_PARTITION_PREFIXES)
 
 
 def _insert_rows(connection: Connection, table: TableDescription, archive: ArchiveReader) -> None:
@@ -155,6 +205,12 @@ def _insert_rows(connection: Connection, table: TableDescription, archive: Archi
         for member in members:
             for piece in archive.read_member(member):
                 copy.write(piece)
+
+
+def _check_row_count(connection: Connection, table: str, expected: int) -> None:
+    found = connection.exec_driver_sql(f"SELECT count(*) FROM {_quote(table)}").scalar_one()  # noqa: S608 # a checked name
+    if found != expected:
+        raise BackupDamaged(_table_folder(table), f"it has {found:,} rows instead of {expected:,}")
 
 
 def _quote_table(table: TableDescription) -> str:
@@ -167,6 +223,10 @@ def _quote(name: str) -> str:
 
 def _table_folder(name: str) -> str:
     return f"tables/{name}/"
+
+
+def _member_path(name: str, number: int) -> str:
+    return f"{_table_folder(name)}{number:06d}.copy"
 
 
 def _list_columns(connection: Connection, table: str) -> tuple[str, ...]:

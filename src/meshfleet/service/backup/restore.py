@@ -7,6 +7,7 @@ import re
 import shutil
 import sqlite3
 from contextlib import closing
+from itertools import chain, count
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,6 +26,9 @@ from meshfleet.service.backup.sqlite_backup import (
     IMAGES_FOLDER,
     SAMPLES_FOLDER,
     link_or_copy,
+    query_images,
+    query_segments,
+    remove_stale_staging,
 )
 from meshfleet.service.locks import LOCK_FILE, lock_data_folder
 
@@ -47,7 +51,7 @@ _MEMBER_PATH: Final = re.compile(
 """Paths that a backup of SQLite may contain: no file is written anywhere else."""
 
 _KEPT_NAME: Final = re.compile(
-    rf"{re.escape(LOCK_FILE)}|{re.escape(_UNFINISHED_FILE)}|lost\+found|backups|before-.*"
+    rf"{re.escape(LOCK_FILE)}|restore\.(unfinished|new)|lost\+found|backups|before-.*"
 )
 """Names in a data directory that a restore leaves where they are."""
 
@@ -76,6 +80,7 @@ def check_contents(archive: ArchiveReader) -> None:
             f"this one knows schema {list_revisions()[-1]})"
         )
     if description.database == "postgresql":
+        postgresql_backup.check_members(archive)
         return
     paths = [member.path for member in archive.manifest.members]
     for path in paths:
@@ -139,10 +144,11 @@ def _restore_files(
     archive: ArchiveReader, folder: Path, replace: str | None, *, as_copy: bool
 ) -> RestoreResult:
     with lock_data_folder(folder):
+        remove_stale_staging(folder)
         for path in folder.glob(f"{_STAGING_PREFIX}*"):  # of a restore that was killed
             shutil.rmtree(path)
         # An interrupted restore has moved some files aside already: the others belong with them.
-        aside = folder / (_read_text(folder / _UNFINISHED_FILE) or replace or "")
+        aside = folder / (_read_text(folder / _UNFINISHED_FILE) or _choose_name(folder, replace))
         existing = sorted(path for path in folder.iterdir() if not _KEPT_NAME.fullmatch(path.name))
         if existing and replace is None:
             raise RestoreRefused(
@@ -160,12 +166,19 @@ def _restore_files(
     return RestoreResult(aside if aside != folder and aside.exists() else None, missing)
 
 
+def _choose_name(folder: Path, name: str | None) -> str:
+    """Return a name for the directory of old files that is not in use, so that nothing is overwritten."""
+    if name is None:
+        return ""
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(each for each in names if not os.path.lexists(folder / each))
+
+
 def _replace_files(existing: list[Path], staging: Path, folder: Path, aside: Path) -> None:
     """Move the existing files aside and the restored ones in place. Undo all moves if one fails."""
     marker = folder / _UNFINISHED_FILE
     is_resumed = marker.exists()
-    marker.write_text(aside.name if aside != folder else "")
-    sync_path(folder)
+    _write_marker(marker, aside.name if aside != folder else "")
     moves: list[tuple[Path, Path]] = []
     try:
         if existing:
@@ -179,15 +192,25 @@ def _replace_files(existing: list[Path], staging: Path, folder: Path, aside: Pat
         # The database is last: a directory without one is not mistaken for a restored one.
         for path in sorted(staging.iterdir(), key=lambda path: path.name == DATABASE_FILE):
             _move(path, folder / path.name, moves)
-    except OSError:
+    except OSError:  # not if it is interrupted: the last move may not be in the list, so the marker stays
         for source, target in reversed(moves):
             target.rename(source)
         if not is_resumed:
             marker.unlink()
         raise
-    sync_path(folder)
+    for path in {folder, aside} if existing else {folder}:
+        sync_path(path)
     marker.unlink()
     sync_path(folder)
+
+
+def _write_marker(marker: Path, text: str) -> None:
+    """Write the name of the directory of old files. After a power failure it is complete, or not there."""
+    new = marker.with_suffix(".new")
+    new.write_text(text)
+    sync_path(new)
+    new.rename(marker)
+    sync_path(marker.parent)
 
 
 def _move(source: Path, target: Path, moves: list[tuple[Path, Path]]) -> None:
@@ -232,6 +255,7 @@ def _adapt_database(
             found = database.execute("SELECT version_num FROM alembic_version").fetchall()
             if found != [(description.schema,)]:
                 raise BackupDamaged(DATABASE_FILE, f"its schema is not {description.schema}")
+            _check_integrity(database)
             if not description.has_samples:
                 missing = _adopt_segments(database, staging / SAMPLES_FOLDER, places)
             if as_copy:
@@ -239,11 +263,29 @@ def _adapt_database(
                 for table in _NOT_COPIED:
                     if database.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone():
                         database.execute(f"DELETE FROM {table}")  # noqa: S608 # constant names
+            _check_files(database, staging)
     except sqlite3.Error as exc:
         raise BackupDamaged(DATABASE_FILE, str(exc)) from exc
     for path in (staging / SAMPLES_FOLDER, staging / IMAGES_FOLDER, staging):
         sync_path(path)
     return missing
+
+
+def _check_integrity(database: sqlite3.Connection) -> None:
+    ((result, *_), *_) = database.execute("PRAGMA quick_check(1)").fetchall()
+    if result != "ok":
+        raise BackupDamaged(DATABASE_FILE, str(result))
+
+
+def _check_files(database: sqlite3.Connection, staging: Path) -> None:
+    """Raise `BackupDamaged` if the database names a segment or an image that the backup does not have."""
+    paths = [segment_path(staging / SAMPLES_FOLDER, number) for number in query_segments(database)]
+    paths += [staging / IMAGES_FOLDER / digest.hex() for digest in query_images(database)]
+    for path in paths:
+        if not path.is_file():
+            raise BackupDamaged(
+                str(path.relative_to(staging)), "the database of the backup names it, but it is missing"
+            )
 
 
 def _adopt_segments(database: sqlite3.Connection, target: Path, places: list[Path]) -> int:
@@ -252,36 +294,40 @@ def _adopt_segments(database: sqlite3.Connection, target: Path, places: list[Pat
     Segments never change, but their numbers repeat in other data directories. So a segment is taken only if
     the database beside it has the same record of it. Return the number of forgotten segments.
     """
-    if not database.execute("SELECT 1 FROM sqlite_schema WHERE name = 'sample_segment'").fetchone():
-        return 0
     missing = 0
-    for record in database.execute("SELECT * FROM sample_segment").fetchall():
-        known = (place / SAMPLES_FOLDER for place in places if _knows(place, record))
-        source = next((path for each in known if (path := segment_path(each, record[0])).exists()), None)
+    for number in query_segments(database):
+        record = database.execute("SELECT * FROM sample_segment WHERE id = ?", (number,)).fetchone()
+        known = (place / SAMPLES_FOLDER for place in places if _knows(place, number, record))
+        found = (path for each in known if (path := segment_path(each, number)).is_file())
+        source = next((path for path in found if not path.is_symlink()), None)
         if source is None:
-            database.execute("DELETE FROM sample_segment WHERE id = ?", record[:1])
+            database.execute("DELETE FROM sample_segment WHERE id = ?", (number,))
             missing += 1
         else:
-            link_or_copy(source, segment_path(target, record[0]))
+            link_or_copy(source, segment_path(target, number))
     return missing
 
 
-def _knows(place: Path, record: tuple[object, ...]) -> bool:
+def _knows(place: Path, number: int, record: tuple[object, ...]) -> bool:
     """Return whether the database of a directory has exactly this record of a segment."""
     path = place / DATABASE_FILE
     if not path.exists():
         return False
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            found = database.execute("SELECT * FROM sample_segment WHERE id = ?", record[:1]).fetchone()
+            found = database.execute("SELECT * FROM sample_segment WHERE id = ?", (number,)).fetchone()
     except sqlite3.Error:
         return False
     return bool(found == record)
 
 
 def _take_ownership(paths: Iterable[Path], owner: os.stat_result) -> None:
-    """Give files and directories to the owner of the data directory, if root restores for another user."""
+    """Give files and directories to the owner of the data directory, if root restores for another user.
+
+    That user may replace a file by a link to one of root meanwhile: links are not followed, and a directory
+    is given away after its contents.
+    """
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         for path in paths:
-            for each in (path, *path.rglob("*")):
-                os.chown(each, owner.st_uid, owner.st_gid)
+            for each in (*path.rglob("*"), path):
+                os.chown(each, owner.st_uid, owner.st_gid, follow_symlinks=False)

@@ -19,9 +19,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from meshfleet.db.samples.segments import segment_path
 from meshfleet.errors.backup import BackupFailed
 from meshfleet.service.locks import try_lock_file
+from meshfleet.service.secret_store import INSTANCE_SECRET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from threading import Event
 
 DATABASE_FILE: Final = "meshfleet.sqlite"
 SAMPLES_FOLDER: Final = "samples"
@@ -30,9 +32,11 @@ IMAGES_FOLDER: Final = "images"
 _log = logging.getLogger(__name__)
 
 _STAGING_PREFIX: Final = "backup-staging-"
-_LOCK_FILE: Final = "lock"
 _ATTEMPTS: Final = 5
 _BUSY_TIMEOUT_MS: Final = 10_000
+_STEPS_PER_STOP_CHECK: Final = 100_000
+"""Instructions of SQLite between two checks whether copying is to be stopped: some milliseconds."""
+
 _SPARE_FACTOR: Final = 1.1
 """Factor of the free disk space that a copy of the database needs."""
 
@@ -44,22 +48,26 @@ class StagedFiles(NamedTuple):
     samples: list[Path]
     images: list[Path]
     schema: str
+    instance: bytes | None
+    """Secret of the installation; None if it has none yet."""
     moment: int
     """Time at which copying began, in milliseconds. Everything committed before is in the copy."""
 
 
 @contextmanager
-def stage_files(data: Path, now: Callable[[], int], *, with_samples: bool) -> Iterator[StagedFiles]:
+def stage_files(
+    data: Path, now: Callable[[], int], stop: Event, *, with_samples: bool
+) -> Iterator[StagedFiles]:
     """Collect the files of a backup in a staging directory, which is removed after the `with` block.
 
-    Raise `BackupFailed` if the disk is too full, or if the service keeps replacing files.
+    Raise `BackupFailed` if the disk is too full, if the service keeps replacing files, or if `stop` is set.
     """
     remove_stale_staging(data)
     _check_free_space(data, with_samples=with_samples)
     with _create_staging(data) as staging:
         missing: list[Path] = []
         for _ in range(_ATTEMPTS):
-            staged = _stage(data, staging, now, with_samples=with_samples)
+            staged = _stage(data, staging, now, stop, with_samples=with_samples)
             missing = [path for path in (*staged.samples, *staged.images) if not path.exists()]
             if not missing:
                 yield staged
@@ -74,9 +82,8 @@ def remove_stale_staging(data: Path) -> None:
     """Remove staging directories of backups that were killed. Those of running backups are locked."""
     for staging in data.glob(f"{_STAGING_PREFIX}*"):
         try:
-            with (staging / _LOCK_FILE).open("ab") as lock:
-                if try_lock_file(lock.fileno()):
-                    shutil.rmtree(staging)
+            if (lock := _try_lock_staging(staging)) is not None:
+                _remove_staging(staging, lock)
         except OSError as exc:  # it may belong to root
             _log.warning(
                 "files of an interrupted backup cannot be removed, delete them: %s (%s)", staging, exc
@@ -85,13 +92,34 @@ def remove_stale_staging(data: Path) -> None:
 
 @contextmanager
 def _create_staging(data: Path) -> Iterator[Path]:
-    staging = Path(mkdtemp(prefix=_STAGING_PREFIX, dir=data))
-    with (staging / _LOCK_FILE).open("wb") as lock:
-        try_lock_file(lock.fileno())
-        try:
-            yield staging
-        finally:
-            shutil.rmtree(staging)
+    # Until a new directory is locked, another process may take it for that of a killed backup.
+    while (lock := _try_lock_staging(staging := Path(mkdtemp(prefix=_STAGING_PREFIX, dir=data)))) is None:
+        pass
+    try:
+        yield staging
+    finally:
+        _remove_staging(staging, lock)
+
+
+def _try_lock_staging(staging: Path) -> int | None:
+    """Lock a staging directory until the returned descriptor is closed.
+
+    Return None if another process has locked it, or removed it.
+    """
+    with suppress(FileNotFoundError):
+        lock = os.open(staging, os.O_RDONLY)
+        if try_lock_file(lock) and staging.exists():
+            return lock
+        os.close(lock)
+    return None
+
+
+def _remove_staging(staging: Path, lock: int) -> None:
+    """Remove a locked staging directory. It stays locked until it is gone."""
+    try:
+        shutil.rmtree(staging)
+    finally:
+        os.close(lock)
 
 
 def _check_free_space(data: Path, *, with_samples: bool) -> None:
@@ -113,7 +141,9 @@ def _check_free_space(data: Path, *, with_samples: bool) -> None:
         )
 
 
-def _stage(data: Path, staging: Path, now: Callable[[], int], *, with_samples: bool) -> StagedFiles:
+def _stage(
+    data: Path, staging: Path, now: Callable[[], int], stop: Event, *, with_samples: bool
+) -> StagedFiles:
     """Copy the database and link the files that the copy names. Some of them may be gone already."""
     folders = [IMAGES_FOLDER, *([SAMPLES_FOLDER] if with_samples else [])]
     for name in folders:
@@ -121,20 +151,29 @@ def _stage(data: Path, staging: Path, now: Callable[[], int], *, with_samples: b
     copy = staging / DATABASE_FILE
     copy.unlink(missing_ok=True)
     moment = now()
-    _copy_database(data / DATABASE_FILE, copy)
+    _copy_database(data / DATABASE_FILE, copy, stop)
     for name in folders:  # what was written while the database was copied
         _link_files(data / name, staging / name)
     with closing(sqlite3.connect(copy)) as connection:
         schemas = _query(connection, "alembic_version", "version_num")
-        segments = _query(connection, "sample_segment", "id") if with_samples else []
-        hashes = _query(connection, "firmware", "DISTINCT sha256")
+        segments = query_segments(connection) if with_samples else []
+        hashes = query_images(connection)
+        secrets = _query(connection, "secret", "value", f"name = '{INSTANCE_SECRET}'")
+    samples = [segment_path(staging / SAMPLES_FOLDER, number) for number in segments]
+    images = [staging / IMAGES_FOLDER / digest.hex() for digest in hashes]
+    instance = secrets[0] if secrets else None
+    return StagedFiles(copy, sorted(samples), sorted(images), schemas[0], instance, moment)
+
+
+def load_schema(data: Path) -> str:
+    """Return the schema revision of the database. Raise `BackupFailed` if it has no tables."""
+    with _open_database(data / DATABASE_FILE) as connection:
+        schemas = _query(connection, "alembic_version", "version_num")
     if not schemas:
         raise BackupFailed(
             f"{data / DATABASE_FILE} has no tables of Meshfleet; was the service started once?"
         )
-    samples = [segment_path(staging / SAMPLES_FOLDER, number) for number in segments]
-    images = [staging / IMAGES_FOLDER / digest.hex() for digest in hashes]
-    return StagedFiles(copy, sorted(samples), sorted(images), schemas[0], moment)
+    return str(schemas[0])
 
 
 def _link_files(source: Path, target: Path) -> None:
@@ -151,30 +190,58 @@ def _link_files(source: Path, target: Path) -> None:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Link a file that never changes, or copy it where links do not work, as between two disks."""
+    """Link a file that never changes, or copy it where links do not work, as between two disks.
+
+    A symbolic link is not followed: root may run this in a directory of another user.
+    """
     try:
-        os.link(source, target)
-    except FileNotFoundError:
+        os.link(source, target, follow_symlinks=False)
+    except (FileNotFoundError, FileExistsError):
         raise
     except OSError:
-        shutil.copyfile(source, target)
+        shutil.copyfile(source, target, follow_symlinks=False)
 
 
-def _copy_database(source: Path, target: Path) -> None:
+def _copy_database(source: Path, target: Path, stop: Event) -> None:
     """Copy a database that other processes may be writing to. One statement sees one snapshot.
 
     The backup interface of SQLite would begin again with every write of the service.
     """
-    try:
-        with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as connection:
-            connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+    with _open_database(source) as connection:
+        # Also lets Python handle signals, which wait for the end of the statement otherwise.
+        connection.set_progress_handler(stop.is_set, _STEPS_PER_STOP_CHECK)
+        try:
             connection.execute("VACUUM INTO ?", (str(target),))
+        except sqlite3.OperationalError as exc:
+            if stop.is_set():
+                raise BackupFailed("stopped before it was complete") from exc
+            raise
+
+
+@contextmanager
+def _open_database(path: Path) -> Iterator[sqlite3.Connection]:
+    """Open a database that exists. Raise `BackupFailed` for errors of SQLite."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
+            connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+            yield connection
     except sqlite3.Error as exc:
-        raise BackupFailed(f"{source} cannot be copied: {exc}") from exc
+        raise BackupFailed(f"{path} cannot be copied: {exc}") from exc
 
 
-def _query(connection: sqlite3.Connection, table: str, column: str) -> list[Any]:
+def query_segments(connection: sqlite3.Connection) -> list[int]:
+    """Return the numbers of the segments that a database names."""
+    return _query(connection, "sample_segment", "CAST(id AS INTEGER)", "id IS NOT NULL")
+
+
+def query_images(connection: sqlite3.Connection) -> list[bytes]:
+    """Return the hashes of the firmware images that a database names."""
+    return _query(connection, "firmware", "DISTINCT CAST(sha256 AS BLOB)", "sha256 IS NOT NULL")
+
+
+def _query(connection: sqlite3.Connection, table: str, column: str, condition: str = "true") -> list[Any]:
     """Return a column of a table; nothing if the schema is older than the table."""
     if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone():
         return []
-    return [value for (value,) in connection.execute(f"SELECT {column} FROM {table}")]  # noqa: S608 # constant names
+    query = f"SELECT {column} FROM {table} WHERE {condition}"  # noqa: S608 # constant texts
+    return [value for (value,) in connection.execute(query)]

@@ -9,8 +9,8 @@ from sqlalchemy import func, select
 from meshfleet.db.samples import DAY_MS
 from meshfleet.db.tables import backup, device, device_state, gateway, reject
 from meshfleet.protocol.ids import mac_from_int
+from meshfleet.service.byte_format import format_bytes
 from meshfleet.service.doctor.finding import Finding, Level
-from meshfleet.service.storage.sizes import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

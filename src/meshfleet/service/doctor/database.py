@@ -12,9 +12,9 @@ from meshfleet.db.driver_errors import classify_error
 from meshfleet.db.samples import DAY_MS
 from meshfleet.db.schema import OLDEST_POSTGRESQL, list_revisions
 from meshfleet.errors.readiness import ReadinessCode
+from meshfleet.service.byte_format import format_bytes
 from meshfleet.service.doctor.finding import Finding, Level, describe_error
 from meshfleet.service.storage.monitor import assess_storage
-from meshfleet.service.storage.sizes import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,9 +6,11 @@ from typing import Any, Final
 from litestar import Response, Router, get
 from litestar.di import NamedDependency as Given
 from litestar.openapi import ResponseSpec
+from sqlalchemy import Connection
 
 from meshfleet.db import Database
 from meshfleet.rest.operations import Health, NotReady, ReadinessReason, Ready
+from meshfleet.service.backup.records import load_newest_moment
 from meshfleet.service.devices import summary
 from meshfleet.service.metrics import METRICS_MEDIA_TYPE, Metrics
 from meshfleet.service.readiness import Readiness
@@ -36,8 +38,12 @@ def _build_not_ready_response(reasons: tuple[ReadinessReason, ...]) -> Response[
 @get("/metrics", media_type=METRICS_MEDIA_TYPE)
 async def get_metrics(metrics: Given[Metrics], database: Given[Database]) -> Response[bytes]:
     """Get metrics of the service and the fleet in the Prometheus text format."""
-    connected, disconnected = await database.read(summary.count_connected_devices)
-    return Response(metrics.render(connected, disconnected), media_type=METRICS_MEDIA_TYPE)
+    counts, backup_moment = await database.read(_load_database_metrics)
+    return Response(metrics.render(*counts, backup_moment), media_type=METRICS_MEDIA_TYPE)
+
+
+def _load_database_metrics(connection: Connection) -> tuple[tuple[int, int], int | None]:
+    return summary.count_connected_devices(connection), load_newest_moment(connection)
 
 
 router = Router("/", route_handlers=[get_health, get_readiness, get_metrics], tags=["Operations"])

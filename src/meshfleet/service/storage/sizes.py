@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-_UNIT_STEP: Final = 1000
 _DATABASE_FILES: Final = ("meshfleet.sqlite", "meshfleet.sqlite-wal")
 _FOLDERS: Final = {StoragePart.SAMPLES: "samples", StoragePart.IMAGES: "images"}
 
@@ -69,12 +68,3 @@ def _measure_file(path: Path) -> int:
         return path.stat().st_size
     except FileNotFoundError:
         return 0
-
-
-def format_bytes(size: float) -> str:
-    """Format a number of bytes for people."""
-    for unit in ("bytes", "kB", "MB"):
-        if size < _UNIT_STEP:
-            return f"{size:.0f} {unit}"
-        size /= _UNIT_STEP
-    return f"{size:.1f} GB"
