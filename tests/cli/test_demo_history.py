@@ -52,7 +52,7 @@ class History:
         self.database = database
         self.data = data
         self.before = clock.now()
-        DemoSetup(data, static=False).fill(database)
+        DemoSetup(data, static=False).fill_database(database)
         self.after = clock.now()
         self.samples = read_samples(database, data)
 
@@ -275,7 +275,7 @@ def test_live_values_continue_those_of_the_history(building: Building, demo: His
 
 
 def test_a_second_start_adds_nothing(demo: History) -> None:
-    DemoSetup(demo.data, static=False).fill(demo.database)
+    DemoSetup(demo.data, static=False).fill_database(demo.database)
     restarted = read_samples(demo.database, demo.data)
     assert {mac: len(each) for mac, each in restarted.items()} == {
         mac: len(each) for mac, each in demo.samples.items()
@@ -317,7 +317,7 @@ def test_an_interrupted_first_start_is_repeated_completely(
     with monkeypatch.context() as patch:
         patch.setattr(CRASH_POINTS[crash_point], crash)
         with pytest.raises(_Crash):
-            DemoSetup(tmp_path, static=False).fill(sqlite_database)
+            DemoSetup(tmp_path, static=False).fill_database(sqlite_database)
     restarted = History(sqlite_database, tmp_path)
     for building in BUILDINGS:
         assert len(connected_periods(connectivity_changes(restarted, building.gateway))) == 1 + (
@@ -340,12 +340,12 @@ def test_an_interrupted_first_start_is_repeated_completely(
 
 def test_a_static_demo_has_no_history(database: Database, tmp_path: Path) -> None:
     for static in (True, False):
-        DemoSetup(tmp_path, static=static).fill(database)
+        DemoSetup(tmp_path, static=static).fill_database(database)
         assert not any(read_samples(database, tmp_path).values())
 
 
 def test_other_devices_get_no_history(database: Database, tmp_path: Path) -> None:
     database.write_now(registry.record_observations, [DeviceObservation(device=Mac("c0ffee000001"), at=1)])
-    DemoSetup(tmp_path, static=False).fill(database)
+    DemoSetup(tmp_path, static=False).fill_database(database)
     assert not any(read_samples(database, tmp_path).values())
     assert not (tmp_path / "demo").exists()

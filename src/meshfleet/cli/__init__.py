@@ -18,7 +18,7 @@ _COMMANDS: Final = {
     "apiversion": "Read the API version of a gateway.",
     "asyncapi": "Print the AsyncAPI document of the messaging interface.",
     "backup": "Write a backup of all data to one file.",
-    "broker-config": "Configure an external broker for the service.",
+    "broker-config": "Write configuration files for an external MQTT broker.",
     "completion": "Print a shell completion script.",
     "devices": "List, rename and label devices.",
     "doctor": "Check an installation, and say what to do.",
@@ -26,11 +26,11 @@ _COMMANDS: Final = {
     "firmware": "Upload firmware and release it for jobs.",
     "gateway": "Run an emulated gateway.",
     "gateways": "List, claim and release gateways.",
-    "identifiers": "List all identifiers, or show some in detail.",
+    "identifiers": "List known properties, measurements and events.",
     "jobs": "Create and control jobs that update devices.",
-    "keys": "Manage API keys for programs.",
-    "labels": "List, add and remove labels.",
-    "login": "Log in to a service for all later commands.",
+    "keys": "List, create and revoke API keys for programs.",
+    "labels": "List, add and remove device labels.",
+    "login": "Log in to a service, which all later commands use.",
     "logout": "Log out and delete the stored login.",
     "openapi": "Print the OpenAPI document of the REST interface.",
     "read": "Read a property of a device.",
@@ -40,10 +40,10 @@ _COMMANDS: Final = {
     "serve": "Run the service.",
     "simulate": "Run many emulated gateways in one process.",
     "users": "Manage user accounts and reset passwords.",
-    "watch": "Show live reports.",
+    "watch": "Show reports of devices as they arrive.",
     "write": "Write a property of a device.",
 }
-"""Help texts of all commands. A command is a function of the same name, with underscores for hyphens."""
+"""Help text of each command, by name. The command's function has this name, with underscores for hyphens."""
 
 _MODULES: Final = {
     "ack": "requests",
@@ -55,15 +55,15 @@ _MODULES: Final = {
     "restore": "backup",
     "write": "requests",
 }
-"""Module of each command whose module has another name than the command."""
+"""Name of the module that defines a command, by command; only where it differs from the command's name."""
 
 
 _DISK_FULL_ERRNOS: Final = {EDQUOT, EFBIG, EIO, ENOSPC}
-"""Error numbers (errno) of a write that failed because the disk is full or broken."""
+"""Values of `OSError.errno` if a write failed because the disk is full or broken."""
 
 
 class _LazyGroup(click.Group):
-    """Imports the module of a command on first use, and prints errors as messages, not tracebacks."""
+    """Command group that imports a command's module on first use, and prints errors without a traceback."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         """Return the names of all commands."""

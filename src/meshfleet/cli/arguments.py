@@ -37,7 +37,7 @@ _AGE_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def _parse_device(text: str) -> Mac:
-    """Return the MAC for a MAC as printed on a device, or for a device id (`bmac-…`)."""
+    """Parse a device id (`bmac-…`), or a MAC as printed on a device. Return the MAC."""
     return parse_any_mac(text.lower().removeprefix("bmac-"))
 
 
@@ -60,7 +60,7 @@ def _parse_firmware_id(text: str) -> str:
 
 
 def _parse_job_id(text: str) -> str:
-    """Parse a job id such as `job-12`, or its number alone."""
+    """Parse a job id such as `job-12`, or only the number, such as `12`. Return the job id."""
     found = _JOB.fullmatch(text.lower())
     if not found:
         raise MalformedText("job", f"{quote_input(text)} is not a job id such as job-12")
@@ -68,7 +68,7 @@ def _parse_job_id(text: str) -> str:
 
 
 class _IdentifierParamType(TextParamType):
-    """Identifier given as a hex id or a name.
+    """Parameter type for an identifier of a property, measurement or event: its hex id or its name.
 
     A name that is not in the catalogue is accepted, because a gateway may know more identifiers. If the
     catalogue has a similar name, a hint is printed to standard error.
@@ -89,9 +89,9 @@ IDENTIFIER = _IdentifierParamType("identifier", normalize_identifier)
 JOB = TextParamType("job", _parse_job_id)
 LABEL = TextParamType("label", parse_label)
 TIME = TextParamType("time", parse_time)
-"""ISO 8601 time; UTC if it has no UTC offset."""
+"""Parameter type for an ISO 8601 time, which is in UTC unless it has a UTC offset."""
 PAST_TIME = TextParamType("time", _parse_past_time)
-"""ISO 8601 time, or an age such as 90s, 15m, 2h or 7d, which means that long ago."""
+"""Parameter type for an ISO 8601 time, or an age such as 90s, 15m, 2h or 7d before now."""
 USERNAME = TextParamType("username", parse_username)
 ROLE = click.Choice([each.value for each in Role])
 

@@ -1,4 +1,4 @@
-"""Shell completion of arguments. Values from the service are offered only if it responds in time."""
+"""Shell completion of arguments. Values from the service are offered only if the service responds in time."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 Completions = list[CompletionItem[str]]
 
 _DEFAULT_TIMEOUT_SECONDS: Final = 1.5
-"""Maximum seconds to wait for the service, unless MESHFLEET_TAB_SECONDS is set."""
+"""Seconds to wait for completions from the service, unless MESHFLEET_TAB_SECONDS is set."""
 
 
 def complete_identifiers(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
-    """Offer the identifier names in the catalogue; after the first typed character, also hex ids."""
+    """Return completions for an identifier: names from the catalogue, and hex ids if `typed` is not empty."""
     return [
         CompletionItem(value, help=" ".join(sorted(entry.kinds)))
         for entry in BUILTIN_CATALOGUE
@@ -48,10 +48,10 @@ def _complete_from_service(
     *,
     is_lower_case: bool = True,
 ) -> Callable[[click.Context, click.Parameter, str], Completions]:
-    """Return a completer that offers the matching items of a list, up to one page of it.
+    """Return a completer that offers values from the service that begin with the typed text.
 
-    The completer offers nothing if the service fails or does not respond in time. If all values are in lower
-    case, typed capital letters match them too.
+    Only the first page of the service's list is searched. Nothing is offered if the service fails or does
+    not respond in time. If all values are in lower case, typed capital letters match too.
     """
 
     def complete(_ctx: click.Context, _param: click.Parameter, typed: str) -> Completions:
@@ -103,10 +103,10 @@ def _timeout_seconds() -> float:
 
 
 class _DaemonThreadExecutor(ThreadPoolExecutor):
-    """Runs work in daemon threads, so that the exit does not wait for a DNS query, which may take minutes."""
+    """Runs functions in daemon threads, so that the process can exit during a long DNS query."""
 
     def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Run a function in a new thread."""
+        """Run a function in a new daemon thread."""
         future: Future[Any] = Future()
         Thread(target=_run_into_future, args=(future, partial(work, *args, **kwargs)), daemon=True).start()
         return future

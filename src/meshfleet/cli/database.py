@@ -1,4 +1,4 @@
-"""Access to the database of a service for commands that work without the service."""
+"""Database access for commands that work without a running service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def open_existing_database(settings: Settings) -> Iterator[Database]:
-    """Open an existing database. Raise `UnusableDataFolder` if there is none."""
+    """Open the database of a service and migrate it. Raise `UnusableDataFolder` if it does not exist."""
     check_database_exists(settings)
     with closing(connect_database(settings.database, settings.data)) as database:
         if settings.backup_before_migration:

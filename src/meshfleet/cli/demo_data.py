@@ -1,4 +1,4 @@
-"""Buildings and firmware of `serve --demo`, and their insertion into the database."""
+"""Buildings and firmware of the demo (`serve --demo`), and functions that insert them into the database."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ _FIRMWARE: Final = (
 )
 
 _IMAGE_BYTES: Final = 60_000
-"""Size of an image in bytes. Its transfer takes about twenty seconds at the speed of the demo."""
+"""Size of a demo firmware image in bytes. At the speed of the demo, a transfer takes about twenty seconds."""
 
 
 def insert_demo_firmware(database: Database, data: Path) -> None:
-    """Insert the firmware of the demo. Existing records are unchanged."""
+    """Insert the firmware of the demo, except firmware that the database already contains."""
     images = open_image_store(database, data)
     images.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for spec in _FIRMWARE:
@@ -79,7 +79,7 @@ def insert_demo_firmware(database: Database, data: Path) -> None:
 def _insert_firmware(
     connection: Connection, spec: _FirmwareSpec, image: ReceivedImage, images: ImageStore, now: int
 ) -> None:
-    """Insert firmware and release it in one transaction.
+    """Insert a firmware record and release it, both in the transaction of `connection`.
 
     With two transactions, an interrupted start could leave a draft that no later start would release.
     """
@@ -103,7 +103,7 @@ def _build_record(spec: _FirmwareSpec) -> NewFirmware:
 
 
 def _write_image(folder: Path, spec: _FirmwareSpec) -> ReceivedImage:
-    """Write a package file with meaningless content, which is the same at every start."""
+    """Write a firmware package with meaningless content, which is identical at every start."""
     seed = hashlib.sha512(f"{spec.model} {spec.version}".encode()).digest()
     binary = (seed * (_IMAGE_BYTES // len(seed) + 1))[:_IMAGE_BYTES]
     package = build_package(binary, model_number=ModelNumber(spec.model), version=Version.parse(spec.version))
@@ -113,10 +113,10 @@ def _write_image(folder: Path, spec: _FirmwareSpec) -> ReceivedImage:
 
 
 class DemoHistory(Protocol):
-    """Simulated history of the demo's devices."""
+    """Simulated samples and connection changes of the demo's devices in the past."""
 
     until: int
-    """End of the history, in milliseconds since 1970."""
+    """End of the history (Unix time in milliseconds)."""
 
     def write(self, connection: Connection) -> None:
         """Insert the history into the database, which already contains the devices."""
@@ -128,7 +128,7 @@ class Building(NamedTuple):
     gateway: Mac
     name: str
     devices: int
-    """Number of devices."""
+    """Number of devices in the building, without the gateway."""
     second_device_name: str
     """Friendly name of the second device."""
     mode: ReportMode = ReportMode.RAW
@@ -145,15 +145,15 @@ _UNCONNECTED_GATEWAY: Final = (Mac("02005e000004"), "Neubau (ab März)")
 """MAC and name of a gateway that is claimed but never connects."""
 
 _EMPTY_BATTERY_EVERY: Final = 7
-"""Every seventh device has an empty battery, if it is a leaf of the mesh and has a battery."""
+"""Every seventh device gets an empty battery, if the device has a battery and is a leaf of the mesh."""
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
-"""Milliseconds of a day. The devices of a new demo are a day old."""
+"""One day in milliseconds. The devices of a new demo were first seen one day ago."""
 
 
 @cache
 def build_site(building: Building) -> Site:
-    """Generate the devices of a building and their positions; the result is the same at every start."""
+    """Generate the devices of a building and their positions, which are identical at every start."""
     site = generate_site(building.gateway, devices=building.devices, seed=1)
     devices = (_drain_battery(number, each) for number, each in enumerate(site.devices, start=1))
     return replace(site, devices=tuple(devices))
@@ -169,7 +169,7 @@ def _drain_battery(number: int, device_spec: SiteDevice) -> SiteDevice:
 
 
 def is_registry_empty(database: Database) -> bool:
-    """Return whether the database has no devices, so that the demo may insert its own."""
+    """Return whether the database has no devices, so that the demo may insert its devices."""
     return database.read_now(_is_empty)
 
 
@@ -178,9 +178,9 @@ def _is_empty(connection: Connection) -> bool:
 
 
 def fill_registry(database: Database, *, static: bool, history: DemoHistory | None = None) -> dict[Mac, str]:
-    """Insert the buildings if the database has no devices. Return new passwords of their gateways by MAC.
+    """Insert the demo's buildings if the database has no devices. Return new gateway passwords by MAC.
 
-    If there are devices, only the claimed gateways of the demo get new passwords. In a static demo the
+    If there are devices, only the claimed gateways of the demo get new passwords. In a static demo, the
     gateways do not run: no passwords are returned, and the devices are inserted as connected. Buildings and
     history are inserted in one transaction, so that after an interrupted start the next start inserts them.
     """
@@ -205,7 +205,7 @@ def _fill_registry(
 
 
 def _rotate_passwords(connection: Connection, now: int) -> dict[Mac, str]:
-    """Set new passwords for the claimed gateways of the demo. Only an earlier process knew the old ones."""
+    """Set new passwords for the demo's claimed gateways. Only an earlier process knew the old passwords."""
     passwords = {}
     for each in BUILDINGS:
         with suppress(NotFound):  # released, or this registry never had a demo
@@ -224,7 +224,7 @@ def _insert_building(connection: Connection, building: Building, now: int, *, st
 
 
 def _site_observations(site: Site, at: int, *, connected: bool) -> Iterator[DeviceObservation]:
-    """Yield one observation of the gateway and of each device, as of the time of installation `at`."""
+    """Yield an observation of the gateway and of each device, made at Unix time `at` in milliseconds."""
     yield DeviceObservation(
         device=site.gateway,
         at=at,

@@ -1,6 +1,6 @@
 """Saves the state of the demo's devices and restores it at the next start of the demo.
 
-So the `seq` counters of the devices continue, and the service detects no gaps in their samples.
+The `seq` counters of the devices therefore continue, and the service detects no gaps in the samples.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SAVE_SECONDS: Final = 10.0
-"""Seconds between two saves of the state. Changes since the last save are lost if the process is killed."""
+"""Seconds between two saves of the device state. A killed process loses the changes since the last save."""
 
 
 class DeviceStateStore:
-    """Directory with one state file per gateway."""
+    """Saves and restores the state of the demo's devices, in a directory with one file per gateway."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -34,7 +34,7 @@ class DeviceStateStore:
     def restore_gateway(
         self, settings: EmulatorSettings, site: Site, clock: SimulatedClock
     ) -> GatewayEmulator:
-        """Create a gateway with the saved state of its devices; with a new state if none can be read."""
+        """Create a gateway whose devices have the saved state, or a new state if no file is readable."""
         gateway = self._load_gateway(settings, site, clock) or GatewayEmulator(settings, site, clock)
         self._gateways.append(gateway)
         return gateway
@@ -42,7 +42,7 @@ class DeviceStateStore:
     def _load_gateway(
         self, settings: EmulatorSettings, site: Site, clock: SimulatedClock
     ) -> GatewayEmulator | None:
-        file = self._file(settings.mac)
+        file = self._state_path(settings.mac)
         try:
             return GatewayEmulator(settings, site, clock, memory=file.read_bytes())
         except FileNotFoundError:
@@ -51,20 +51,20 @@ class DeviceStateStore:
             _log.warning("%s cannot be used, the devices of the demo start with a new state: %s", file, exc)
         return None
 
-    async def run(self) -> None:
+    async def save_periodically(self) -> None:
         """Save the state of all devices periodically, until canceled."""
         while True:
             await asyncio.sleep(_SAVE_SECONDS)
             self.save_all()
 
     def save_all(self) -> None:
-        """Save the state of all devices. Each file is replaced atomically."""
+        """Save the state of all devices to one file per gateway. Replace each file atomically."""
         for each in self._gateways:
             self.save(each.settings.mac, each.save_memory())
 
     def save(self, gateway: Mac, state: bytes) -> None:
-        """Save the state of the devices of one gateway. Log a warning if the file cannot be written."""
-        file = self._file(gateway)
+        """Save the device state of one gateway. Log a warning if the file cannot be written."""
+        file = self._state_path(gateway)
         temporary = file.with_suffix(".new")
         try:
             self._folder.mkdir(0o700, exist_ok=True)
@@ -73,5 +73,5 @@ class DeviceStateStore:
         except OSError as exc:
             _log.warning("the state of the demo's devices cannot be saved: %s", exc)
 
-    def _file(self, mac: Mac) -> Path:
-        return self._folder / f"{mac}.json"
+    def _state_path(self, gateway: Mac) -> Path:
+        return self._folder / f"{gateway}.json"

@@ -1,9 +1,9 @@
-"""History of the demo: samples and connects of its devices during the day before its first start.
+"""Simulated history of the demo: samples and connection changes in the day before the demo's first start.
 
-The history is computed by the simulation of the demo at negative times. Sensor values depend only on the
-time, so the live reports of the devices continue the history smoothly. The history has real speed, not the
+The simulation computes the history at negative simulated times. Sensor values depend only on the time, so
+the live reports of the devices continue the history smoothly. The history has real speed, not the
 higher speed of the demo. Samples are stored as ingest would store them, but without `seq`, so that no gaps
-are detected. The history ends when the demo starts: all gateways are then disconnected until they connect.
+are detected. The history ends when the demo starts, with all gateways disconnected.
 """
 
 from __future__ import annotations
@@ -48,37 +48,37 @@ if TYPE_CHECKING:
 
 _HOUR_SECONDS: Final = 3600.0
 _START_SECONDS: Final = -DAY_MS / 1000
-"""Start of the history. Times are in seconds of simulated time; the demo starts at 0."""
+"""Start of the history, in seconds of simulated time; the demo starts at 0."""
 
 _MEASUREMENT_SCHEDULE: Final = ((_START_SECONDS, -_HOUR_SECONDS, 90.0), (-_HOUR_SECONDS, 0.0, 15.0))
-"""Periods (begin, end, interval) of measurements, in seconds.
+"""Periods of measurements: begin and end (seconds of simulated time), and interval in seconds.
 
 The interval is shorter in the last hour: charts show a gap if no sample arrives for more than three usual
-intervals, and in charts of recent times the usual interval is that of live reports, 6 seconds.
+intervals, and the usual interval in charts of recent times is the 6 seconds of live reports.
 """
 
 _LINK_SCHEDULE: Final = ((-6 * _HOUR_SECONDS, -_HOUR_SECONDS, 180.0), (-_HOUR_SECONDS, 0.0, 60.0))
-"""Periods (begin, end, interval) of link reports, in seconds. They are rolled up per minute."""
+"""Periods of RSSI reports: begin and end (seconds of simulated time), and interval in seconds."""
 
 _MAX_LINKS: Final = 4
-"""Maximum number of mesh nodes that report the RSSI of a device, besides its parent and children."""
+"""Maximum number of mesh nodes, besides parent and children, that report the RSSI of a device."""
 
 _OUTAGE: Final = (BUILDINGS[0].gateway, -5.0 * _HOUR_SECONDS, -4.75 * _HOUR_SECONDS)
-"""Gateway, begin and end of a simulated outage, so that charts show a gap."""
+"""Gateway, begin and end (seconds of simulated time) of an outage, which charts show as a gap."""
 
 _HEARTBEATS_PER_DAY: Final = 24 * 60
-"""Number of heartbeats of a device per day. With the next heartbeat, the device reports its properties."""
+"""Number of heartbeats per day. A device with this count reports its properties with the next heartbeat."""
 
 _MOTION: Final = Identifier("8810")
 _SERIES_BY_IDENTIFIER: Final = {
     each: (identifier_to_int(each), build_raw_decoder(each))
     for each in map(Identifier, ("8800", "8801", "8802", "8803", "8810", "8813"))
 }
-"""Number under which each identifier is stored, and the decoder of its values."""
+"""Number under which an identifier is stored, and the decoder of raw values, for each identifier."""
 
 
 def fill_registry_with_history(database: Database, data: Path) -> dict[Mac, str]:
-    """Insert the demo with a day of history into a database without devices.
+    """Insert the demo, with one day of history, into a database without devices.
 
     Return the passwords of the gateways by MAC.
     """
@@ -94,11 +94,11 @@ def fill_registry_with_history(database: Database, data: Path) -> dict[Mac, str]
 
 
 class SimulatedDay:
-    """Simulates a day of all devices, and writes it to the database."""
+    """Simulates one day of all devices of the demo, and writes the samples and connection changes."""
 
     def __init__(self, store: SampleStore, device_states: DeviceStateStore, until: int) -> None:
         self.until = until
-        """End of the day, in milliseconds since 1970."""
+        """End of the simulated day (Unix time in milliseconds)."""
         self._store = store
         self._rows: dict[int, list[SampleRow]] = {}
         self._changes: list[PresenceChange] = []
@@ -121,18 +121,18 @@ class SimulatedDay:
                 self._changes += _device_changes(device, rows, building, self.until)
 
     def write(self, connection: Connection) -> None:
-        """Insert the samples and connection changes. The database already contains the devices."""
+        """Insert the samples and connection changes of devices that the database already contains."""
         presence.update_presence(connection, self._changes)
         self._commit_number = self._store.write(connection, self._rows, self.until)
 
     def on_committed(self) -> None:
-        """Make the samples visible to readers, after the transaction of `write` is committed."""
+        """Make the samples visible to readers. Call this after the transaction of `write` is committed."""
         if self._commit_number is not None:
             self._store.publish_committed(self._commit_number, self._rows)
 
 
 def _gateway_changes(building: Building, now: int) -> Iterator[PresenceChange]:
-    """Yield the connects and disconnects of a gateway."""
+    """Yield the connects and disconnects of a building's gateway in the simulated day."""
     gateway = mac_to_int(building.gateway)
     for connected_at, disconnected_at in _connected_periods(building, now):
         yield PresenceChange.to_connected(gateway, connected_at, PresenceCause.CONNECTION, gateway)
@@ -142,9 +142,9 @@ def _gateway_changes(building: Building, now: int) -> Iterator[PresenceChange]:
 def _device_changes(
     device: SimulatedDevice, rows: list[SampleRow], building: Building, now: int
 ) -> Iterator[PresenceChange]:
-    """Yield the connects and disconnects of a device.
+    """Yield the connects and disconnects of a device in the simulated day.
 
-    A device disconnects when its gateway disconnects, and connects with its next report.
+    A device disconnects when its gateway disconnects, and connects with the device's next report.
     """
     number, gateway = mac_to_int(device.mac), mac_to_int(building.gateway)
     heard_at = [_to_millis(t, now) for t in _report_times(device, _MEASUREMENT_SCHEDULE)]
@@ -157,7 +157,7 @@ def _device_changes(
 
 
 def _connected_periods(building: Building, now: int) -> list[tuple[int, int]]:
-    """Return begin and end of the periods in which a gateway was connected, in milliseconds since 1970."""
+    """Return begin and end (Unix time in milliseconds) of the periods in which a gateway was connected."""
     gateway, begin, end = _OUTAGE
     periods = (
         [(_START_SECONDS, begin), (end, 0.0)] if building.gateway == gateway else [(_START_SECONDS, 0.0)]
@@ -168,15 +168,15 @@ def _connected_periods(building: Building, now: int) -> list[tuple[int, int]]:
     ]
 
 
-def _to_millis(t: float, now: int) -> int:
-    """Convert simulated time in seconds to milliseconds since 1970; `now` is the start of the demo."""
-    return now + floor(t * 1000)
+def _to_millis(simulated_seconds: float, now: int) -> int:
+    """Convert simulated time to Unix time in milliseconds; `now` is the Unix time of the demo's start."""
+    return now + floor(simulated_seconds * 1000)
 
 
 def _sample_rows(
     context: EmulatorContext, device: SimulatedDevice, building: Building, now: int
 ) -> Iterator[SampleRow]:
-    """Yield all samples of a device as rows for the sample store."""
+    """Yield all simulated samples of a device as rows for the sample store."""
     gateway, is_decoded = mac_to_int(building.gateway), building.mode is ReportMode.DECODED
     for t, kind, identifier, raw in _simulate_samples(device):
         if not _is_during_outage(building, t):
@@ -190,7 +190,7 @@ def _sample_rows(
 
 
 def _simulate_samples(device: SimulatedDevice) -> Iterator[tuple[float, SampleKind, Identifier, bytes]]:
-    """Simulate a device up to time 0, and yield its measurements and events."""
+    """Simulate a device until the demo starts. Yield simulated time, kind, identifier and raw value."""
     next_motion = _START_SECONDS + device.next_motion_delay() if device.product.motion_code else inf
     for t in _report_times(device, _MEASUREMENT_SCHEDULE):
         while next_motion <= t:
@@ -206,7 +206,7 @@ def _simulate_samples(device: SimulatedDevice) -> Iterator[tuple[float, SampleKi
 def _link_readings(
     context: EmulatorContext, device: SimulatedDevice, building: Building, now: int
 ) -> Iterator[Reading]:
-    """Yield the RSSI with which other mesh nodes receive a device, as readings for the roll-ups."""
+    """Yield RSSI readings of a device at other mesh nodes, as input of the per-minute roll-ups."""
     mesh, node = context.mesh, device.node
     number, gateway = mac_to_int(device.mac), mac_to_int(building.gateway)
     receivers = [
@@ -229,14 +229,14 @@ def _link_readings(
 def _report_times(
     device: SimulatedDevice, schedule: tuple[tuple[float, float, float], ...]
 ) -> Iterator[float]:
-    """Yield the times at which a device reports. Devices do not report at the same time."""
+    """Yield the simulated times, in seconds, at which a device reports; they differ between devices."""
     phase = uniform_noise(device.noise_key, 8)
     for begin, end, interval in schedule:
         for n in range(int((end - begin) / interval)):
             yield begin + (n + phase) * interval
 
 
-def _is_during_outage(building: Building, t: float) -> bool:
-    """Return whether the building's gateway was disconnected at time `t`."""
+def _is_during_outage(building: Building, simulated_seconds: float) -> bool:
+    """Return whether the building's gateway was disconnected at a simulated time."""
     gateway, begin, end = _OUTAGE
-    return building.gateway == gateway and begin <= t < end
+    return building.gateway == gateway and begin <= simulated_seconds < end

@@ -1,6 +1,6 @@
-"""Runs a service with a demo: emulated gateways in the same process, connected to the embedded broker.
+"""Runs a service with a demo: emulated gateways in the process of the service, on the embedded broker.
 
-The gateways connect over MQTT like real ones. Their errors do not stop the service. When the service stops,
+The gateways connect over MQTT like real gateways, and their errors do not stop the service. When it stops,
 the gateways disconnect first, while the broker is still running.
 """
 
@@ -55,10 +55,10 @@ _PROTOCOL_NAMES: Final = {"http": "HTTP", "mqtt": "MQTT"}
 def move_to_free_ports(
     settings: Settings, explicit: Collection[str], announce: Callable[[str], None]
 ) -> Settings:
-    """Replace default ports that are in use by the next free ones. Call `announce` with a message for each.
+    """Replace default ports that are in use by free ports, and call `announce` with a message for each port.
 
-    `explicit` has the names of the settings that the user gave. Their ports are kept; if one of them is in
-    use, the service fails later. A typical case is mosquitto on Debian, which listens on port 1883.
+    Ports of settings in `explicit`, which the user gave, are kept; if such a port is in use, the service
+    fails later. A typical program in the way is mosquitto on Debian, which listens on port 1883.
     """
     for name, protocol in _PROTOCOL_NAMES.items():
         address = getattr(settings, name)
@@ -80,10 +80,10 @@ SPEED_FACTOR: Final = 10.0
 """Speed of the simulation relative to real time. At this speed every device reports within six seconds."""
 
 _CONNECT_SECONDS: Final = 30.0
-"""Connect timeout in seconds; long, because the service is still starting."""
+"""Seconds in which a demo gateway must connect; long, because the service may still be starting."""
 
 _DISCONNECT_SECONDS: Final = 1.0
-"""Maximum seconds to wait until all gateways are disconnected."""
+"""Maximum seconds that the shutdown waits until all demo gateways are disconnected."""
 
 _IPV4: Final = 4
 
@@ -93,9 +93,9 @@ Announcer = Callable[[str], None] | None
 async def serve_demo(
     settings: Settings, *, started: Callable[[StartupInfo], None], announce: Announcer
 ) -> None:
-    """Run a service with the gateways of the demo until canceled.
+    """Run a service and the emulated gateways of the demo until canceled.
 
-    `announce` is called once the gateways are connected.
+    `started` is called when the service has started, `announce` once the gateways are connected.
     """
     setup = DemoSetup(settings.data, static=_is_static(settings))
     service_started: asyncio.Future[StartupInfo] = asyncio.get_running_loop().create_future()
@@ -106,7 +106,7 @@ async def serve_demo(
             service_started.set_result(info)
 
     service_task = asyncio.create_task(
-        app.serve(settings, started=on_started, prepare=setup.fill), name="serve"
+        app.serve(settings, started=on_started, prepare=setup.fill_database), name="serve"
     )
     gateways_task = asyncio.create_task(
         _run_gateways(settings, setup, service_started, announce), name="demo"
@@ -120,15 +120,15 @@ async def serve_demo(
 
 
 class DemoSetup:
-    """Prepares the database before the service starts. `passwords` are those of the demo's gateways."""
+    """Fills the database before the service starts, and keeps the passwords of the demo's gateways."""
 
     def __init__(self, data: Path, *, static: bool) -> None:
         self._data = data
         self._static = static
         self.passwords: dict[Mac, str] = {}
 
-    def fill(self, database: Database) -> None:
-        """Insert the demo fleet and its firmware. If the database has no devices, insert a history too."""
+    def fill_database(self, database: Database) -> None:
+        """Insert the demo's devices and firmware; an empty database also gets a simulated history."""
         if not self._static and is_registry_empty(database):
             self.passwords = fill_registry_with_history(database, self._data)
         else:
@@ -136,24 +136,26 @@ class DemoSetup:
         if self.passwords:
             insert_demo_firmware(database, self._data)
         if not self.passwords and not self._static:
-            _warn("The demo adds nothing: this database has devices already, but no gateways of the demo.")
+            _print_warning(
+                "The demo adds nothing: this database has devices already, but no gateways of the demo."
+            )
 
 
 def _is_static(settings: Settings) -> bool:
-    """Return whether the demo's gateways cannot connect, and print a warning that says why."""
+    """Return True, and print a warning with the reason, if the demo's gateways cannot run."""
     if settings.external_broker is not None:
-        _warn(
+        _print_warning(
             "The demo's gateways do not run: they need the embedded broker, and --broker names another one."
         )
     elif not (settings.mqtt or settings.mqtt_tls or settings.mqtt_ws):
-        _warn("The demo's gateways do not run: with --mqtt off they have nothing to connect to.")
+        _print_warning("The demo's gateways do not run: with --mqtt off they have nothing to connect to.")
     else:
         return False
     return True
 
 
 async def _stop_gateways(gateways_task: asyncio.Task[None]) -> None:
-    """Disconnect the gateways. Wait at most `_DISCONNECT_SECONDS`; the end of the process stops the rest."""
+    """Disconnect the demo's gateways. Wait for them for at most `_DISCONNECT_SECONDS`."""
     gateways_task.cancel()
     await asyncio.wait({gateways_task}, timeout=_DISCONNECT_SECONDS)
 
@@ -161,13 +163,13 @@ async def _stop_gateways(gateways_task: asyncio.Task[None]) -> None:
 async def _run_gateways(
     settings: Settings, setup: DemoSetup, service_started: asyncio.Future[StartupInfo], announce: Announcer
 ) -> None:
-    """Run the gateways once the service has started. Errors are printed or logged, not raised."""
+    """Run the demo's gateways once the service has started. Errors are printed or logged, not raised."""
     info = await service_started
     try:
         if setup.passwords:
             await _run_fleet(settings, select_local_listener(info.mqtt), setup.passwords, announce)
     except* FleetError as errors:
-        _warn(f"The demo's gateways have stopped: {first_error(errors)}")
+        _print_warning(f"The demo's gateways have stopped: {first_error(errors)}")
     except* Exception:  # noqa: BLE001 # the service must go on
         _log.exception("the demo's gateways have stopped because of an internal error")
 
@@ -190,7 +192,7 @@ async def _run_fleet(
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(_announce_fleet(fleet, announce, sum(each.devices for each in buildings)))
-                tasks.create_task(device_states.run())
+                tasks.create_task(device_states.save_periodically())
                 await fleet.run()
         finally:
             device_states.save_all()
@@ -219,7 +221,7 @@ def _restore_gateway(
 
 
 def select_local_listener(listeners: Iterable[str]) -> BrokerAddress:
-    """Return the local address of an MQTT listener, if possible one without TLS and WebSocket."""
+    """Return an MQTT listener's address for clients on this machine, preferably without TLS and WebSocket."""
     address = min(map(BrokerAddress.parse, listeners), key=lambda each: (each.tls, each.path is not None))
     host = ip_address(address.host)
     if not host.is_unspecified:
@@ -228,12 +230,12 @@ def select_local_listener(listeners: Iterable[str]) -> BrokerAddress:
 
 
 def _build_tls_context(certificate: Path) -> ssl.SSLContext:
-    """Create a client context that trusts only the service's own certificate, whatever its host name."""
+    """Create a TLS client context that trusts only this certificate, and does not check the host name."""
     context = create_tls_context(authorities=certificate)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.check_hostname = False
     return context
 
 
-def _warn(text: str) -> None:
+def _print_warning(text: str) -> None:
     click.echo(text, err=True)

@@ -1,7 +1,7 @@
-"""Code shared by `read`, `write`, `ack` and `apiversion`: options, sending and output.
+"""Shared by the commands `read`, `write`, `ack` and `apiversion`: options, sending and output.
 
-Requests go through the service to which the user is logged in, or with `--broker` to a gateway without a
-service.
+Requests go through the service to which the user is logged in, or with `--broker` directly over an MQTT
+broker.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _CHOICE_TEXTS: Final = {
 
 
 def to_response_fields(response: Any, gateway: Mac | None) -> dict[str, Any]:
-    """Convert a response of the service or of a gateway to JSON fields, with the same names for both."""
+    """Convert a response, from the service or over MQTT from a gateway, to fields with JSON names."""
     if isinstance(response, Payload):
         return {**payload.to_json_object(response), "gateway": gateway}
     found: dict[str, Any] = msgspec.to_builtins(response)
@@ -62,9 +62,9 @@ def to_response_fields(response: Any, gateway: Mac | None) -> dict[str, Any]:
 
 
 def print_response(response: dict[str, Any], device: Mac, subject: str, *, as_json: bool) -> None:
-    """Print a response: `subject`, then the node that responded. `device` is the target of the request.
+    """Print `subject`, the result of a request to `device`, and which node responded.
 
-    Raise `ClickException` (exit code 1) if the status is not 0.
+    Raise `ClickException` (exit code 1) if the status of the response is not 0.
     """
     if as_json:
         print_json(response)
@@ -94,13 +94,13 @@ def _format_responder(response: dict[str, Any], device: Mac) -> str:
 
 
 def _format_origin(response: dict[str, Any]) -> str:
-    """Return a text that names the node that responded. Gateways before version 2.0.0 do not report it."""
+    """Describe the node that sent a response. Gateways before version 2.0.0 do not report this node."""
     text = _ORIGIN_TEXTS.get(response.get("origin", -1), "the device, or the gateway instead of it")
     return text.format(extender=response.get("extenderId", "?"))
 
 
 def _format_gateway_choice(response: dict[str, Any]) -> str:
-    """Explain why the service chose this gateway; empty if there was no choice."""
+    """Return why the service chose the gateway of a response; empty if there was no choice."""
     choice = response.get("choice")
     if choice is None or choice["reason"] not in _CHOICE_TEXTS:
         return ""
@@ -113,9 +113,11 @@ def _format_gateway_choice(response: dict[str, Any]) -> str:
 
 _PRIORITIES: Final = [each.name.lower() for each in Priority]
 _MAX_TIMEOUT: Final = 120
+"""Maximum timeout of a request in seconds (inclusive)."""
 _MIN_TIMEOUT: Final = 0.1
+"""Minimum timeout of a request in seconds (inclusive)."""
 _DEFAULT_TIMEOUT: Final = 15.0
-"""Default timeout of a request in seconds; `_MIN_TIMEOUT` and `_MAX_TIMEOUT` are in seconds too."""
+"""Default timeout of a request in seconds."""
 
 
 def _check_broker_url(text: str) -> str:
@@ -127,16 +129,16 @@ _BROKER_URL: Final = TextParamType("url", _check_broker_url)
 
 
 class RequestRoute(NamedTuple):
-    """Route of a request to a gateway: over a broker, or through the service if `broker` is None."""
+    """Route of a request: directly over an MQTT broker, or through the service if `broker` is None."""
 
     gateway: Mac | None
     broker: str | None
-    """URL of the broker, which may contain a password; None to use the service."""
+    """URL of the MQTT broker, which may contain a password; None to use the service."""
     topic_prefix: str
     tls_ca: Path | None
 
     def require_gateway(self) -> Mac:
-        """Return the gateway, or raise `UsageError` if none is given: only a service can choose one."""
+        """Return the gateway. Raise `UsageError` if it is None: only a service can choose a gateway."""
         if self.gateway is None:
             raise click.UsageError("--broker needs --gateway, the gateway of the device.")
         return self.gateway
@@ -145,17 +147,17 @@ class RequestRoute(NamedTuple):
 def _is_on_command_line(parameter: str) -> bool:
     """Return whether an option is on the command line, not in an environment variable.
 
-    Environment variables may be meant for other commands.
+    An environment variable may be meant for other commands.
     """
     source = click.get_current_context().get_parameter_source(parameter)
     return source is ParameterSource.COMMANDLINE
 
 
 def broker_options(command: Callable[..., None]) -> Any:
-    """Add the options of a broker to a command. The command receives them as argument `route`.
+    """Add `--broker`, `--topic-prefix` and `--tls-ca` to a command, which receives them as argument `route`.
 
-    If the command has a parameter `gateway`, its value is part of the route. The command raises `UsageError`
-    if an option is given that needs `--broker`, but `--broker` is not.
+    A parameter `gateway` of the command becomes part of the route. The command raises `UsageError` if
+    `--topic-prefix` or `--tls-ca` is given without `--broker`.
     """
 
     @wraps(command)
@@ -178,49 +180,63 @@ def broker_options(command: Callable[..., None]) -> Any:
         type=_BROKER_URL,
         envvar="MESHFLEET_MESH",  # not MESHFLEET_BROKER, which belongs to a service on this machine
         show_envvar=True,
-        help="Use this broker, without a service: mqtt://[user:password@]host[:port]; also mqtts://, ws://, wss://.",
+        help="URL of an MQTT broker to use instead of a service: mqtt://[user:password@]host[:port];"
+        " also mqtts://, ws:// and wss://.",
     )
     prefix = click.option(
         "--topic-prefix",
         type=PREFIX,
         default="",
-        help="With --broker: prefix in front of mt/ in every topic.",
+        help="With --broker: prefix in front of mt/ in every MQTT topic.",
     )
     return broker(prefix(tls_ca_option(run_with_route)))
 
 
 def route_options(command: Any) -> Any:
-    """Add `--gateway` and the options of a broker to a command. The command receives them as `route`."""
+    """Add `--gateway` and the options of `broker_options` to a command, which receives them as `route`."""
     return click.option(
-        "--gateway", type=DEVICE, shell_complete=complete_gateways, help="Send it through this gateway."
+        "--gateway",
+        type=DEVICE,
+        shell_complete=complete_gateways,
+        help="Gateway through which to send the request; needed with --broker, else chosen by the service.",
     )(broker_options(command))
 
 
-priority_option = click.option("--priority", type=click.Choice(_PRIORITIES), help="Priority in the mesh.")
+priority_option = click.option(
+    "--priority", type=click.Choice(_PRIORITIES), help="Priority of the request in the mesh."
+)
 timeout_option = click.option(
     "--timeout",
     type=NumberParamType(_MIN_TIMEOUT, _MAX_TIMEOUT),
     default=_DEFAULT_TIMEOUT,
     show_default=True,
-    help="Seconds to wait for the response.",
+    help="Seconds to wait for the response to the request.",
 )
 
 
 def request_options(command: Any) -> Any:
-    """Add to a command the options whose values `build_request_parameters` takes."""
+    """Add to a command the options that `build_request_parameters` converts to request parameters."""
     for option in (
         click.option(
             "--ask-public-key",
             is_flag=True,
-            help="Prompt for the public key instead of reading MESHFLEET_PUBLIC_KEY.",
+            help="Prompt for the public key, instead of reading the variable MESHFLEET_PUBLIC_KEY.",
         ),
-        click.option("--ask-key", is_flag=True, help="Prompt for the network key (default: MESHFLEET_KEY)."),
+        click.option(
+            "--ask-key",
+            is_flag=True,
+            help="Prompt for the network key, instead of reading the variable MESHFLEET_KEY.",
+        ),
         click.option(
             "--access-type",
             type=click.Choice([each.value for each in AccessType]),
             help="How to reach a device outside the secure network.",
         ),
-        click.option("--extender", type=DEVICE, help="Reach an unconnected device through this extender."),
+        click.option(
+            "--extender",
+            type=DEVICE,
+            help="MAC of the extender through which to reach an unconnected device.",
+        ),
         timeout_option,
         priority_option,
     ):
@@ -237,7 +253,7 @@ def build_request_parameters(  # noqa: PLR0913 # one for each option
     ask_key: bool,
     ask_public_key: bool,
 ) -> dict[str, Any]:
-    """Build the request parameters for the SDK. Keys are read from the environment or a prompt."""
+    """Convert option values to request parameters of the SDK. Read keys from the environment or a prompt."""
     return {
         "priority": parse_priority(priority),
         "timeout": timeout,
@@ -249,7 +265,7 @@ def build_request_parameters(  # noqa: PLR0913 # one for each option
 
 
 def parse_priority(name: str | None) -> Priority | None:
-    """Return the priority with this name; None if no name is given."""
+    """Return the priority with this name; None if the name is None."""
     return Priority[name.upper()] if name else None
 
 
@@ -265,9 +281,9 @@ def send_request(
     by_service: Callable[[Fleet], Coroutine[Any, Any, Any]],
     by_broker: Callable[[Mesh, Mac], Coroutine[Any, Any, Any]],
 ) -> Any:
-    """Send a request through the service or the broker of the route. Return the response.
+    """Send a request through the service, or over the broker of the route. Return the response.
 
-    `by_service` or `by_broker` is called to send the request.
+    The request is sent by calling `by_service` or `by_broker`.
     """
     if route.broker is None:
         return call_service(by_service)

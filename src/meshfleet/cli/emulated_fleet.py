@@ -1,4 +1,4 @@
-"""Runs a fleet of emulated gateways until stopped, and prints its statistics."""
+"""Runs a fleet of emulated gateways until stopped, and prints statistics of the fleet."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ mode_option = click.option(
     type=click.Choice([each.value for each in ReportMode]),
     default="raw",
     show_default=True,
-    help="Format of values in reports.",
+    help="Format of the values in reports: raw (hex) or decoded (JSON).",
 )
 
 # --- Statistics: a live table on a terminal, else lines ---
 
 _REFRESH_SECONDS: Final = 0.5
-"""Seconds between two updates of the live table."""
+"""Seconds between two updates of the statistics on a terminal."""
 _PRINT_SECONDS: Final = 10.0
-"""Seconds between two printed lines of statistics."""
+"""Seconds between two lines of statistics, if the output is not a terminal."""
 
 
 class FleetStats(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Statistics of a fleet: totals since the start, and averages since the previous statistics."""
+    """Statistics of an emulated fleet: totals since the start, and rates since the previous statistics."""
 
     seconds: float
     """Seconds since all gateways were connected."""
@@ -56,14 +56,14 @@ class FleetStats(Struct, frozen=True, kw_only=True, rename="camel"):
     reports_per_second: float
     requests: int
     dropped: int
-    """Number of messages dropped because the broker was unreachable for too long."""
+    """Number of MQTT messages dropped because the broker was unreachable for too long."""
     cpu_micros_per_report: float
     problem: str = field(name="trouble")
-    """Reason why a gateway is not connected; empty if all are connected."""
+    """Reason why one of the gateways is not connected; empty if all gateways are connected."""
 
 
 class FleetStatsSampler:
-    """Collects the statistics of a fleet. Rates are averages since the previous call of `sample`."""
+    """Collects statistics of an emulated fleet. Rates are averages since the previous call of `sample`."""
 
     def __init__(self, fleet: EmulatedFleet) -> None:
         self._fleet = fleet
@@ -95,7 +95,7 @@ class FleetStatsSampler:
 
 
 async def print_fleet_stats(fleet: EmulatedFleet, *, seconds: float | None, as_json: bool) -> None:
-    """Print the statistics of a fleet periodically, for `seconds`, or forever if `seconds` is None."""
+    """Print statistics of an emulated fleet periodically, for `seconds`, or forever if `seconds` is None."""
     if sys.stdout.isatty() and not as_json:
         await _render_live(fleet, seconds)
         return
@@ -118,15 +118,15 @@ def _format_line(stats: FleetStats, *, as_json: bool) -> str:
 
 async def _render_live(fleet: EmulatedFleet, seconds: float | None) -> None:
     with Live(_build_table(FleetStatsSampler(fleet).sample()), transient=False) as live:
-        while not await _wait_until_complete(fleet):
+        while not await _wait_until_connected(fleet):
             live.update(_build_table(FleetStatsSampler(fleet).sample()))
         sampler = FleetStatsSampler(fleet)
         async for _ in _intervals(_REFRESH_SECONDS, seconds):
             live.update(_build_table(sampler.sample()))
 
 
-async def _wait_until_complete(fleet: EmulatedFleet) -> bool:
-    """Wait for one refresh interval at most. Return whether all gateways are connected."""
+async def _wait_until_connected(fleet: EmulatedFleet) -> bool:
+    """Wait at most `_REFRESH_SECONDS` for all gateways. Return whether all gateways are connected."""
     with suppress(TimeoutError):
         async with asyncio.timeout(_REFRESH_SECONDS):
             await fleet.all_connected.wait()
@@ -142,7 +142,7 @@ def _build_table(stats: FleetStats) -> Table:
 
 
 async def _intervals(interval: float, seconds: float | None) -> AsyncIterator[None]:
-    """Yield after each interval of `interval` seconds, and for the last time after `seconds` in total."""
+    """Yield every `interval` seconds, for the last time when `seconds` have passed; forever if None."""
     end = inf if seconds is None else time.monotonic() + seconds
     remaining = inf
     while remaining > interval:
@@ -157,7 +157,7 @@ async def run_emulated_fleet(
     populate: Callable[[EmulatedFleet, httpx.AsyncClient], Coroutine[Any, Any, None]],
     monitor: Callable[[EmulatedFleet], Coroutine[Any, Any, None]],
 ) -> None:
-    """Create a fleet, let `populate` add gateways, and run it until `monitor` returns or a signal arrives."""
+    """Run an emulated fleet, filled by `populate`, until `monitor` returns, or SIGINT or SIGTERM arrives."""
     tls = None if tls_ca is None else create_tls_context(authorities=tls_ca)
     async with httpx.AsyncClient(verify=True if tls is None else tls) as http:
         fleet = EmulatedFleet(pace, http=http, options=MqttOptions(tls=tls))

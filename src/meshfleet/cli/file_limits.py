@@ -1,4 +1,4 @@
-"""Raises the limit of open files, as far as a program needs it for its connections."""
+"""Raises the process limit of open files, as far as a command needs it for network connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _SPARE_FILES: Final = 200
-"""Number of files that a process may open besides its connections."""
+"""Number of open files that a process needs besides its network connections."""
 
 
 def require_connections(number: int) -> None:
@@ -30,7 +30,7 @@ def require_connections(number: int) -> None:
 def reduce_connection_limit(settings: Settings, other_connections: int) -> Settings:
     """Raise the limit of open files for all MQTT connections and `other_connections`.
 
-    Return the settings, with fewer MQTT connections if the system does not allow so many files.
+    Return the settings, with a lower limit of MQTT connections if the system allows too few open files.
     """
     required = settings.limits.connections
     possible = max(

@@ -42,7 +42,7 @@ _FILTERS: Final = {
     "name": "friendly_name",
     "gateway": "gateway",
 }
-"""Name of each filter in the SDK, by its name on the command line."""
+"""Name of each device filter in the SDK, by its name in the option `--filter`."""
 
 _BOOLEANS: Final = {"yes": True, "no": False, "true": True, "false": False}
 
@@ -68,7 +68,7 @@ def _parse_filter(text: str) -> tuple[str, object]:
 
 
 def _parse_limit(text: str) -> int | str:
-    """Parse a number or `none`. Return the text `none`, not None, which click takes for a missing value."""
+    """Parse a number or `none`. Return the string `none`, not None, which click takes for a missing value."""
     if text == _NO_LIMIT:
         return text
     if not (text.isascii() and text.isdecimal() and int(text)):
@@ -79,7 +79,7 @@ def _parse_limit(text: str) -> int | str:
 LIMIT: Final = TextParamType("limit", _parse_limit)
 
 _default_option = partial(click.option, show_default=True)
-"""Decorator for an option whose help shows the default value."""
+"""Decorator that adds an option whose help text includes the default value."""
 
 _TARGET_OPTIONS: Final = (
     click.option(
@@ -96,14 +96,15 @@ _TARGET_OPTIONS: Final = (
         type=LABEL,
         multiple=True,
         shell_complete=complete_labels,
-        help="Update all devices with this label; repeatable, then devices with any of the labels.",
+        help="Update all devices with this label; if repeated, all devices with any of the labels.",
     ),
     click.option(
         "--filter",
         "filters",
         type=TextParamType("name=value", _parse_filter),
         multiple=True,
-        help=f"Update the devices that match all filters ({', '.join(_FILTERS)}); repeatable.",
+        help=f"Update the devices that match NAME=VALUE; if repeated, those that match all filters."
+        f" Names: {', '.join(_FILTERS)}.",
     ),
     click.option("--all", "everything", is_flag=True, help="Update all devices."),
 )
@@ -114,51 +115,58 @@ _ROLLOUT_OPTIONS: Final = (
         "waves",
         type=TextParamType("wave", _parse_wave),
         multiple=True,
-        help="Wave: [NAME=]COUNT, or [NAME=]PERCENT% (cumulative), such as canary=5 or 10%; repeatable.",
+        help="Add a wave of devices: [NAME=]COUNT, or [NAME=]PERCENT% (cumulative), such as canary=5 or 10%;"
+        " repeatable.",
     ),
     _default_option(
         "--gate",
         "success_percent",
         type=NumberParamType(0, 100),
         default=0,
-        help="Success rate of a wave required to start the next one (%).",
+        help="Percentage of updates in a wave that must succeed before the next wave starts.",
     ),
     _default_option(
         "--soak",
         "soak_minutes",
         type=NumberParamType(0),
         default=0,
-        help="Minutes to wait after a wave before the next one starts.",
+        help="Minutes to wait after a wave before the next wave starts.",
     ),
-    click.option("--gate-pause", is_flag=True, help="Pause the job after each wave."),
-    _default_option("--per-job", type=LIMIT, default=_NO_LIMIT, help="Maximum concurrent updates, or none."),
+    click.option("--gate-pause", is_flag=True, help="Pause the job after each wave, until `jobs resume`."),
     _default_option(
-        "--per-gateway", type=LIMIT, default="1", help="Maximum concurrent updates per gateway, or none."
+        "--per-job", type=LIMIT, default=_NO_LIMIT, help="Maximum concurrent updates of the job, or none."
     ),
-    click.option("--rate", type=click.IntRange(1), help="Maximum updates started per minute."),
+    _default_option(
+        "--per-gateway",
+        type=LIMIT,
+        default="1",
+        help="Maximum concurrent updates of the job per gateway, or none.",
+    ),
+    click.option("--rate", type=click.IntRange(1), help="Maximum updates that the job starts per minute."),
     click.option(
         "--abort",
         "abort_percent",
         type=NumberParamType(0, 100),
-        help="Pause the job when this percentage of updates fails (default: never).",
+        help="Pause the job when this percentage of its updates has failed (default: never).",
     ),
     _default_option(
         "--abort-after",
         type=click.IntRange(1),
         default=1,
-        help="With --abort: only after this many updates were started.",
+        help="With --abort: minimum number of started updates before the percentage is checked.",
     ),
     click.option(
         "--abort-cancel",
         is_flag=True,
-        help="Cancel the job when the --abort condition is met, instead of pausing it.",
+        help="With --abort: cancel the job, instead of pausing it, when the percentage has failed.",
     ),
     _default_option(
         "--on-newer-job",
         type=click.Choice(["queue", "supersede", "reject"]),
         default="queue",
-        help="If a newer job has the same devices: queue lets that job wait, supersede lets it take over"
-        " devices whose update has not started, reject makes it skip them.",
+        help="If a newer job includes a device of this job: queue updates the device by both jobs in turn,"
+        " supersede leaves a device whose update has not started to the newer job, reject lets the newer"
+        " job skip the device.",
     ),
 )
 
@@ -166,11 +174,17 @@ _UPDATE_OPTIONS: Final = (
     click.option(
         "--method",
         type=click.Choice([each.value for each in UpdateMethod]),
-        help="Update method (default: chosen per device).",
+        help="Method of updating the devices (default: chosen per device).",
     ),
-    click.option("--stage", is_flag=True, help="Transfer the image, and install it only after `jobs apply`."),
-    click.option("--allow-downgrade", is_flag=True, help="Also install versions older than the current one."),
-    click.option("--no-apply", is_flag=True, help="Start the job only after `jobs apply`."),
+    click.option(
+        "--stage",
+        is_flag=True,
+        help="Transfer the image to the devices, but install it only after `jobs apply`.",
+    ),
+    click.option(
+        "--allow-downgrade", is_flag=True, help="Also update devices on which a newer version is installed."
+    ),
+    click.option("--no-apply", is_flag=True, help="Create the job, but start it only after `jobs apply`."),
     click.option(
         "--start",
         "start_at",
@@ -183,19 +197,22 @@ _UPDATE_OPTIONS: Final = (
         help="Time when the job is canceled if it has not finished, such as 2026-11-21T06:00:00Z.",
     ),
     _default_option(
-        "--retries", type=click.IntRange(0, 10), default=Retry().max, help="Automatic retries per device."
+        "--retries",
+        type=click.IntRange(0, 10),
+        default=Retry().max,
+        help="Maximum automatic retries per device.",
     ),
     _default_option(
         "--backoff",
         type=NumberParamType(0),
         default=Retry().backoff_seconds,
-        help="Seconds before the first retry; doubled for each further one.",
+        help="Seconds before the first retry of a failed update; doubled for each further retry.",
     ),
     _default_option(
         "--queue-minutes",
         type=NumberParamType(0),
         default=Timeouts().queue_minutes,
-        help="Minutes an update may wait to start.",
+        help="Minutes that an update may wait in the queue before it times out.",
     ),
     _default_option(
         "--step-minutes",
@@ -204,26 +221,28 @@ _UPDATE_OPTIONS: Final = (
         help="Minutes without progress before an update times out.",
     ),
     click.option(
-        "--total-minutes", type=NumberParamType(1), help="Minutes for the whole update of a device."
+        "--total-minutes",
+        type=NumberParamType(1),
+        help="Minutes for the whole update of a device before it times out.",
     ),
     _default_option(
         "--heartbeats",
         type=click.IntRange(0, 100),
         default=3,
-        help="Good heartbeats required after the update; 0: check only the version.",
+        help="Heartbeats with status 0 that prove a successful update; 0: check only the version.",
     ),
 )
 
 
 def job_options(command: Any) -> Any:
-    """Add to a command the options whose values `build_job_options` takes."""
+    """Add to a command the options that `build_job_options` converts to job options of the SDK."""
     for option in reversed((*_TARGET_OPTIONS, *_ROLLOUT_OPTIONS, *_UPDATE_OPTIONS)):
         command = option(command)
     return command
 
 
 def build_job_options(options: dict[str, Any]) -> JobOptions:
-    """Build the job options for the SDK. Raise `UsageError` if no devices are selected."""
+    """Convert the option values to job options of the SDK. Raise `UsageError` if no devices are selected."""
     found: JobOptions = {
         "devices": options["devices"],
         "labels": options["labels"],

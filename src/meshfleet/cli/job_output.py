@@ -1,4 +1,4 @@
-"""Prints jobs, executions and dry runs as text."""
+"""Prints jobs, their executions (one per device) and dry runs on the terminal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _UNKNOWN: Final = "unknown"
 
 
 class _TimelineRow(NamedTuple):
-    """Row of an execution's timeline."""
+    """Printed row of an execution's timeline: a state transition, or a report or response."""
 
     time: str
     step: str
@@ -47,7 +47,7 @@ _TIMELINE_COLUMNS: Final = (
 
 
 def format_execution_reason(execution: Execution) -> str:
-    """Return what an execution waits for, or why it failed; empty if neither applies."""
+    """Return what an execution waits for, or why it failed; empty if it neither waits nor has failed."""
     return execution.waiting_for or _format_reason(execution)
 
 
@@ -63,7 +63,7 @@ def print_execution(execution: ExecutionDetail, job: str) -> None:
 
 
 def format_evidence(evidence: Evidence) -> str:
-    """Format a report or a response that proves a step of the update."""
+    """Format the report or response (or its absence) that proves a step of an update."""
     match evidence.kind, evidence.content:
         case "response", {"step": step, "status": 0, "value": value}:
             return f"response to {step}: {_format_response_value(value)}"
@@ -97,7 +97,7 @@ def _format_reason(execution: Execution) -> str:
 
 
 def _build_timeline(execution: ExecutionDetail) -> list[_TimelineRow]:
-    """Return the timeline of an execution: transitions and evidence, ordered by time.
+    """Return the timeline of an execution: state transitions and evidence, ordered by time.
 
     The evidence of a transition follows the transition.
     """
@@ -134,7 +134,7 @@ def _format_pairs(value: dict[str, object]) -> str:
 
 
 MAX_FAILED_LISTED: Final = 10
-"""Maximum number of failed executions that are printed with a job."""
+"""Maximum number of failed executions that `jobs show` prints."""
 
 _FAILED_STATES: Final = (ExecutionState.FAILED, ExecutionState.TIMED_OUT, ExecutionState.REJECTED)
 
@@ -149,7 +149,7 @@ _UNFINISHED_STATES: Final = frozenset(
         ExecutionState.CONFIRMING,
     }
 )
-"""States of executions that have not ended."""
+"""States of executions that have not finished."""
 
 _REFUSAL_COLUMNS: Final = (
     Column("devices", lambda each: each.count),
@@ -173,10 +173,10 @@ _REASON_TEXTS: Final[Mapping[str, str]] = {
     StopCause.RELEASE_WITHDRAWN: "the firmware was withdrawn",
     StopCause.DEADLINE: "the deadline has passed",
 }
-"""Text for each reason why a job is paused or was stopped."""
+"""Printed explanation of each reason why a job is paused or was stopped."""
 
 _SHOWN_ELSEWHERE: Final = frozenset({"name", "firmwareId", "waves", "abort"})
-"""Options of a job that the list of options omits, because they are printed elsewhere."""
+"""JSON names of job options that are omitted from the list of options, because they are printed apart."""
 
 _MAX_LISTED: Final = 5
 
@@ -190,13 +190,13 @@ def count_job_devices(job: Job) -> int:
 
 
 def format_job_progress(job: Job) -> str:
-    """Return the progress of a job in percent, as text."""
+    """Format the progress of a job as a percentage."""
     ended = sum(count for state, count in job.counts.items() if state not in _UNFINISHED_STATES)
     return format_progress(job.progress, ended - sum(job.left_out.values()))
 
 
 def format_state_counts(job: Job) -> str:
-    """Return the number of devices in each state, as text."""
+    """Format the number of a job's devices in each state, such as "3 QUEUED, 1 FAILED"."""
     return ", ".join(f"{count} {state}" for state, count in job.counts.items() if count)
 
 
@@ -206,19 +206,19 @@ def format_job_state(job: Job) -> str:
 
 
 def format_job_line(job: Job) -> str:
-    """Return id, state, progress and counts of a job on one line."""
+    """Format the id, state, progress and device counts of a job on one line."""
     return "  ".join((job.id, format_job_state(job), format_job_progress(job), format_state_counts(job)))
 
 
 def format_job_sentence(job: Job) -> str:
-    """Return a sentence with the state of a job, its outcome and the reason."""
+    """Return a sentence with the state of a job, its outcome, and why the job is paused or was stopped."""
     outcome = "" if job.outcome is None else f", outcome {job.outcome}"
     why = job.pause_reason or job.stop_cause
     return f"{job.id} is {job.state}{outcome}{f': {_REASON_TEXTS[why]} ({why})' if why else ''}."
 
 
 def print_job(job: Job) -> None:
-    """Print the state of a job, its fields, the options that are not defaults, and its waves."""
+    """Print the state and fields of a job, the options that differ from their defaults, and the waves."""
     click.echo(to_printable(format_job_sentence(job)))
     click.echo(
         f"{count_job_devices(job)} devices, {format_job_progress(job)} done: {format_state_counts(job)}\n"
@@ -233,12 +233,12 @@ def print_job(job: Job) -> None:
 
 
 def list_failed_states(job: Job) -> list[ExecutionState]:
-    """Return those failure states that at least one execution of a job has."""
+    """Return the failure states (failed, timed out, rejected) in which a job has executions."""
     return [state for state in _FAILED_STATES if job.counts.get(state)]
 
 
 def format_more_failed(job: Job) -> str:
-    """Return a line with the command that lists all failed executions; empty if all were printed."""
+    """Return a hint how to list all failed executions of a job; empty if `jobs show` prints all of them."""
     failed = list_failed_states(job)
     more = sum(job.counts[state] for state in failed) - MAX_FAILED_LISTED
     flags = " ".join(f"--state {state}" for state in failed)
@@ -264,11 +264,15 @@ def _list_changed_options(job: Job) -> Iterable[tuple[str, object]]:
     defaults = {each.encode_name: each.default for each in options if each.default is not NODEFAULT}
     flat_defaults = dict(flatten_fields({**defaults, "targets": Targets()}))
     flat_options = flatten_fields({each.encode_name: getattr(job, each.name) for each in options})
-    return ((name, _shorten(value)) for name, value in flat_options if value != flat_defaults.get(name))
+    return (
+        (name, _shorten_option_value(value))
+        for name, value in flat_options
+        if value != flat_defaults.get(name)
+    )
 
 
-def _shorten(value: object) -> object:
-    """Replace None (no limit) by "none", and shorten a long list of devices or labels."""
+def _shorten_option_value(value: object) -> object:
+    """Replace None (no limit) by "none", and cut a long list of devices or labels."""
     if value is None:
         return "none"
     if not isinstance(value, list) or len(value) <= _MAX_LISTED:
@@ -283,7 +287,7 @@ def _format_criterion(criterion: Criterion) -> str:
 
 
 def print_dry_run(dry_run: DryRun) -> None:
-    """Print how many devices a job would update, in which waves, and why it would skip the others."""
+    """Print how many devices a job would update, in which waves, and why it would skip other devices."""
     methods = "".join(f", {count} by {method}" for method, count in dry_run.methods.items())
     click.echo(
         f"{dry_run.eligible} of {dry_run.targets} devices would be updated{methods}."

@@ -1,4 +1,4 @@
-"""Options and parameter types that several commands share."""
+"""Command-line options and parameter types that several commands share."""
 
 from __future__ import annotations
 
@@ -48,25 +48,25 @@ def _read_utf8(path: Path) -> str:
 
 
 def table_option(command: Any) -> Any:
-    """Add the option `--table` to a command. The command receives the catalogue as argument `catalogue`."""
+    """Add the option `--table` to a command, which receives the identifier catalogue as `catalogue`."""
     return click.option(
         "--table",
         "catalogue",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         callback=_load_catalogue,
-        help="File with your own identifiers, added to the built-in catalogue.",
+        help="File with definitions of your own identifiers, added to the built-in catalogue.",
     )(command)
 
 
 class TextParamType(click.ParamType[Any]):
-    """Parameter type whose texts are converted by a parse function."""
+    """Parameter type that converts strings by a parse function."""
 
     def __init__(self, name: str, parse: Callable[[str], object]) -> None:
         self.name = name
         self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse a text. A `MalformedInput` of the parse function becomes a usage error."""
+        """Parse a string. If the parse function raises `MalformedInput`, fail with a usage error."""
         if not isinstance(value, str):
             return value
         try:
@@ -79,7 +79,7 @@ class NumberParamType(click.FloatRange):
     """Parameter type for a number within a range. Rejects NaN, which click accepts."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Parse a number; NaN is a usage error."""
+        """Parse a number within the range. Fail with a usage error for NaN."""
         number = super().convert(value, param, ctx)
         if isnan(number):
             self.fail(f"{value!r} is not a number", param, ctx)
@@ -98,7 +98,7 @@ def parse_any_mac(text: str) -> Mac:
 
 
 def parse_text(text: str, field: str = "text") -> str:
-    """Return the text unchanged. Raise `MalformedText` if it was not UTF-8 on the command line.
+    """Return a command-line string unchanged. Raise `MalformedText` if its bytes were not UTF-8.
 
     Python represents such bytes by surrogates.
     """
@@ -130,22 +130,25 @@ broker_option = click.option(
     type=ADDRESS,
     envvar="MESHFLEET_BROKER",
     show_envvar=True,
-    help="URL of the broker: mqtt://[user:password@]host[:port]; also mqtts://, ws:// and wss://.",
+    help="URL of the MQTT broker: mqtt://[user:password@]host[:port]; also mqtts://, ws:// and wss://.",
 )
 tls_ca_option = click.option(
     "--tls-ca",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     envvar=TLS_CA_VARIABLE,
     show_envvar=True,
-    help="PEM file with the certificate authorities to trust, instead of the system's.",
+    help="PEM file with the certificate authorities to trust for TLS, instead of the system's.",
 )
 speed_option = click.option(
     "--speed",
     type=NumberParamType(0.001, 100_000),
     default=1.0,
     show_default=True,
-    help="Speed of the simulation relative to real time; timestamps in reports follow the real clock.",
+    help="Speed of the simulation relative to real time; timestamps in reports are real times.",
 )
 seed_option = click.option(
-    "--seed", default=1, show_default=True, help="Random seed; the same seed gives the same simulation."
+    "--seed",
+    default=1,
+    show_default=True,
+    help="Random seed of the simulation; equal seeds give equal simulations.",
 )

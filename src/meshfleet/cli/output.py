@@ -23,22 +23,27 @@ _COLUMN_SEPARATOR: Final = "  "
 
 
 class Column(NamedTuple):
-    """Column of a table, with the function that returns the cell for an item."""
+    """Column of a printed table, with the function that returns the cell value for an item."""
 
     title: str
     cell: Callable[[Any], object]
     no_wrap: bool = False
-    """Whether the text is never wrapped, so that users can copy it."""
+    """Whether cells of the column are never wrapped, so that users can copy their content."""
 
 
 def json_option(command: Any) -> Any:
-    """Add the option `--json` to a command. The command receives it as argument `as_json`."""
+    """Add the option `--json` to a command, which receives its value as argument `as_json`."""
     return click.option(
-        "--json", "as_json", is_flag=True, help="Print JSON; a list is printed as one object per line."
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print the result as JSON; a list is printed as one object per line.",
     )(command)
 
 
-limit_option = click.option("--limit", type=click.IntRange(1), help="Maximum number of items.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(1), help="Maximum number of entries to list. Default: all."
+)
 
 
 def print_json(item: object) -> None:
@@ -53,7 +58,7 @@ def _escape_unprintable(text: str) -> str:
 
 
 def print_result(result: object, sentence: str, *, as_json: bool) -> None:
-    """Print the result as JSON if `as_json` is set, else print the sentence."""
+    """Print `result` as JSON if `as_json` is set, else print `sentence`."""
     if as_json:
         print_json(result)
     else:
@@ -63,7 +68,7 @@ def print_result(result: object, sentence: str, *, as_json: bool) -> None:
 async def print_list(
     items: AsyncIterator[Any], columns: Sequence[Column], *, as_json: bool, limit: int | None = None
 ) -> None:
-    """Print a list as a table, or as JSON. As JSON, each item is printed as soon as it is received."""
+    """Print items as a table, or as JSON; in JSON, each item is printed as soon as it is received."""
     rows = []
     async for item in limit_items(items, limit):
         if as_json:
@@ -75,7 +80,7 @@ async def print_list(
 
 
 async def limit_items(items: AsyncIterator[Any], limit: int | None) -> AsyncIterator[Any]:
-    """Yield at most `limit` items, or all if `limit` is None."""
+    """Yield at most `limit` items, or all items if `limit` is None."""
     remaining = limit
     async for item in items:
         yield item
@@ -86,7 +91,7 @@ async def limit_items(items: AsyncIterator[Any], limit: int | None) -> AsyncIter
 
 
 def print_table(columns: Sequence[Column], items: Iterable[object]) -> None:
-    """Print a table with one row per item. In a pipe nothing is wrapped."""
+    """Print a table with one row per item. Long cells are wrapped only on a terminal."""
     header = [each.title for each in columns]
     rows = [[format_cell(each.cell(item)) for each in columns] for item in items]
     if _print_unwrapped([header, *rows]):
@@ -124,17 +129,17 @@ def _print_unwrapped(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def flatten_fields(body: object) -> Iterable[tuple[str, object]]:
-    """Return the fields of a body under their JSON names; names of nested fields are joined by dots."""
+    """Return JSON names and values of the fields of `body`; the names of nested fields are joined by dots."""
     return _flatten(msgspec.to_builtins(body), "")
 
 
 def truncate_to_seconds(time: str) -> str:
-    """Remove the fraction of a second from a time of the REST API."""
+    """Remove the fraction of a second from a time such as `2026-11-15T10:00:00.123Z`."""
     return time.partition(".")[0] + "Z"
 
 
 def format_cell(value: object) -> str:
-    """Format a value for a table. Control characters are replaced, as they could control the terminal."""
+    """Format a value for a table cell. Control characters, which could control the terminal, are replaced."""
     match value:
         case None:
             return ""

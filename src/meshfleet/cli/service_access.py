@@ -1,4 +1,4 @@
-"""Connects to the service in the environment variables, or to the one to which the user is logged in."""
+"""Connects to the service named by environment variables, or to the service of the stored login."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _OPTION_NAMES: Final[Mapping[str, str]] = {
     "friendlyName": "name",
     "username": "name",
 }
-"""Parameter name of the option for a REST field, if it cannot be derived from the field's name."""
+"""Parameter names of command-line options whose REST field (the key) has a different name."""
 
 
 def to_usage_error(error: InvalidRequest | MalformedInput) -> click.UsageError | None:
@@ -83,22 +83,22 @@ def _candidate_names(field: str) -> Iterator[str]:
 T = TypeVar("T")
 
 _SAVE_TOKEN_SECONDS: Final = 5.0
-"""Seconds between two checks whether the token was renewed and must be saved for other commands."""
+"""Seconds between two checks whether the access token was renewed and must be saved for other commands."""
 
 
 class _ServiceAccess(NamedTuple):
-    """URL of a service and a token for it."""
+    """URL of a service, and an access token or API key for it."""
 
     url: str
     token: str
     tls_ca: str | None
-    """File with the certificate authorities to trust; None for those of the system."""
+    """PEM file with the certificate authorities to trust; None for those of the system."""
     login: StoredLogin | None
     """Stored login that contained the token; None if the token is from the environment."""
 
 
 def call_service(work: Callable[[Fleet], Coroutine[Any, Any, T]]) -> T:
-    """Connect to the service, call `work` with the SDK client, and return the result."""
+    """Call `work` with an SDK client that is connected to the service. Return the result of `work`."""
     return asyncio.run(_call_service(work))
 
 
@@ -109,7 +109,7 @@ async def _call_service(work: Callable[[Fleet], Coroutine[Any, Any, T]]) -> T:
 
 @asynccontextmanager
 async def open_fleet() -> AsyncIterator[Fleet]:
-    """Connect to the service. If the token is renewed, save it for the next command.
+    """Open an SDK client for the service. A renewed access token is saved for the next command.
 
     Raise `ClickException` if the user is not logged in, and `UsageError` if the service rejects the value of
     an option.
@@ -118,7 +118,7 @@ async def open_fleet() -> AsyncIterator[Fleet]:
     authorities = Path(access.tls_ca) if access.tls_ca else None
     fleet = Fleet(access.url, token=access.token, tls_ca=authorities)
     try:
-        async with fleet, _save_renewed_tokens(fleet, access.login):
+        async with fleet, _saving_renewed_tokens(fleet, access.login):
             yield fleet
     except NotLoggedIn as exc:
         raise click.ClickException(_format_login_hint(access)) from exc
@@ -130,11 +130,11 @@ async def open_fleet() -> AsyncIterator[Fleet]:
 
 
 @asynccontextmanager
-async def _save_renewed_tokens(fleet: Fleet, login: StoredLogin | None) -> AsyncIterator[None]:
+async def _saving_renewed_tokens(fleet: Fleet, login: StoredLogin | None) -> AsyncIterator[None]:
     if login is None:
         yield
         return
-    saver = asyncio.create_task(_save_periodically(fleet, login))
+    saver = asyncio.create_task(_save_renewed_tokens(fleet, login))
     try:
         yield
     finally:
@@ -142,18 +142,18 @@ async def _save_renewed_tokens(fleet: Fleet, login: StoredLogin | None) -> Async
         await asyncio.wait([saver])
 
 
-async def _save_periodically(fleet: Fleet, login: StoredLogin) -> None:
-    """Check periodically whether the token was renewed, and save it. Check once more when canceled."""
+async def _save_renewed_tokens(fleet: Fleet, login: StoredLogin) -> None:
+    """Save each renewed access token, until canceled. Check for a renewed token once more when canceled."""
     saved = login
     try:
         while True:
             await asyncio.sleep(_SAVE_TOKEN_SECONDS)
-            saved = _save_if_renewed(fleet, saved)
+            saved = _save_token_if_renewed(fleet, saved)
     finally:
-        _save_if_renewed(fleet, saved)
+        _save_token_if_renewed(fleet, saved)
 
 
-def _save_if_renewed(fleet: Fleet, saved: StoredLogin) -> StoredLogin:
+def _save_token_if_renewed(fleet: Fleet, saved: StoredLogin) -> StoredLogin:
     session = fleet.session
     if session is None or session.token == saved.token:
         return saved

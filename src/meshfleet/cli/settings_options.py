@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class SettingsCommand(click.Command):
-    """Command whose help lists the limits of the broker last, under their own heading."""
+    """Command whose help lists the limits of the embedded MQTT broker last, under their own heading."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options, then the limits of the broker."""
+        """Write the help of all options, then the help of the broker limits."""
         records: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
         for each in self.get_params(ctx):
             if (record := each.get_help_record(ctx)) is not None:
@@ -51,7 +51,7 @@ _config_option = click.option(
     "--config",
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Settings file.  [default: meshfleet.toml, if it exists]",
+    help="TOML file with settings.  [default: meshfleet.toml, if it exists]",
 )
 
 
@@ -61,7 +61,7 @@ def _format_help(setting: Setting) -> str:
 
 
 def list_explicit_settings(config: Path | None, flags: dict[str, Any]) -> frozenset[str]:
-    """Return the names of the settings that are given by flags, environment variables or the file."""
+    """Return the names of the settings given by flags, environment variables or the settings file."""
     return list_given_names(_flag_values(flags), os.environ, file=config)
 
 
@@ -70,7 +70,7 @@ def _flag_values(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_command_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Load the settings from flags, environment and file. Raise `UsageError` with all faults."""
+    """Load settings from flags, environment and settings file. Raise `UsageError` that lists all faults."""
     try:
         return load_valid_settings(config, flags)
     except WrongSettings as exc:

@@ -40,7 +40,7 @@ _PLAIN_WORD: Final = re.compile(r"[\w.:@+-]+")
 """Pattern of words without characters that are special in a shell."""
 
 _BASH_SPECIAL: Final = re.compile(r"[^\w./,+%-]")
-"""Pattern of characters that are escaped by a backslash outside quotes; includes more than necessary."""
+"""Pattern of characters that are escaped by a backslash for bash; includes more than bash requires."""
 
 _IN_DOUBLE_QUOTES: Final = re.compile(r'[$`"\\]')
 
@@ -52,7 +52,7 @@ class BashCompleter(BashComplete):
     source_template: ClassVar[str] = _BASH_SCRIPT
 
     def complete(self) -> str:
-        """Return one line for each completion; omit those that cannot be quoted."""
+        """Return one line for each completion, except completions that cannot be quoted."""
         typed = self._current_word()
         items = self.get_completions(*self.get_completion_args())
         return "\n".join(
@@ -61,13 +61,13 @@ class BashCompleter(BashComplete):
 
     @staticmethod
     def _current_word() -> str:
-        """Return the word that the user is typing, with its quotes."""
+        """Return the word that the user is typing, including quotes."""
         words, number = os.environ["COMP_WORDS"].split("\n"), int(os.environ["COMP_CWORD"])
         return words[number] if number < len(words) else ""
 
 
 def quote_for_bash(word: str, typed: str) -> str | None:
-    """Quote a word as bash needs it after the typed text; return None if that is not possible."""
+    """Quote a completion for bash so that it continues the typed text. Return None if that is impossible."""
     match typed[:1]:
         case "'":
             return None if "'" in word + typed[1:] else word
@@ -80,19 +80,19 @@ def quote_for_bash(word: str, typed: str) -> str | None:
 
 @add_completion_class
 class ZshCompleter(ZshComplete):
-    """Completer that offers only words without special characters."""
+    """Completer that offers only words without shell metacharacters."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-        """Return the completions without special characters."""
+        """Return the completions that contain no shell metacharacters."""
         return _filter_plain_words(super().get_completions(args, incomplete))
 
 
 @add_completion_class
 class FishCompleter(FishComplete):
-    """Completer that offers only words without special characters."""
+    """Completer that offers only words without shell metacharacters."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem[str]]:
-        """Return the completions without special characters."""
+        """Return the completions that contain no shell metacharacters."""
         return _filter_plain_words(super().get_completions(args, incomplete))
 
 

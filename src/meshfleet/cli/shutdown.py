@@ -16,7 +16,7 @@ AsyncWork = Callable[[], Coroutine[Any, Any, None]]
 
 
 def log_to_terminal(level: int) -> None:
-    """Log messages of this level and above to standard error."""
+    """Send log messages of this level and above to standard error."""
     # uvicorn would log a warning for every malformed request, so that any client could flood the log.
     logging.getLogger("uvicorn.error").setLevel(max(level, logging.ERROR))
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=level)
@@ -27,9 +27,9 @@ class _StopRequested(Exception):  # not an error: it ends a task group
 
 
 async def run_until_stopped(work: AsyncWork) -> None:
-    """Run `work` until it is done, or cancel it on SIGINT or SIGTERM.
+    """Run `work` to its end, or cancel `work` on SIGINT or SIGTERM.
 
-    Of a group of `FleetError`s only the first is raised: thousands of gateways may fail for the same reason.
+    Of several `FleetError`s, only the first is raised: thousands of gateways may fail for the same reason.
     """
     try:
         async with asyncio.TaskGroup() as tasks:
@@ -46,7 +46,7 @@ async def run_until_stopped(work: AsyncWork) -> None:
 
 
 async def stop_after(work: AsyncWork) -> None:
-    """Run `work` until it is done, then stop all other tasks of the task group."""
+    """Run `work` to its end, then stop all other tasks of the task group that runs this coroutine."""
     await work()
     raise _StopRequested
 
@@ -61,7 +61,7 @@ async def _wait_for_signal() -> None:
 
 
 def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
-    """Return the first error of a group, which may contain other groups."""
+    """Return the first error of a group that may contain nested groups."""
     error: BaseException = errors
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]

@@ -1,7 +1,7 @@
-"""Login file, which all commands share.
+"""Login file in the configuration directory of the user, which all commands share.
 
-The file contains a token, never a password. Only the owner can read the file. It is replaced atomically, so
-that concurrent commands read either the old or the new content.
+The file contains an access token, never a password. Only the owner can read the file. The file is replaced
+atomically, so that concurrent commands read either the old or the new content.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StoredLogin(Struct, frozen=True, kw_only=True, rename="camel", omit_defaul
     user: str
     token: str
     tls_ca: str | None = None
-    """File with the certificate authorities to trust; None for those of the system."""
+    """PEM file with the certificate authorities to trust; None for those of the system."""
 
     def __repr__(self) -> str:
         return f"StoredLogin(url={self.url!r}, user={self.user!r}, token=…)"
@@ -78,34 +78,34 @@ def check_login_private() -> None:
 
 
 def save_login(login: StoredLogin) -> None:
-    """Save a login. It replaces the stored login, if there is one."""
+    """Write a login to the login file, in place of a stored login."""
     file = login_path()
     try:
         # An existing directory, which may be a link, keeps its permissions.
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with _lock_folder(file.parent):
-            _write(file, login)
+            _write_login(file, login)
     except OSError as exc:
         raise click.ClickException(f"the login cannot be saved to {file}: {exc.strerror}") from exc
 
 
 def save_renewed_token(known: StoredLogin, token: str) -> StoredLogin:
-    """Save a renewed token. Return the login with this token.
+    """Write a renewed access token to the login file. Return the login with the new token.
 
-    The file is not changed if another command has changed the login `known` meanwhile.
+    The file is not changed if it no longer contains the login `known`, because another command changed it.
     """
     renewed, file = replace(known, token=token), login_path()
     try:
         with suppress(FileNotFoundError), _lock_folder(file.parent):
             if read_login() == known:
-                _write(file, renewed)
+                _write_login(file, renewed)
     except OSError as exc:
         raise click.ClickException(f"the login cannot be saved to {file}: {exc.strerror}") from exc
     return renewed
 
 
 def delete_login() -> None:
-    """Delete the login file, if there is one."""
+    """Delete the login file, if it exists."""
     file = login_path()
     try:
         with suppress(FileNotFoundError), _lock_folder(file.parent):
@@ -116,7 +116,7 @@ def delete_login() -> None:
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the directory, so that no other command changes the login meanwhile."""
+    """Hold an exclusive lock on the directory, so that no other command changes the login file."""
     try:
         import fcntl  # noqa: PLC0415 # missing on Windows, where there is no lock
     except ImportError:
@@ -130,7 +130,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _write(file: Path, login: StoredLogin) -> None:
+def _write_login(file: Path, login: StoredLogin) -> None:
     content = msgspec.json.format(msgspec.json.encode(login)) + b"\n"
     # NamedTemporaryFile creates a file that only its owner can read.
     with NamedTemporaryFile(dir=file.parent, prefix=".login-", delete=False) as temporary:

@@ -1,4 +1,4 @@
-"""Makes text safe to print on a terminal."""
+"""Makes strings safe to print on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formats values as text, decoded and with their units."""
+"""Formats values of properties, measurements and events for the terminal, decoded and with units."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def format_decoded_value(identifier: str | None, value: Json) -> str:
 
 
 def format_value(identifier: str, value: Json) -> str:
-    """Format the value of an identifier. For a hex id, add the decoded value to the value in hex."""
+    """Format a value. If the identifier is a hex id, the value is hex, and its decoded value is added."""
     decoded = (
         decode_raw_value(identifier, value) if is_identifier(identifier) and isinstance(value, str) else None
     )
@@ -40,20 +40,20 @@ def format_value(identifier: str, value: Json) -> str:
 
 
 def format_ext(ext: dict[str, Any] | None) -> str:
-    """Format the extension fields of a value; empty if there are none."""
+    """Format the additional fields (`ext`) of a decoded value; empty if there are none."""
     return "".join(
         to_printable(f", {name} {msgspec.json.encode(value).decode()}") for name, value in (ext or {}).items()
     )
 
 
 def find_identifier_name(identifier: str) -> str:
-    """Return the name of an identifier, or the identifier itself if it is not in the catalogue."""
+    """Return the name of an identifier, or the identifier unchanged if it is not in the catalogue."""
     entry = BUILTIN_CATALOGUE.find(identifier)
     return entry.name if entry else identifier
 
 
 def decode_raw_value(identifier: str, raw: str) -> DecodedValue | None:
-    """Decode a raw value. Return None if the catalogue has no layout for it, or the value does not fit."""
+    """Decode a raw value (hex). Return None if its layout is unknown or does not fit the value."""
     entry = BUILTIN_CATALOGUE.find(identifier)
     if entry is None or entry.layout is None:
         return None
@@ -64,11 +64,11 @@ def decode_raw_value(identifier: str, raw: str) -> DecodedValue | None:
 
 
 def format_status(status: int) -> str:
-    """Format a status code of a response with its name, if it has a name."""
+    """Format the status code of a response, with the name of the code if it has one."""
     name = _STATUS_NAMES.get(status)
     return f"{name} (status {status})" if name else f"status {status}"
 
 
 def format_sample_error(sample: Any) -> str:
-    """Return the error of a failed measurement; empty for other samples."""
+    """Format the error of a failed measurement; empty for any other sample."""
     return "" if sample.error is None else f"error: {format_status(sample.error)}"

@@ -1,8 +1,8 @@
-"""SDK: `Fleet` talks to a Meshfleet service over REST, `Mesh` to gateways over any MQTT broker.
+"""SDK: `Fleet` is a client of a Meshfleet service over REST, `Mesh` of gateways over any MQTT broker.
 
-`client.blocking` has both classes for programs without an event loop. Errors are defined in
-`meshfleet.errors`, request and response bodies in `meshfleet.rest`. `reports` has the types of the reports
-that arrive over MQTT.
+`client.blocking` contains both classes for programs without an event loop. Errors are defined in
+`meshfleet.errors`, request and response bodies in `meshfleet.rest`. `reports` contains the types of the
+reports that `Mesh` receives.
 """
 
 from meshfleet.client.arguments import Moment

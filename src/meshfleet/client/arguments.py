@@ -1,4 +1,4 @@
-"""Checks and conversions of the arguments that callers of the SDK pass."""
+"""Checks and conversions of arguments of the SDK's methods."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ Value = TypeVar("Value")
 
 
 class RequestParameters(TypedDict, total=False):
-    """Optional parameters of a request to a device. For None the gateway uses its default."""
+    """Optional parameters of a request to a device. None means the default of the gateway."""
 
     priority: int | None
-    """Priority in the mesh, from 0 (lowest) to 4 (highest)."""
+    """Priority of the request in the mesh, from 0 (lowest) to 4 (highest)."""
     extender_id: str | None
     """MAC of the extender through which an unconnected device is reached. Needs API version 2.1.0."""
     access_type: AccessType | str | None
     """Access to a device outside the secure network: `unprovisioned` or `legacy`. Needs API version 2.2.0."""
     public_key: str | Secret | None
-    """Public key in hex, for unprovisioned access."""
+    """Public key in hex, for unprovisioned access; never stored or logged."""
     key: str | Secret | None
-    """Network key in hex. `key` and `public_key` are secrets, never stored or logged."""
+    """Network key in hex, which is never stored or logged."""
 
 
 # Values of writes: converted and checked before anything is sent.
 
 
 def to_wire_value(operation: Operation, value: Any) -> Any:
-    """Convert a value to write: to hex for a raw operation, to JSON for a decoded one. None writes NULL."""
+    """Convert a value to write: to hex for a raw operation, to JSON for a decoded operation. None is NULL."""
     return to_hex_value(value) if operation is Operation.WRITE else to_json_value(value, "value")
 
 
 def to_hex_value(value: Any) -> str | None:
-    """Convert a raw value, bytes or hex, to hex. None stays None. Raise `MalformedInput` for other values."""
+    """Convert bytes to hex; return hex and None unchanged. Raise `MalformedInput` for any other value."""
     match value:
         case None:
             return None
@@ -72,23 +72,22 @@ def to_json_value(value: Any, field: str) -> Any:
 
 
 def unset_if_none(value: Value | None) -> Value | UnsetType:
-    """Return the value for a field of a request body: UNSET, which is not sent, instead of None."""
+    """Replace None by UNSET, which omits a field from a request body. Return any other value unchanged."""
     return UNSET if value is None else value
 
 
 EnumT = TypeVar("EnumT", bound=Enum)
 
 Moment = datetime | str
-"""Point in time: a `datetime` with an offset from UTC, or ISO 8601 text as in responses (UTC if it has no
-offset)."""
+"""Point in time: a `datetime` with a UTC offset, or an ISO 8601 string (in UTC if it has no offset)."""
 
 
 _MAX_IDS: Final = 1000
-"""Maximum number of device ids in one query. So many ids and other filters fit into a URL of 64 KiB."""
+"""Maximum number of device ids in one REST query, so that the URL has at most 64 KiB."""
 
 
 def normalize_mac(text: str, field: str = "gateway") -> Mac:
-    """Return the MAC of a gateway or device, given as MAC or device id in either case (id-3, rest-76)."""
+    """Convert a MAC or device id, in upper or lower case, to a MAC (id-3, rest-76)."""
     return parse_mac(text.lower().removeprefix("bmac-"), field)
 
 
@@ -98,7 +97,7 @@ def normalize_device_id(text: str, field: str = "device") -> DeviceId:
 
 
 def normalize_device_ids(texts: str | Iterable[str], field: str) -> list[DeviceId]:
-    """Convert MACs or device ids to device ids. Raise `MalformedInput` if one query cannot have so many."""
+    """Convert MACs or device ids to device ids. Raise `MalformedInput` for more than `_MAX_IDS` devices."""
     ids = [normalize_device_id(each, field) for each in to_tuple(texts)]
     if len(ids) > _MAX_IDS:
         raise MalformedInput(field, f"has {len(ids)} values; at most {_MAX_IDS} are allowed in one query")
@@ -108,7 +107,7 @@ def normalize_device_ids(texts: str | Iterable[str], field: str) -> list[DeviceI
 def normalize_time(time: Moment, field: str = "time") -> datetime:
     """Convert a time to UTC.
 
-    Text without a UTC offset is taken as UTC; a `datetime` without one raises `MalformedTime`.
+    A string without a UTC offset is taken as UTC; a `datetime` without a UTC offset raises `MalformedTime`.
     """
     if not isinstance(time, datetime):
         return parse_time(time, field)
@@ -121,12 +120,12 @@ def normalize_time(time: Moment, field: str = "time") -> datetime:
 
 
 def format_optional_time(time: Moment | None, field: str = "time") -> str | None:
-    """Format a time for a request body or query. None stays None."""
+    """Format a time for a REST request, such as `2026-11-15T10:00:00.000Z`. Return None for None."""
     return None if time is None else format_time(normalize_time(time, field))
 
 
 def check_timeout(timeout: float) -> float:
-    """Return a timeout in seconds unchanged. Raise `MalformedInput` unless positive and finite."""
+    """Return a timeout in seconds unchanged. Raise `MalformedInput` unless it is positive and finite."""
     if not 0 < timeout < math.inf:  # NaN fails both comparisons
         raise MalformedInput("timeout", "must be a positive number of seconds")
     return timeout
@@ -135,7 +134,7 @@ def check_timeout(timeout: float) -> float:
 def parse_enum(kind: type[EnumT], value: object, field: str) -> EnumT:
     """Convert a value to a member of an enum.
 
-    Raise `MalformedInput` with the list of valid values if the enum does not have the value.
+    Raise `MalformedInput`, which lists the valid values, if no member has the value.
     """
     try:
         return kind(value)
@@ -145,9 +144,9 @@ def parse_enum(kind: type[EnumT], value: object, field: str) -> EnumT:
 
 
 def check_text(text: str, field: str) -> str:
-    """Return a text unchanged. Raise `MalformedText` if the text cannot be encoded as UTF-8.
+    """Return a string unchanged. Raise `MalformedText` if the string cannot be encoded as UTF-8.
 
-    The error does not quote the text and has no cause, as the text may be a secret.
+    The error does not contain the string, which may be a secret.
     """
     try:
         text.encode()
@@ -159,21 +158,21 @@ def check_text(text: str, field: str) -> str:
 
 
 def check_argument_names(given: Mapping[str, object], known: type) -> None:
-    """Raise `TypeError` for an argument that the TypedDict `known` does not have.
+    """Raise `TypeError` if a keyword argument is not a key of the TypedDict `known`.
 
-    Without this check, a misspelled filter would be ignored and select the whole fleet.
+    Without this check, a misspelled filter would be ignored, and the whole fleet would be selected.
     """
     for name in given.keys() - known.__annotations__.keys():
         raise TypeError(f"got an unexpected keyword argument {name!r}")
 
 
 def to_tuple(texts: str | Iterable[str]) -> tuple[str, ...]:
-    """Return texts as a tuple. A single text becomes a tuple of one element."""
+    """Convert strings to a tuple; a single string becomes a tuple of one element."""
     return (texts,) if isinstance(texts, str) else tuple(texts)
 
 
 def normalize_identifier(text: str) -> str:
-    """Return a hex identifier in lower case, or a name unchanged. Raise `MalformedInput` for other texts."""
+    """Return a hex id in lower case, or an identifier's name unchanged; else raise `MalformedInput`."""
     return text.lower() if is_identifier(text.lower()) else parse_identifier_name(text)
 
 
@@ -185,5 +184,5 @@ _DECODED_OPERATIONS: Mapping[Operation, Operation] = {
 
 
 def select_operation(identifier: str, operation: Operation) -> Operation:
-    """Return `operation` for an identifier in hex, its decoded counterpart for a name (request-34)."""
+    """Return `operation` for a hex identifier, or the decoded form of `operation` for a name (request-34)."""
     return operation if is_identifier(identifier) else _DECODED_OPERATIONS[operation]

@@ -1,4 +1,4 @@
-"""Raises errors for responses with an error status."""
+"""Raises an error for a device's response with an error status."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from meshfleet.protocol.codes import Status
 class _HasStatus(Protocol):
     @property
     def status(self) -> int:
-        """Status code of the response; 0 is success."""
+        """Status code of the response; 0 means success."""
 
 
 ResponseT = TypeVar("ResponseT", bound=_HasStatus)
 
 
 def check(response: ResponseT) -> ResponseT:
-    """Return the response if its status is OK, else raise `Declined` with the status and its name.
+    """Return the response if its status is 0. Raise `Declined` with the status and its name otherwise.
 
-    The names are those of response-20.
+    Status names are defined in response-20.
     """
     if response.status != Status.OK:
         raise Declined(response.status, format_status_name(response.status))

@@ -1,7 +1,7 @@
-"""Errors that the service returns over REST and the SDK raises; submodules hold those of other areas.
+"""Errors that the service returns over REST and the SDK raises. Submodules contain all other errors.
 
-`code` is stable and part of the API; the text is for people and may change. `http` is the status of the REST
-response that carries the error; `errors.problems` turns such a response back into the error.
+`code` is stable and part of the API; the message is for people and may change. `http` is the status of the
+REST response for the error; `errors.problems` turns such a response back into the error.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 # Root of all Meshfleet errors, and functions to quote untrusted input in error texts.
 
 _MAX_QUOTED_CHARACTERS = 60
-"""Characters of untrusted input that an error text quotes: enough to recognize it, too few to flood a log."""
+"""Maximum characters of untrusted input in an error message, so that long input cannot flood a log."""
 
 
 _LARGEST_QUOTED_NUMBER = 10**_MAX_QUOTED_CHARACTERS
-"""Larger numbers are not printed: Python refuses to format integers of more than some thousand digits."""
+"""Numbers from this one on are not printed: Python cannot format integers of several thousand digits."""
 
 
 def quote_input(value: object) -> str:
-    """Quote untrusted input for an error text: escaped, and cut when long."""
+    """Quote untrusted input for an error message: unprintable characters are escaped, long input is cut."""
     match value:
         case str() | bytes():
             quoted = repr(value[: _MAX_QUOTED_CHARACTERS + 1])
@@ -52,19 +52,19 @@ def quote_name(name: str) -> str:
 
 
 def join_field_path(field: str, name: str) -> str:
-    """Append a possibly untrusted name to a field path: `ext` and `unit` give `ext.unit`."""
+    """Append a field name, which may be untrusted, to a field path: `ext` and `unit` give `ext.unit`."""
     return f"{field}.{quote_name(name)}"
 
 
 class Fault(NamedTuple):
-    """One invalid field of a request and what is wrong with it."""
+    """Invalid field of a request or file, and the reason why the field is invalid."""
 
     field: str
     message: str
 
 
 class ProblemDetails(NamedTuple):
-    """Content of a problem response (RFC 9457) from which an error can be rebuilt."""
+    """Content of an error response (RFC 9457) from which the SDK rebuilds the service's error."""
 
     detail: str
     faults: tuple[Fault, ...] = ()
@@ -72,14 +72,14 @@ class ProblemDetails(NamedTuple):
 
 
 class FleetError(Exception):
-    """Base class of all errors that Meshfleet raises. Catch it to handle every one of them."""
+    """Base class of all errors that Meshfleet raises. Catch `FleetError` to handle all of them."""
 
     code: ClassVar[str] = "error"
     http: ClassVar[int] = 500
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """Rebuild the error from a problem response of the service."""
+        """Rebuild the error from an error response of the service."""
         return cls(problem.detail)
 
 
@@ -87,20 +87,20 @@ class FleetError(Exception):
 
 
 class ServiceUnreachable(FleetError):
-    """Raised when no connection to the service is possible, or it does not respond in time. Retry later."""
+    """Raised when the service cannot be reached, or does not respond in time. Retry later."""
 
     code = "service-unreachable"
 
     def __init__(self, message: str, *, was_sent: bool = False, is_timeout: bool = False) -> None:
         super().__init__(message)
         self.was_sent = was_sent
-        """Whether the service may have received the request, and may have carried it out."""
+        """Whether the service may have received the REST request, and may have executed it."""
         self.is_timeout = is_timeout
-        """Whether a timeout expired."""
+        """Whether the reason of the error is a timeout."""
 
 
 class ServiceRefused(FleetError):
-    """Raised when a response is not one of a Meshfleet service: wrong URL, certificate or content."""
+    """Raised when the server at the URL is no Meshfleet service: wrong URL, certificate or response."""
 
     code = "service-refused"
 
@@ -108,19 +108,19 @@ class ServiceRefused(FleetError):
 # Errors of the service: requests that it refuses, and conditions that keep it from working.
 
 _RETRY_AFTER_SECONDS = 10
-"""Seconds to wait before a retry if the service does not say."""
+"""Seconds to wait before a retry if the response of the service has no `Retry-After` header."""
 
 _UNKNOWN_PATH = Path()
 
 
 class Refused(FleetError):
-    """Base class of errors of requests that the service refuses. The text says why; a retry does not help."""
+    """Base class of errors of REST requests that the service refuses; a retry does not help."""
 
     code, http = "refused", 400
 
 
 class InvalidRequest(Refused):
-    """Raised when fields of a request are invalid. `faults` lists every one of them."""
+    """Raised when fields of a REST request are invalid. `faults` lists all invalid fields."""
 
     code = "invalid-request"
 
@@ -130,7 +130,7 @@ class InvalidRequest(Refused):
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """Rebuild the error with its faults; without any, the detail becomes a fault of the whole request."""
+        """Rebuild the error with the faults of an error response; without faults, with its detail."""
         return cls(problem.faults or (Fault("request", problem.detail),))
 
     def __str__(self) -> str:
@@ -144,22 +144,19 @@ class ImageCheckFailed(InvalidRequest):
 
 
 class InvalidToken(Refused):
-    """Raised when a page token is forged, or was issued for other filters (rest-19).
-
-    Start at the first page.
-    """
+    """Raised when the token of a list's next page is invalid, or belongs to other filters (rest-19)."""
 
     code = "invalid-token"
 
 
 class NotLoggedIn(Refused):
-    """Raised when the access token is missing, invalid or expired. Log in again."""
+    """Raised when the access token of a REST request is missing, invalid or expired. Log in again."""
 
     code, http = "not-logged-in", 401
 
 
 class WrongCredentials(Refused):
-    """Raised when the user does not exist or the password is wrong; the text does not say which (auth-3)."""
+    """Raised when a login fails because the user does not exist or the password is wrong (auth-3)."""
 
     code, http = "wrong-credentials", 401
 
@@ -177,87 +174,84 @@ class NotFound(Refused):
 
 
 class Conflict(Refused):
-    """Base class of errors of requests that conflict with the present state of the service."""
+    """Base class of errors of REST requests that conflict with the current state of the service."""
 
     code, http = "conflict", 409
 
 
 class AlreadyExists(Conflict):
-    """Raised when a resource with this name, version or address already exists."""
+    """Raised when a new resource has the name, version or address of an existing resource."""
 
     code = "already-exists"
 
 
 class LastAdmin(Conflict):
-    """Raised when the change would leave no admin. Make another user an admin first."""
+    """Raised when the last admin is deleted or loses the role. Make another user an admin first."""
 
     code = "last-admin"
 
 
 class StillClaimed(Conflict):
-    """Raised when a gateway is deleted that is still claimed. Release it first."""
+    """Raised when a claimed gateway is deleted. Release the gateway first."""
 
     code = "still-claimed"
 
 
 class InUse(Conflict):
-    """Raised when a resource is deleted that another one still uses."""
+    """Raised when a resource is deleted that another resource still uses, such as firmware used by a job."""
 
     code = "in-use"
 
 
 class NotReleased(Conflict):
-    """Raised when a job names firmware that is not released (rest-118). Release it first."""
+    """Raised when a job is created for unreleased firmware (rest-118). Release the firmware first."""
 
     code = "not-released"
 
 
 class NoBroker(Conflict):
-    """Raised when a gateway is claimed while the service has no MQTT address that gateways could use."""
+    """Raised when a gateway is claimed, but the service has no MQTT address for gateways."""
 
     code = "no-broker"
 
 
 class RequestTimeout(Refused):
-    """Raised when the request did not arrive completely within the time limit."""
+    """Raised when a REST request did not arrive completely within the time limit."""
 
     code, http = "too-slow", 408
 
 
 class RequestAborted(Refused):
-    """Raised inside the service when the client disconnects before its request is complete.
-
-    It is never sent.
-    """
+    """Raised inside the service when a REST client disconnects in the middle of a request; never sent."""
 
     code = "went-away"
 
 
 class BodyTooLarge(Refused):
-    """Raised when the body is larger than this operation accepts (rest-27)."""
+    """Raised when the body of a REST request is larger than the operation accepts (rest-27)."""
 
     code, http = "body-too-large", 413
 
 
 class UnsupportedMediaType(Refused):
-    """Raised when the content type of the body is not one that this operation accepts."""
+    """Raised when the operation does not accept the content type of the REST request's body."""
 
     code, http = "unsupported-media-type", 415
 
 
 class RangeNotSatisfiable(Refused):
-    """Raised when the requested byte range begins after the end of the file."""
+    """Raised when the requested byte range of a download begins after the end of the file."""
 
     code, http = "range-not-satisfiable", 416
 
     def __init__(self, reason: str, size: int | None = None) -> None:
         super().__init__(reason)
         self.size = size
-        """Size of the whole file in bytes; None if the service did not say."""
+        """Size of the whole file in bytes; None if unknown."""
 
 
 class TooManyAttempts(Refused):
-    """Raised when logins fail or arrive too often (rest-14). Wait `retry_after` seconds."""
+    """Raised when too many logins arrive or fail (rest-14). Retry after `retry_after` seconds."""
 
     code, http = "too-many-attempts", 429
 
@@ -267,7 +261,7 @@ class TooManyAttempts(Refused):
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """Rebuild the error with the seconds of the Retry-After header."""
+        """Rebuild the error with the seconds in the `Retry-After` header of the error response."""
         return cls(_RETRY_AFTER_SECONDS if problem.retry_after is None else problem.retry_after)
 
     def __str__(self) -> str:
@@ -275,10 +269,7 @@ class TooManyAttempts(Refused):
 
 
 class TooManySubscribers(TooManyAttempts):
-    """Raised when the service has no capacity for another subscriber of live events.
-
-    Retry after `retry_after` seconds.
-    """
+    """Raised when there are too many subscribers of live events. Retry after `retry_after` seconds."""
 
     code = "too-many-listeners"
 
@@ -289,7 +280,7 @@ class TooManySubscribers(TooManyAttempts):
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """Rebuild the error with its reason and the seconds of the Retry-After header."""
+        """Rebuild the error with the detail and the `Retry-After` seconds of the error response."""
         return cls(
             problem.detail, _RETRY_AFTER_SECONDS if problem.retry_after is None else problem.retry_after
         )
@@ -299,22 +290,19 @@ class TooManySubscribers(TooManyAttempts):
 
 
 class TooManySubscriptions(Refused):
-    """Raised when one live connection has too many subscriptions or filter values."""
+    """Raised when one connection for live events has too many subscriptions or filter values."""
 
     code, http = "too-many-subscriptions", 429
 
 
 class Unavailable(FleetError):
-    """Raised when something that the service depends on is not available. Retry later."""
+    """Raised when the service lacks something that it needs, such as the database. Retry later."""
 
     code, http = "unavailable", 503
 
 
 class DatabaseUnavailable(Unavailable):
-    """Raised when the database is unreachable, locked or full.
-
-    `readiness_problem` is the entry for `/readyz`.
-    """
+    """Raised when the database is unreachable, locked or full. `/readyz` reports `readiness_problem`."""
 
     code = "database-unavailable"
 
@@ -326,32 +314,25 @@ class DatabaseUnavailable(Unavailable):
 
 
 class ImagesUnavailable(Unavailable):
-    """Raised when firmware images cannot be stored or read, for example because the disk is full.
-
-    Retry later.
-    """
+    """Raised when firmware images cannot be stored or read, for example on a full disk. Retry later."""
 
     code = "images-unavailable"
 
 
 class SamplesDamaged(FleetError):
-    """Raised when a sample file fails its checksum: the disk or another program has changed it.
-
-    Restore a backup.
-    """
+    """Raised when a file with samples fails its checksum, so that a backup must be restored."""
 
     code = "samples-damaged"
 
     def __init__(self, path: Path, reason: object) -> None:
         super().__init__(path, reason)
         self.path = path
-        """The damaged file; an empty path if a service reported the error, because the file is on its
-        machine."""
+        """Path of the damaged file; empty in the SDK, because the file is on the service's machine."""
         self.reason = reason
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """Rebuild the error without its path."""
+        """Rebuild the error without the path of the damaged file, which is unknown to clients."""
         return cls(_UNKNOWN_PATH, problem.detail)
 
     def __str__(self) -> str:
@@ -361,7 +342,7 @@ class SamplesDamaged(FleetError):
 
 
 class ImageDamaged(FleetError):
-    """Raised when the stored image of a firmware record is missing or fails its checksum. Upload it again."""
+    """Raised when a stored firmware image is missing or fails its checksum. Upload the image again."""
 
     code = "image-damaged"
 
@@ -370,88 +351,79 @@ class ImageDamaged(FleetError):
 
 
 class Unanswered(FleetError):
-    """Base class of errors of requests to gateways that got no response. The text has no secrets."""
+    """Base class of errors of requests to gateways that got no response. Messages contain no secrets."""
 
     code, http = "unanswered", 503
     sent: ClassVar[bool] = False
-    """Whether the gateway may have received the request, and may have carried it out."""
+    """Whether the gateway may have received the request, and may have executed it."""
 
 
 class NoGateway(Unanswered):
-    """Raised when no gateway is known that reaches the device. Nothing was sent."""
+    """Raised when no gateway is known that reaches the device. The request was not sent."""
 
     code = "no-gateway"
 
 
 class GatewayOffline(Unanswered):
-    """Raised when the gateway is not connected. Nothing was sent."""
+    """Raised when the gateway of a request is not connected. The request was not sent."""
 
     code = "gateway-offline"
 
 
 class GatewayBusy(Unanswered):
-    """Raised when a request timed out while it waited for earlier requests to the same gateway.
-
-    Nothing was sent; retry later.
-    """
+    """Raised when a request timed out, unsent, behind earlier requests to its gateway. Retry later."""
 
     code, http = "gateway-busy", 504
 
 
 class Unrecorded(Unanswered):
-    """Raised when the request cannot be recorded in the history. Nothing was sent."""
+    """Raised when a request to a device cannot be recorded in the history. The request was not sent."""
 
     code = "unrecorded"
 
 
 class TooManyRequests(Unanswered):
-    """Raised when too many requests are waiting for responses. Nothing was sent; retry later."""
+    """Raised when too many requests to gateways wait for responses. The request was not sent; retry later."""
 
     code = "too-many-requests"
 
 
 class BrokerUnavailable(Unanswered):
-    """Raised while the service starts or stops, or has no broker connection.
-
-    Nothing was sent; retry later.
-    """
+    """Raised when a request was not sent because the service has no broker connection. Retry later."""
 
     code = "broker-unavailable"
 
 
 class GatewayTimeout(Unanswered):
-    """Raised when the gateway did not respond in time. It may still carry the request out."""
+    """Raised when the gateway did not respond in time. The request may still be executed."""
 
     code, http = "gateway-timeout", 504
     sent = True
 
 
 class GatewayLost(Unanswered):
-    """Raised when the gateway disconnected before it responded. It may still carry the request out."""
+    """Raised when the gateway disconnected before it responded. The request may still be executed."""
 
     code, http = "gateway-lost", 504
     sent = True
 
 
 class MalformedResponse(Unanswered):
-    """Raised when the response of the gateway cannot be decoded. It may have carried the request out."""
+    """Raised when the gateway's response cannot be decoded. The request may have been executed."""
 
     code, http = "malformed-response", 502
     sent = True
 
 
 class Interrupted(Unanswered):
-    """Raised when the service stopped or failed before a response arrived.
-
-    The request may have been carried out.
-    """
+    """Raised when the service stopped or failed before a response arrived. The request may be executed."""
 
     code, http = "interrupted", 504
     sent = True
 
 
 class Declined(FleetError):
-    """Raised by `client.check` when the status of a response says that the operation failed."""
+    """Raised by `client.check` when the status of a device's response is an error."""
 
     code, http = "declined", 409
 
@@ -465,6 +437,6 @@ class Declined(FleetError):
 
 
 class KeyReused(Conflict):
-    """Raised when an idempotency key was already used with a different request (rest-26). Use a new key."""
+    """Raised when an idempotency key was already used for another request (rest-26). Use a new key."""
 
     code = "idempotency-key-reused"

@@ -18,7 +18,7 @@ class BackupNotRecorded(FleetError):
 
 
 class BackupDamaged(FleetError):
-    """Raised when a backup file is incomplete or was changed. `member` is the damaged part of the file."""
+    """Raised when a backup file is incomplete or was changed. `member` names the damaged part of the file."""
 
     code = "backup-damaged"
 
@@ -32,6 +32,6 @@ class BackupDamaged(FleetError):
 
 
 class RestoreRefused(FleetError):
-    """Raised when a backup does not fit this version or the target, before anything is changed."""
+    """Raised when a backup cannot be restored by this version or to this target; nothing was changed."""
 
     code = "restore-refused"

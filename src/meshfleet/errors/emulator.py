@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ImageUnavailable(FleetError):
-    """Raised when no address of a firmware image is known, or the download fails. A retry may help."""
+    """Raised when an emulated gateway cannot download a firmware image. A retry may help."""
 
     code = "image-unavailable"
 
@@ -23,7 +23,7 @@ class ImageBroken(FleetError):
 
 
 class MalformedSite(FleetError):
-    """Raised when a site file has faults. `faults` lists the field and the reason of each."""
+    """Raised when the description of a simulated site is invalid. `faults` lists all invalid fields."""
 
     code, http = "malformed-site", 400
 

@@ -1,4 +1,4 @@
-"""Errors of MQTT connections to brokers."""
+"""Errors of connections to MQTT brokers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 class MqttError(FleetError):
-    """Base class of errors of a broker connection. A retry may help."""
+    """Base class of errors of a connection to an MQTT broker. A retry may help."""
 
     code, http = "link-error", 503
 
 
 class BrokerUnreachable(MqttError):
-    """Raised when the broker's address does not respond, or does not respond like an MQTT broker."""
+    """Raised when there is no response from the broker's address, or not the response of an MQTT broker."""
 
     code = "broker-unreachable"
 
@@ -29,7 +29,7 @@ class UntrustedBroker(MqttError):
 
 
 class ConnectionRefused(MqttError):
-    """Raised when the broker refuses CONNECT. `return_code` is that of the CONNACK."""
+    """Raised when the broker refuses CONNECT. `return_code` is the return code in CONNACK."""
 
     code = "connection-refused"
 
@@ -44,13 +44,13 @@ class ConnectionRefused(MqttError):
 
 
 class ConnectionLost(MqttError):
-    """Raised when the connection to the broker breaks."""
+    """Raised when the connection to the MQTT broker breaks."""
 
     code = "connection-lost"
 
 
 class SubscriptionRefused(MqttError):
-    """Raised when the broker refuses a subscription, or grants a lower QoS than requested."""
+    """Raised when the broker refuses an MQTT subscription, or grants a lower QoS than requested."""
 
     code = "subscription-refused"
 
@@ -64,13 +64,13 @@ class SubscriptionRefused(MqttError):
 
 
 class ConnectionClosed(MqttError):
-    """Raised when a connection is used before it is open or after it was closed."""
+    """Raised when an MQTT connection is used before it is open or after it was closed."""
 
     code = "link-closed"
 
 
 class Undelivered(MqttError):
-    """Raised when the connection is closed before the broker acknowledged all published messages."""
+    """Raised when an MQTT connection is closed before the broker acknowledged all published messages."""
 
     code = "undelivered"
 
@@ -84,7 +84,7 @@ class Undelivered(MqttError):
 
 
 class UnusableCertificate(FleetError):
-    """Raised when a certificate, CA or key file cannot be read or does not match."""
+    """Raised when a file with a TLS certificate, CA or key cannot be read, or key and certificate differ."""
 
     code = "unusable-certificate"
 

@@ -1,4 +1,4 @@
-"""Decodes REST problem responses back into the errors that the service raised (rest-10)."""
+"""Converts error responses of the REST API back to the errors that the service raised (rest-10)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SERVICE_ERRORS: Final[tuple[type[FleetError], ...]] = (
     errors.SamplesDamaged,
     errors.ImageDamaged,
 )
-"""Errors that a service can report over REST. All others are local to one process."""
+"""Base classes of the errors that a service can report over REST. Other errors are local to a process."""
 
 _BY_STATUS: Final[Mapping[int, type[FleetError]]] = {
     each.http: each
@@ -41,7 +41,7 @@ _INTERNAL: Final = 500
 
 
 def decode_problem(code: str, status: int, problem: ProblemDetails) -> FleetError:
-    """Rebuild the error with this code; for an unknown code, the one that fits the HTTP status best."""
+    """Rebuild the error with this code; for an unknown code, an error that fits the HTTP status."""
     return (_errors_by_code().get(code) or _select_by_status(status)).from_problem(problem)
 
 

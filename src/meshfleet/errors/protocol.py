@@ -1,4 +1,4 @@
-"""Errors of data that breaks the MT2 protocol, MQTT 3.1.1 or the REST formats."""
+"""Errors of data that violates the MT2 protocol, MQTT 3.1.1 or the formats of the REST API."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class MalformedInput(FleetError):
-    """Base class of errors of malformed data: an id, topic, payload or argument. A retry does not help."""
+    """Base class of errors of malformed data, such as an id, topic, payload or argument."""
 
     code, http = "malformed", 400
 
@@ -24,7 +24,7 @@ class MalformedInput(FleetError):
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """Rebuild the error from the first fault, which has the field and the reason."""
+        """Rebuild the error with the field and the reason of the first fault in an error response."""
         return cls(*(problem.faults[0] if problem.faults else ("request", problem.detail)))
 
     def __str__(self) -> str:
@@ -32,13 +32,13 @@ class MalformedInput(FleetError):
 
 
 class MalformedId(MalformedInput):
-    """Base class of errors of malformed ids."""
+    """Base class of errors of malformed ids, such as MACs, identifiers and versions."""
 
     code = "malformed-id"
 
 
 class MalformedMac(MalformedId):
-    """Raised when a MAC is not 12 hex digits, or not in lower case where that is required."""
+    """Raised when a MAC is not 12 hex digits, or not in lower case where lower case is required."""
 
     code = "malformed-mac"
 
@@ -62,7 +62,7 @@ class MalformedModelNumber(MalformedId):
 
 
 class MalformedVersion(MalformedId):
-    """Raised when a version is not dotted numbers such as `1.2.3`."""
+    """Raised when a version does not consist of numbers separated by dots, such as `1.2.3`."""
 
     code = "malformed-version"
 
@@ -74,7 +74,7 @@ class MalformedTime(MalformedInput):
 
 
 class MalformedHex(MalformedInput):
-    """Raised when a raw value is not an even number of hex digits."""
+    """Raised when a raw value does not consist of an even number of hex digits."""
 
     code = "malformed-hex"
 
@@ -86,13 +86,13 @@ class MalformedText(MalformedInput):
 
 
 class MalformedTopic(MalformedInput):
-    """Raised when the MT2 protocol does not define an MQTT topic."""
+    """Raised when an MQTT topic is not defined by the MT2 protocol."""
 
     code = "malformed-topic"
 
 
 class MalformedPacket(MalformedInput):
-    """Raised when bytes are not a valid MQTT 3.1.1 packet."""
+    """Raised when received bytes are not a valid MQTT 3.1.1 packet."""
 
     code = "malformed-packet"
 
@@ -104,37 +104,37 @@ class PacketTooLarge(MalformedPacket):
 
 
 class UnsupportedProtocol(MalformedPacket):
-    """Raised when a client uses a version of MQTT other than 3.1.1."""
+    """Raised when an MQTT client uses a version of MQTT other than 3.1.1."""
 
     code = "unsupported-protocol"
 
 
 class MalformedPayload(MalformedInput):
-    """Raised when a payload is not the JSON object that its topic requires."""
+    """Raised when a payload or body is not the JSON object that its topic or path requires."""
 
     code = "malformed-payload"
 
 
 class PayloadTooLarge(MalformedPayload):
-    """Raised when a payload is larger than the protocol allows."""
+    """Raised when an MQTT payload is larger than the MT2 protocol allows."""
 
     code, http = "payload-too-large", 413
 
 
 class UnknownIdentifier(MalformedInput):
-    """Raised when an identifier is not in the catalogue, or has no decoding there. Use its hex id."""
+    """Raised when the catalogue lacks an identifier's name or value layout. Use the hex id instead."""
 
     code = "unknown-identifier"
 
 
 class UndecodableValue(MalformedInput):
-    """Raised when raw bytes do not fit the layout of the identifier."""
+    """Raised when a raw value (bytes) does not fit the layout of the identifier's values."""
 
     code = "undecodable-value"
 
 
 class UnencodableValue(MalformedInput):
-    """Raised when a JSON value does not fit the layout of the identifier."""
+    """Raised when a JSON value does not fit the layout of the identifier's values."""
 
     code = "unencodable-value"
 
@@ -146,7 +146,7 @@ class MalformedImage(MalformedInput):
 
 
 class UnclaimedGateway(MalformedInput):
-    """Raised when a gateway that is not claimed publishes a report."""
+    """Raised when an unclaimed gateway publishes a report."""
 
     code = "unclaimed-gateway"
 
@@ -158,10 +158,7 @@ class UnstorableReport(MalformedInput):
 
 
 class MalformedAddress(MalformedInput):
-    """Raised when the URL of a broker or service is invalid.
-
-    The text omits the URL: it may contain a password.
-    """
+    """Raised when a broker or service URL is invalid. The message omits the URL and thus any password."""
 
     code = "malformed-address"
 
@@ -174,8 +171,8 @@ class GatewayTooOld(FleetError):
     def __init__(self, feature: str, since: object = None, version: object = None) -> None:
         super().__init__(feature, since, version)
         self.feature = feature
-        """Operation or parameter that needs a newer version. If a service reported the error, its whole text;
-        then both versions are None."""
+        """Operation or parameter that needs a newer version. In an error rebuilt from a REST response, the
+        whole message; `since` and `version` are then None."""
         self.since = since
         self.version = version
 
@@ -186,14 +183,14 @@ class GatewayTooOld(FleetError):
 
 
 class LineFault(NamedTuple):
-    """Fault in one line of an identifier table."""
+    """Invalid line of a table of identifiers, and the reason why the line is invalid."""
 
     line: int
     reason: str
 
 
 class MalformedCatalogue(FleetError):
-    """Raised when an identifier table has faults. `faults` lists all of them."""
+    """Raised when a table of identifiers is invalid. `faults` lists all invalid lines."""
 
     code, http = "malformed-catalogue", 400
 

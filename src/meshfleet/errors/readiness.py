@@ -1,4 +1,4 @@
-"""Conditions that keep a service from being ready, as `/readyz` reports them (rest-160)."""
+"""Reasons why a service is not ready, as `/readyz` reports them (rest-160)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class ReadinessCode(StrEnum):
 
 
 class ReadinessProblem(NamedTuple):
-    """Condition that keeps a part of the service from working."""
+    """Reason why a part of the service does not work, so that the service is not ready."""
 
     code: ReadinessCode
     detail: str
-    """Text for the log only: it may name files, addresses and tables."""
+    """Message for the log only, because it may name files, addresses and tables."""
 
     def __str__(self) -> str:
         return self.detail

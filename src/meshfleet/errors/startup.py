@@ -1,4 +1,4 @@
-"""Errors that keep a command or the service from starting."""
+"""Errors because of which a command or the service cannot start."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ class UnusableDatabase(FleetError):
 
 
 class UnusableAddress(FleetError):
-    """Raised when a listen address is in use or does not belong to this machine."""
+    """Raised when an address on which to listen is in use, or does not belong to this machine."""
 
     code = "unusable-address"
 
 
 class UnusableDataFolder(FleetError):
-    """Raised when the data directory cannot be used: wrong permissions, or in use by another process."""
+    """Raised when a directory is not usable, for example because of permissions or another process."""
 
     code = "unusable-folder"
 
 
 class WrongSettings(FleetError):
-    """Raised when settings are invalid (rest-167). `faults` lists all of them."""
+    """Raised when settings are invalid (rest-167). `faults` lists all invalid settings."""
 
     code = "wrong-settings"
 

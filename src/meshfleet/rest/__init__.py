@@ -1,1 +1,1 @@
-"""Bodies, paths and input rules of the REST interface, one module per resource."""
+"""JSON bodies, paths and input rules of the REST API, with one module per kind of resource."""

@@ -1,4 +1,4 @@
-"""Bodies of accounts, logins and the audit log."""
+"""JSON bodies of the REST API: accounts, logins and the audit log."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from typing import Any, Final, Literal
 from meshfleet.rest.bodies import HidesSecrets, RequestBody, ResponseBody, TimeText
 
 TOKEN_LIFETIME: Final = timedelta(minutes=30)
+"""Time after which an access token expires, unless it is renewed."""
 
 
 class Role(StrEnum):
-    """Role of an account. Each role includes those before it (auth-16 to auth-18)."""
+    """Role of an account. Each role has all permissions of the roles before it (auth-16 to auth-18)."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
 
     def includes(self, other: Role) -> bool:
-        """Return whether this role permits everything that the other one does."""
+        """Return whether this role has all permissions of the other role."""
         ranks = list(Role)
         return ranks.index(self) >= ranks.index(other)
 
 
 class Login(HidesSecrets, RequestBody, frozen=True, kw_only=True):
-    """Credentials of a login (auth-1)."""
+    """Request to log in: the user name and password of a user (auth-1)."""
 
     shown = ("username",)
     username: str
@@ -33,7 +34,7 @@ class Login(HidesSecrets, RequestBody, frozen=True, kw_only=True):
 
 
 class LoggedIn(HidesSecrets, ResponseBody, frozen=True, kw_only=True):
-    """Access token of a successful login (auth-2)."""
+    """Response to a successful login: the access token (auth-2)."""
 
     status: Literal["SUCCESS"] = "SUCCESS"
     auth_token: str
@@ -41,23 +42,23 @@ class LoggedIn(HidesSecrets, ResponseBody, frozen=True, kw_only=True):
 
 
 class Me(ResponseBody, frozen=True, kw_only=True):
-    """Account that the access token or API key belongs to (auth-11)."""
+    """Account to which the access token or API key of a request belongs (auth-11)."""
 
     username: str
-    """User name, or the name of the API key."""
+    """Name of the user, or of the API key."""
     role: Role
     kind: Literal["user", "api-key"]
 
 
 class NewPassword(HidesSecrets, RequestBody, frozen=True, kw_only=True):
-    """Change of one's own password (auth-12)."""
+    """Request of a user to change the own password: the current and the new password (auth-12)."""
 
     current: str
     password: str
 
 
 class User(ResponseBody, frozen=True, kw_only=True):
-    """User account (auth-21)."""
+    """User account, without the password (auth-21)."""
 
     username: str
     role: Role
@@ -66,14 +67,14 @@ class User(ResponseBody, frozen=True, kw_only=True):
 
 
 class UserPage(ResponseBody, frozen=True, kw_only=True):
-    """Page of users, by name."""
+    """Page of user accounts, sorted by name."""
 
     items: list[User]
     next_token: str | None
 
 
 class NewUser(HidesSecrets, RequestBody, frozen=True, kw_only=True):
-    """User to create (auth-21)."""
+    """Request to create a user account (auth-21)."""
 
     shown = ("username", "role")
     username: str
@@ -82,7 +83,7 @@ class NewUser(HidesSecrets, RequestBody, frozen=True, kw_only=True):
 
 
 class UserChange(HidesSecrets, RequestBody, frozen=True, kw_only=True):
-    """Changes of a user. Absent fields are unchanged (auth-23)."""
+    """Request to change a user account; absent fields stay unchanged (auth-23)."""
 
     shown = ("role",)
     role: Role | None = None
@@ -90,7 +91,7 @@ class UserChange(HidesSecrets, RequestBody, frozen=True, kw_only=True):
 
 
 class NewApiKey(RequestBody, frozen=True, kw_only=True):
-    """API key to create (auth-24)."""
+    """Request to create an API key (auth-24)."""
 
     name: str
     role: Role
@@ -98,7 +99,7 @@ class NewApiKey(RequestBody, frozen=True, kw_only=True):
 
 
 class ApiKey(ResponseBody, frozen=True, kw_only=True):
-    """API key without its secret."""
+    """API key without its secret value."""
 
     id: str
     name: str
@@ -109,14 +110,14 @@ class ApiKey(ResponseBody, frozen=True, kw_only=True):
 
 
 class ApiKeyPage(ResponseBody, frozen=True, kw_only=True):
-    """Page of API keys, by name."""
+    """Page of API keys, sorted by name."""
 
     items: list[ApiKey]
     next_token: str | None
 
 
 class IssuedApiKey(HidesSecrets, ResponseBody, frozen=True, kw_only=True):
-    """New API key with its secret, which cannot be read again (auth-24)."""
+    """New API key with its secret value, which cannot be read again (auth-24)."""
 
     shown = ("id", "name")
     id: str
@@ -139,7 +140,7 @@ class AuditRow(ResponseBody, frozen=True, kw_only=True):
 
 
 class AuditPage(ResponseBody, frozen=True, kw_only=True):
-    """Page of the audit log, the newest change first."""
+    """Page of the audit log, sorted by time, the newest change first."""
 
     items: list[AuditRow]
     next_token: str | None

@@ -1,4 +1,4 @@
-"""Base classes and decoding of the bodies of the REST API."""
+"""Base classes of the JSON bodies of the REST API, and the function that decodes bodies."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ IdentifierText = Annotated[str, Meta(pattern="^(?:[0-9a-f]{2}){1,4}$")]
 MacText = Annotated[str, Meta(pattern="^[0-9a-f]{12}$")]
 DeviceIdText = Annotated[str, Meta(pattern="^bmac-[0-9a-f]{12}$")]
 TimeText = Annotated[str, Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z$")]
-"""Format of `times.format_time`."""
+"""Time in UTC with milliseconds, such as `2026-11-15T10:00:00.000Z`, as written by `times.format_time`."""
 
 
 class ResponseBody(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base class of response bodies. Clients ignore fields that they do not know.
+    """Base class of response bodies of the REST API. Clients ignore fields that they do not know.
 
-    A service sends every field except those that are `UNSET`. A field that is added later has a default, so
-    that clients can decode responses of older services; other fields have none, except those with a single
-    value.
+    A service sends every field that is not `UNSET`. A field added in a later version needs a default, so that
+    clients can decode responses of older services. Other fields have no default, unless they have only one
+    possible value.
     """
 
 
 class RequestBody(
     Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Base class of request bodies.
+    """Base class of request bodies of the REST API.
 
-    Unknown fields are refused: a misspelt one must not count as absent (rest-5).
+    A body with unknown fields is refused, because a misspelt field must not count as absent (rest-5).
     """
 
 
 class HidesSecrets:
-    """Mixin of bodies with passwords, tokens or keys: the representation contains only the fields `shown`."""
+    """Mixin for bodies with passwords, tokens or keys: `repr()` contains only the fields named in `shown`."""
 
     __slots__ = ()
     shown: ClassVar[tuple[str, ...]] = ()
@@ -54,7 +54,7 @@ BodyT = TypeVar("BodyT", bound=RequestBody | ResponseBody)
 
 
 def decode_body(kind: type[BodyT], data: bytes) -> BodyT:
-    """Decode the body of a request or response. Raise `MalformedInput` with the invalid field."""
+    """Decode a JSON body of a request or response. Raise `MalformedPayload` that names the invalid field."""
     try:
         return get_decoder(kind).decode(payload.decode_utf8(data))
     except MalformedPayload as exc:

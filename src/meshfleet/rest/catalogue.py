@@ -1,4 +1,4 @@
-"""Bodies of the catalogue of identifiers and products."""
+"""JSON bodies of the REST API: the catalogue of identifiers and products."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ CATALOGUE_PATH: Final = "/api/v1/catalogue"
 
 
 class CatalogueEntry(ResponseBody, frozen=True, kw_only=True):
-    """Identifier in the catalogue (rest-205)."""
+    """Property, measurement, event or command in the catalogue of identifiers (rest-205)."""
 
     identifier: IdentifierText
     name: str
     kinds: list[Literal["property", "measurement", "event", "command", "internal"]]
-    """Kinds of the identifier; several if devices differ."""
+    """Kinds of the identifier; several if it has different kinds on different devices."""
     type: str
-    """Layout of the values in the notation of the catalogue; `raw` if unknown."""
+    """Binary layout of the identifier's values, in the notation of the catalogue; `raw` if unknown."""
     unit: str | None
-    """Unit of the values; None if they have no unit."""
+    """Unit of the identifier's values; None if the values have no unit."""
     access: Literal["r", "w", "rw"] | None
-    """Operations that requests may use; None if the identifier is only reported."""
+    """Whether requests may read (`r`) or write (`w`) the identifier; None if devices only report it."""
     note: str | None
 
 
 class Product(ResponseBody, frozen=True, kw_only=True):
-    """Product in the catalogue (rest-205)."""
+    """Device product in the catalogue (rest-205)."""
 
     model_number: Annotated[str, Meta(pattern="^[0-9A-F]{4}$")]
     variant: int | None
@@ -37,7 +37,7 @@ class Product(ResponseBody, frozen=True, kw_only=True):
 
 
 class Catalogue(ResponseBody, frozen=True, kw_only=True):
-    """All known identifiers and products, each in numerical order."""
+    """Catalogue of all known identifiers and products, sorted by number."""
 
     identifiers: list[CatalogueEntry]
     products: list[Product]

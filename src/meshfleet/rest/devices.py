@@ -1,4 +1,4 @@
-"""Bodies of devices, labels and connectivity."""
+"""JSON bodies of the REST API: devices, labels and connectivity."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from meshfleet.rest.bodies import DeviceIdText, MacText, RequestBody, ResponseBo
 
 
 class NewLabel(RequestBody, frozen=True, kw_only=True):
-    """Label to create, and the devices to attach it to (rest-58, rest-60)."""
+    """Request to create a label and attach it to devices (rest-58, rest-60)."""
 
     label: str
     device_ids: tuple[str, ...] = ()
 
 
 class Label(ResponseBody, frozen=True, kw_only=True):
-    """Label and the number of devices that have it (rest-61)."""
+    """Device label, and the number of devices with this label (rest-61)."""
 
     label: str
     device_count: int
 
 
 class LabelPage(ResponseBody, frozen=True, kw_only=True):
-    """Page of labels in alphabetical order."""
+    """Page of device labels in alphabetical order."""
 
     items: list[Label]
     next_token: str | None
@@ -36,19 +36,19 @@ class LabelPage(ResponseBody, frozen=True, kw_only=True):
 
 
 class ConnectivityChange(ResponseBody, frozen=True, kw_only=True):
-    """Time at which a device connected or disconnected (rest-189)."""
+    """Connect or disconnect of a device, with its time and cause (rest-189)."""
 
     time: TimeText
     connected: bool
     cause: Literal["heard", "silent", "gateway", "connection"]
-    """`heard`: a report arrived. `silent`: no report for too long. `gateway`: its gateway connected or
-    disconnected. `connection`: the device is a gateway, and its own connection opened or closed."""
+    """`heard`: a report arrived. `silent`: no report for too long. `gateway`: the device's gateway connected
+    or disconnected. `connection`: the device is a gateway that connected or disconnected."""
     gateway: MacText | None
-    """Gateway through which the device was received."""
+    """Gateway that received the device's reports; None if unknown."""
 
 
 class ConnectivityPage(ResponseBody, frozen=True, kw_only=True):
-    """Page of connectivity changes, the newest first."""
+    """Page of connects and disconnects of a device, the newest first."""
 
     items: list[ConnectivityChange]
     next_token: str | None
@@ -59,14 +59,14 @@ ModelNumberText = Annotated[str, Meta(pattern="^[0-9A-F]{4}$")]
 
 
 class Connectivity(ResponseBody, frozen=True, kw_only=True):
-    """Whether a device is connected, and the time of the last change."""
+    """Whether a device is connected, and since when."""
 
     connected: bool
     timestamp: TimeText
 
 
 class Place(ResponseBody, frozen=True, kw_only=True):
-    """Place of a device on a floor of a site, in meters (rest-90)."""
+    """Position of a device: site, floor, and coordinates in meters (rest-90)."""
 
     site: str
     floor: int
@@ -75,10 +75,10 @@ class Place(ResponseBody, frozen=True, kw_only=True):
 
 
 class Live(ResponseBody, frozen=True, kw_only=True):
-    """Current state of a device, which changes with its reports (rest-38).
+    """Current state of a device, which changes with every report (rest-38).
 
-    `gateway`, `parent` and `rssi` belong to one reading: that of the parent with the best signal. Without a
-    recent reading `parent` and `rssi` are null, and `gateway` is the one that the device belongs to.
+    `gateway`, `parent` and `rssi` belong to the reading of the parent with the best signal. Without a recent
+    reading, `parent` and `rssi` are null, and `gateway` is the gateway to which the device belongs.
     """
 
     gateway: MacText | None
@@ -91,7 +91,7 @@ class Live(ResponseBody, frozen=True, kw_only=True):
 
 
 class Device(ResponseBody, frozen=True, kw_only=True):
-    """Device in a list, with these fields in this order (rest-29)."""
+    """Device in the list of devices. The order of the fields is fixed (rest-29)."""
 
     id: DeviceIdText
     friendly_name: str
@@ -104,11 +104,11 @@ class Device(ResponseBody, frozen=True, kw_only=True):
     imei: str | None
     status: int | None
     live: Live | UnsetType = UNSET
-    """Present only if it was requested with `Include=live` (rest-38)."""
+    """Current state of the device; present only if the request has `Include=live` (rest-38)."""
 
 
 class DeviceDetail(Device, frozen=True, kw_only=True):
-    """Device with all its details (rest-39)."""
+    """Device with all fields (rest-39)."""
 
     live: Live
     firmware_version_text: str
@@ -117,29 +117,29 @@ class DeviceDetail(Device, frozen=True, kw_only=True):
 
 
 class DevicePage(ResponseBody, frozen=True, kw_only=True):
-    """Page of devices, with the token for the next page; null on the last one (rest-16)."""
+    """Page of devices, with the token for the next page, which is null on the last page (rest-16)."""
 
     items: list[Device]
     next_token: str | None
 
 
 class FriendlyName(RequestBody, frozen=True, kw_only=True):
-    """New name of a device."""
+    """Request to change the friendly name of a device."""
 
     name: str
 
 
 class Share(ResponseBody, frozen=True, kw_only=True):
-    """Number of devices that have this value."""
+    """Number of devices that have this model, firmware version or label."""
 
     value: str
     count: int
 
 
 class Summary(ResponseBody, frozen=True, kw_only=True):
-    """Counts of the devices that match a filter (rest-42).
+    """Number of devices that match a filter, in total and by state, model, firmware and label (rest-42).
 
-    `exact` is false if the counts are some seconds old: counting a large fleet takes a while.
+    `exact` is false if the numbers are some seconds old, because counting a large fleet takes a while.
     """
 
     total: int

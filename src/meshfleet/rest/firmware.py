@@ -1,4 +1,4 @@
-"""Bodies of firmware records."""
+"""JSON bodies of the REST API: firmware records."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from meshfleet.rest.devices import ModelNumberText  # noqa: TC001 # msgspec read
 FIRMWARE_PATH: Final = "/api/v1/firmware"
 
 IMAGES_PATH: Final = "/api/v1/images"
-"""Path of signed image downloads for gateways (firmware-20)."""
+"""Path of signed URLs at which gateways download firmware images (firmware-20)."""
 
 VersionText = Annotated[str, Meta(pattern=r"^\d+\.\d+\.\d+(-beta\.\d+)?$")]
 FirmwareState = Literal["draft", "released", "withdrawn"]
 
 
 class Firmware(ResponseBody, frozen=True, kw_only=True):
-    """Firmware record: an image and its metadata (rest-107)."""
+    """Metadata of an uploaded firmware image (rest-107)."""
 
     id: str
     model_number: ModelNumberText
     version: VersionText
     type: Literal[1, 2]
-    """1 is a Nordic distribution package or a bare image, 2 a RAUC bundle (firmware-17)."""
+    """Type of the image file: 1 for a Nordic package or a bare image, 2 for a RAUC bundle (firmware-17)."""
     bare: bool = False
-    """Whether the file is an image without a package: the uploader stated its model and version."""
+    """Whether the file is a bare image, without a package that contains the model and version."""
     file_name: str
     size: int
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     hardware_versions: list[str]
-    """Hardware versions that the image supports, as devices report them; empty for any."""
+    """Hardware versions on which the firmware runs, as devices report them; empty for all versions."""
     min_version: VersionText | None
-    """Oldest installed version from which a device can be updated; None for any."""
+    """Oldest installed version that can be updated to this firmware; None for any version."""
     notes: str
     state: FirmwareState
     created_by: str
@@ -43,7 +43,7 @@ class Firmware(ResponseBody, frozen=True, kw_only=True):
 
 
 class FirmwarePage(ResponseBody, frozen=True, kw_only=True):
-    """Page of firmware records, the newest first."""
+    """Page of firmware records, the newest record first."""
 
     items: list[Firmware]
     next_token: str | None

@@ -1,4 +1,4 @@
-"""Bodies of gateways and their claims."""
+"""JSON bodies of the REST API: gateways and their claims."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from meshfleet.rest.bodies import DeviceIdText, HidesSecrets, MacText, RequestBo
 
 
 class NewGateway(RequestBody, frozen=True, kw_only=True):
-    """Gateway to claim (rest-69)."""
+    """Request to claim a gateway (rest-69)."""
 
     mac: str
     friendly_name: str | None = None
 
 
 class BrokerEndpoint(ResponseBody, frozen=True, kw_only=True):
-    """Broker address that a gateway connects to."""
+    """Address of the MQTT broker to which a gateway connects."""
 
     host: Annotated[str, Meta(min_length=1)]
     port: Annotated[int, Meta(ge=1, le=65535)]
@@ -25,7 +25,7 @@ class BrokerEndpoint(ResponseBody, frozen=True, kw_only=True):
 
 
 class GatewayClaim(HidesSecrets, ResponseBody, frozen=True, kw_only=True):
-    """Claimed gateway with its MQTT credentials, which cannot be read again (rest-70, rest-71)."""
+    """New claim of a gateway, with the MQTT password, which cannot be read again (rest-70, rest-71)."""
 
     shown = ("mac",)
     mac: str
@@ -36,7 +36,7 @@ class GatewayClaim(HidesSecrets, ResponseBody, frozen=True, kw_only=True):
 
 
 class Gateway(ResponseBody, frozen=True, kw_only=True):
-    """Claimed gateway (rest-75)."""
+    """Claimed gateway and its current state (rest-75)."""
 
     mac: MacText
     device_id: DeviceIdText
@@ -49,11 +49,11 @@ class Gateway(ResponseBody, frozen=True, kw_only=True):
     device_count: int
     reports_per_minute: float
     clock_offset: float | None = None
-    """Seconds by which the gateway's clock is ahead of the service (negative: behind); None if unknown."""
+    """Seconds by which the gateway's clock is ahead of the service's clock; None if unknown."""
 
 
 class GatewayPage(ResponseBody, frozen=True, kw_only=True):
-    """Page of gateways, by MAC."""
+    """Page of claimed gateways, sorted by MAC."""
 
     items: list[Gateway]
     next_token: str | None

@@ -1,4 +1,4 @@
-"""Validation of the inputs of the REST API."""
+"""Parsing of strings in requests of the REST API, such as names, labels and passwords."""
 
 from __future__ import annotations
 
@@ -9,20 +9,22 @@ from typing import Final
 from meshfleet.errors.protocol import MalformedPayload, MalformedText
 
 MIN_RESULTS: Final = 1
+"""Minimum of the query parameter `MaxResults`, inclusive (rest-23)."""
 MAX_RESULTS: Final = 1000
+"""Maximum of the query parameter `MaxResults`, inclusive (rest-23)."""
 DEFAULT_RESULTS: Final = 100
-"""Range and default of `MaxResults` in lists (rest-23)."""
+"""Number of items on a page if the query parameter `MaxResults` is absent (rest-23)."""
 
 
 def parse_max_results(text: str) -> int:
-    """Parse `MaxResults`, the maximum number of items on a page (rest-23)."""
+    """Parse the query parameter `MaxResults`: the maximum number of items on a page (rest-23)."""
     if not re.fullmatch(r"[0-9]{1,4}", text) or not MIN_RESULTS <= int(text) <= MAX_RESULTS:
         raise MalformedPayload("MaxResults", f"must be a number from {MIN_RESULTS} to {MAX_RESULTS}")
     return int(text)
 
 
 def parse_retry_after(text: str) -> int | None:
-    """Parse the seconds of a `Retry-After` header; None if it has another form, such as a date."""
+    """Return the seconds in a `Retry-After` header; None if the header is not a number, but a date."""
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
@@ -30,7 +32,7 @@ _BEARER = re.compile(r"bearer ([A-Za-z0-9\-._~+/]+=*)", re.IGNORECASE | re.ASCII
 
 
 def parse_bearer(header: str) -> str | None:
-    """Extract the token of an `Authorization` header; None if it has another form (auth-5)."""
+    """Return the bearer token in an `Authorization` header; None if there is no such token (auth-5)."""
     match = _BEARER.fullmatch(header)
     return match[1] if match else None
 
@@ -38,14 +40,14 @@ def parse_bearer(header: str) -> str | None:
 _BIDIRECTIONAL: Final = frozenset(
     {"\u061c", "\u200e", "\u200f", *map(chr, range(0x202A, 0x202F)), *map(chr, range(0x2066, 0x206A))}
 )
-"""Marks, embeddings, overrides and isolates, which change the order in which text is displayed."""
+"""Bidirectional control characters, which change the order in which the characters of a string appear."""
 
 
 def find_bidirectional_control(text: str) -> str | None:
-    """Describe the first bidirectional control character in a text; None if there is none.
+    """Describe the first bidirectional control character in a string; None if the string contains none.
 
-    With such a character, a text can look like another one. Scripts that are written from right to left do
-    not need such characters.
+    With such characters, a string can look like a different string. Scripts that are written from right to
+    left do not need these characters.
     """
     found = next((char for char in text if char in _BIDIRECTIONAL), None)
     if found is None:
@@ -54,17 +56,17 @@ def find_bidirectional_control(text: str) -> str | None:
 
 
 def parse_friendly_name(text: str, field: str = "name") -> str:
-    """Parse the new name of a device: 1 to 128 characters after trimming (rest-44)."""
+    """Parse the new friendly name of a device: 1 to 128 characters after trimming (rest-44)."""
     return _parse_new_line(text, field, max_length=128)
 
 
 def parse_name_part(text: str, field: str = "name") -> str:
-    """Parse a part of a name to search for. Spaces count, even at its ends."""
+    """Parse a part of a friendly name to search for. Leading and trailing spaces are kept."""
     return _check_line(text, field, max_length=128)
 
 
 def parse_label(text: str, field: str = "label") -> str:
-    """Parse a label: 1 to 64 characters after trimming, no control characters, in NFC (rest-66, rest-67)."""
+    """Parse a device label: 1 to 64 characters after trimming and normalization to NFC (rest-66, rest-67)."""
     label = _parse_line(unicodedata.normalize("NFC", text), field, max_length=64)
     if label in {".", ".."}:
         raise MalformedText(field, f"{label!r} cannot be part of a path")
@@ -72,22 +74,23 @@ def parse_label(text: str, field: str = "label") -> str:
 
 
 def parse_new_label(text: str, field: str = "label") -> str:
-    """Parse a label to attach. Existing labels may still contain characters that are refused here."""
+    """Parse a label to attach, which must not contain bidirectional control characters as old labels may."""
     label = parse_label(text, field)
     _refuse_bidirectional(label, field)
     return label
 
 
 MIN_PASSWORD: Final = 10
+"""Minimum length of a password in characters, inclusive."""
 MAX_PASSWORD: Final = 1024
-"""Maximum characters of a password. Hashing longer ones would only waste time."""
+"""Maximum length of a password in characters, inclusive. Hashing longer passwords would only waste time."""
 
 _USERNAME = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,63}")
 _GATEWAY = re.compile(r"[0-9a-f]{12}")
 
 
 def parse_username(text: str, field: str = "username") -> str:
-    """Parse a user name. Upper case is accepted and converted to lower case."""
+    """Parse a user name, and convert upper case to lower case."""
     name = text.lower()
     if not _USERNAME.fullmatch(name):
         raise MalformedText(
@@ -99,7 +102,7 @@ def parse_username(text: str, field: str = "username") -> str:
 
 
 def parse_password(text: str, field: str = "password") -> str:
-    """Parse a new password of a user (auth-22)."""
+    """Return the new password of a user. Raise `MalformedText` if it is too short or too long (auth-22)."""
     if not MIN_PASSWORD <= len(text) <= MAX_PASSWORD:
         raise MalformedText(field, f"must have {MIN_PASSWORD} to {MAX_PASSWORD} characters")
     return text

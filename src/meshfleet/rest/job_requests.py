@@ -1,4 +1,4 @@
-"""Request bodies of update jobs."""
+"""JSON bodies of REST requests that create update jobs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PositiveMinutes = Annotated[float, Meta(gt=0, le=525_600)]
 
 
 class JobRequestPart(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Part of a job request. Responses show all its fields, with their defaults."""
+    """Base class of the parts of `NewJob`. Responses contain all fields of a part, including defaults."""
 
 
 class TargetFilter(JobRequestPart, frozen=True, kw_only=True, rename="pascal"):
-    """Filters of the device list, with the same names (rest-34)."""
+    """Filters that select target devices; they have the names of the filters of the device list (rest-34)."""
 
     label: str | list[str] | UnsetType = UNSET
     connected: bool | UnsetType = UNSET
@@ -36,7 +36,7 @@ class TargetFilter(JobRequestPart, frozen=True, kw_only=True, rename="pascal"):
 
 
 class Targets(JobRequestPart, frozen=True, kw_only=True):
-    """Target devices: those that any of these parts selects (rest-116)."""
+    """Target devices of a job: all devices that at least one of the fields selects (rest-116)."""
 
     device_ids: list[str] | UnsetType = UNSET
     labels: list[str] | UnsetType = UNSET
@@ -45,7 +45,7 @@ class Targets(JobRequestPart, frozen=True, kw_only=True):
 
 
 class Wave(JobRequestPart, frozen=True, kw_only=True):
-    """Wave of the targets; either `count` or `percent` is given (rest-123)."""
+    """Group of target devices that are updated together; its size is `count` or `percent` (rest-123)."""
 
     name: Annotated[str, Meta(max_length=100)] | None = None
     count: Count | None = None
@@ -53,7 +53,7 @@ class Wave(JobRequestPart, frozen=True, kw_only=True):
 
 
 class Gate(JobRequestPart, frozen=True, kw_only=True):
-    """Conditions that a wave must meet before the next one starts (rest-125)."""
+    """Conditions that a wave must meet before the next wave starts (rest-125)."""
 
     success_percent: Percent = 0
     soak_minutes: Minutes = 0
@@ -61,20 +61,20 @@ class Gate(JobRequestPart, frozen=True, kw_only=True):
 
 
 class Concurrency(JobRequestPart, frozen=True, kw_only=True):
-    """Maximum number of devices that are updated at a time; null means no limit (rest-127)."""
+    """Maximum number of devices that a job updates at the same time; null means no limit (rest-127)."""
 
     per_job: Count | None = None
     per_gateway: Count | None = 1
 
 
 class Rate(JobRequestPart, frozen=True, kw_only=True):
-    """Maximum number of updates that start per minute; null means no limit (rest-126)."""
+    """Maximum number of updates that a job starts per minute; null means no limit (rest-126)."""
 
     per_minute: Annotated[int, Meta(ge=1, le=60_000)] | None = None
 
 
 class Criterion(JobRequestPart, frozen=True, kw_only=True):
-    """Abort criterion: share of failures at which the job is paused or canceled."""
+    """Abort criterion: percentage of failed updates at which a job is paused or canceled."""
 
     type: Literal["FAILED", "REJECTED", "TIMED_OUT", "ALL"] = "ALL"
     min_executed: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
@@ -83,14 +83,14 @@ class Criterion(JobRequestPart, frozen=True, kw_only=True):
 
 
 class Retry(JobRequestPart, frozen=True, kw_only=True):
-    """Automatic retries per device (rest-128)."""
+    """Automatic retries of the update of a device (rest-128)."""
 
     max: Annotated[int, Meta(ge=0, le=10)] = 2
     backoff_seconds: Annotated[float, Meta(ge=0, le=21_600)] = 60
 
 
 class Timeouts(JobRequestPart, frozen=True, kw_only=True):
-    """Timeouts of an update. If `totalMinutes` is null, it follows from the size of the image."""
+    """Timeouts of the update of a device. A null `totalMinutes` means a timeout by the size of the image."""
 
     queue_minutes: PositiveMinutes = 10_080
     step_minutes: PositiveMinutes = 10
@@ -98,19 +98,19 @@ class Timeouts(JobRequestPart, frozen=True, kw_only=True):
 
 
 class JobHealth(JobRequestPart, frozen=True, kw_only=True):
-    """Good heartbeats that prove a successful update; with 0 the version alone does (rest-130)."""
+    """Number of heartbeats with status 0 that prove an update; 0 means the version is enough (rest-130)."""
 
     heartbeats: Annotated[int, Meta(ge=0, le=100)] = 3
 
 
 class NewJob(RequestBody, frozen=True, kw_only=True):
-    """Update job to create (rest-115)."""
+    """Request to create an update job, or with `dryRun` to show what the job would do (rest-115)."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     firmware_id: str
     targets: Targets
     stage: bool = False
-    """Transfer the image now, and install it when the job is applied."""
+    """Whether devices install the transferred image only when the job is applied."""
     allow_downgrade: bool = False
     method: UpdateMethod | None = None
     auto_apply: bool = True
@@ -129,49 +129,49 @@ class NewJob(RequestBody, frozen=True, kw_only=True):
 
 
 class TargetFilterView(TargetFilter, frozen=True, kw_only=True, rename="pascal", forbid_unknown_fields=False):
-    """`TargetFilter` in responses, where clients ignore fields that they do not know."""
+    """`TargetFilter` in responses; unlike in requests, unknown fields are ignored."""
 
 
 class TargetsView(Targets, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """`Targets` in responses. If there are more than a hundred `deviceIds`, the first hundred."""
+    """`Targets` in responses, where `deviceIds` contains only the first 100 devices."""
 
     filter: TargetFilterView | UnsetType = UNSET
 
 
 class WaveView(Wave, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """`Wave` in responses."""
+    """`Wave` in responses; unlike in requests, unknown fields are ignored."""
 
 
 class GateView(Gate, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """`Gate` in responses."""
+    """`Gate` in responses; unlike in requests, unknown fields are ignored."""
 
 
 class ConcurrencyView(Concurrency, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """`Concurrency` in responses."""
+    """`Concurrency` in responses; unlike in requests, unknown fields are ignored."""
 
 
 class RateView(Rate, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """`Rate` in responses."""
+    """`Rate` in responses; unlike in requests, unknown fields are ignored."""
 
 
 class CriterionView(Criterion, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """`Criterion` in responses."""
+    """`Criterion` in responses; unlike in requests, unknown fields are ignored."""
 
 
 class RetryView(Retry, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """`Retry` in responses."""
+    """`Retry` in responses; unlike in requests, unknown fields are ignored."""
 
 
 class TimeoutsView(Timeouts, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """`Timeouts` in responses."""
+    """`Timeouts` in responses; unlike in requests, unknown fields are ignored."""
 
 
 class JobHealthView(JobHealth, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """`JobHealth` in responses."""
+    """`JobHealth` in responses; unlike in requests, unknown fields are ignored."""
 
 
 class StoredJobRequest(NewJob, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """Job request as stored in the database.
+    """Request to create a job, as stored in the database.
 
     Unknown fields, which a newer version may have stored, are ignored.
     """

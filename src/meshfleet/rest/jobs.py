@@ -1,4 +1,4 @@
-"""Response bodies of update jobs."""
+"""JSON bodies of REST responses about update jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JOBS_PATH: Final = "/api/v1/jobs"
 
 
 class JobState(StrEnum):
-    """State of a job (rest-134)."""
+    """State of an update job (rest-134)."""
 
     CREATED = "CREATED"
     PENDING_APPROVAL = "PENDING_APPROVAL"
@@ -29,7 +29,7 @@ class JobState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """Outcome of a finished job (rest-134)."""
+    """Outcome of a finished update job (rest-134)."""
 
     SUCCEEDED = "SUCCEEDED"
     PARTIAL = "PARTIAL"
@@ -38,7 +38,7 @@ class Outcome(StrEnum):
 
 
 class StopCause(StrEnum):
-    """Reason why a job was stopped."""
+    """Reason why an update job was stopped before its end."""
 
     USER = "USER"
     ABORT_CRITERIA = "ABORT_CRITERIA"
@@ -47,18 +47,18 @@ class StopCause(StrEnum):
 
 
 class PauseReason(StrEnum):
-    """Reason why a job is paused."""
+    """Reason why an update job is paused."""
 
     USER = "USER"
     ABORT_CRITERIA = "ABORT_CRITERIA"
     GATE = "GATE"
-    """A wave has passed, and the job waits for an operator (`gate.pause`)."""
+    """A wave has met the conditions of the gate, and the job waits for an operator (`gate.pause`)."""
     GATE_FAILED = "GATE_FAILED"
-    """A wave is finished, and too few of its updates succeeded."""
+    """A wave has finished, but too few updates of the wave succeeded."""
 
 
 class ExecutionState(StrEnum):
-    """State of a device in a job."""
+    """State of the update of one device in a job."""
 
     QUEUED = "QUEUED"
     DISPATCHED = "DISPATCHED"
@@ -78,21 +78,21 @@ class ExecutionState(StrEnum):
 
 
 class WaveState(StrEnum):
-    """State of a wave."""
+    """State of a wave of an update job."""
 
     WAITING = "WAITING"
     RUNNING = "RUNNING"
     SOAKING = "SOAKING"
-    """Enough updates succeeded; no updates start for the duration of `soakMinutes`."""
+    """Enough updates of the wave succeeded; no further updates start for `soakMinutes`."""
     PASSED = "PASSED"
     HELD = "HELD"
-    """Passed; the job waits for an operator before the next wave."""
+    """Enough updates of the wave succeeded; the job waits for an operator before the next wave."""
     FAILED = "FAILED"
     SKIPPED = "SKIPPED"
 
 
 class JobWave(ResponseBody, frozen=True, kw_only=True):
-    """Wave of a job, with its progress."""
+    """Wave of an update job, with the progress of the wave."""
 
     name: str | None
     state: WaveState
@@ -102,18 +102,18 @@ class JobWave(ResponseBody, frozen=True, kw_only=True):
     failed: int
     """Number of devices whose update failed, timed out or was rejected."""
     soaks_until: TimeText | None
-    """Time at which the next wave may start, while this one soaks."""
+    """Time at which the next wave may start; null unless this wave is soaking."""
 
 
 class Job(ResponseBody, frozen=True, kw_only=True):
-    """Update job with its options and its progress (rest-131)."""
+    """Update job with its options and progress (rest-131)."""
 
     id: str
     name: str
     firmware_id: str
     model_number: str
     version: str
-    """Version of the firmware; `model_number` is the one of the firmware, too."""
+    """Version of the firmware that the job installs."""
     targets: job_requests.TargetsView
     stage: bool
     allow_downgrade: bool
@@ -137,10 +137,10 @@ class Job(ResponseBody, frozen=True, kw_only=True):
     pause_reason: PauseReason | None
     counts: dict[ExecutionState, int]
     left_out: dict[ExecutionState, int]
-    """Part of `counts`, by state: devices that were excluded when the job was created."""
+    """Number of devices, by state, that were excluded when the job was created; `counts` includes them."""
     progress: Annotated[int, Meta(ge=0, le=100)]
     eta: TimeText | None
-    """Expected end of the job; null if it cannot be estimated, for example while no update is running."""
+    """Estimated end of the job; null if no estimate is possible, for example while no update is running."""
     wave_states: list[JobWave]
     created_by: str
     created_at: TimeText
@@ -152,7 +152,7 @@ class Job(ResponseBody, frozen=True, kw_only=True):
 
 
 class JobPage(ResponseBody, frozen=True, kw_only=True):
-    """Page of jobs, the newest first."""
+    """Page of update jobs, the newest job first."""
 
     items: list[Job]
     next_token: str | None
@@ -180,14 +180,14 @@ class Execution(ResponseBody, frozen=True, kw_only=True):
 
 
 class ExecutionPage(ResponseBody, frozen=True, kw_only=True):
-    """Page of the executions of a job, by device."""
+    """Page of the executions of a job, sorted by device."""
 
     items: list[Execution]
     next_token: str | None
 
 
 class DeviceUpdate(Execution, frozen=True, kw_only=True):
-    """Execution of a device in an unfinished job, with that job (rest-211)."""
+    """Update of a device in an unfinished job, with id, name and state of the job (rest-211)."""
 
     job_id: str
     job_name: str
@@ -195,14 +195,14 @@ class DeviceUpdate(Execution, frozen=True, kw_only=True):
 
 
 class DeviceUpdatePage(ResponseBody, frozen=True, kw_only=True):
-    """Page of the executions of a device in unfinished jobs, the newest job first."""
+    """Page of the updates of a device in unfinished jobs, the newest job first."""
 
     items: list[DeviceUpdate]
     next_token: str | None
 
 
 class ReasonCount(ResponseBody, frozen=True, kw_only=True):
-    """Number of executions that ended in this state for this reason."""
+    """Number of executions of a job that ended in the same state for the same reason."""
 
     state: ExecutionState
     reason_code: str | None
@@ -210,30 +210,30 @@ class ReasonCount(ResponseBody, frozen=True, kw_only=True):
 
 
 class GatewayCounts(ResponseBody, frozen=True, kw_only=True):
-    """Numbers of the executions behind one gateway, by state."""
+    """Number of executions of a job behind one gateway, by state."""
 
     gateway: MacText | None
-    """Null if the gateway is unknown."""
+    """MAC of the gateway; null for devices whose gateway is unknown."""
     counts: dict[ExecutionState, int]
-    """Number of executions by state, without states that do not occur."""
+    """Number of executions by state; states without executions are omitted."""
 
 
 class JobSummary(ResponseBody, frozen=True, kw_only=True):
-    """Counts of the executions of a job, all taken at one moment (rest-207)."""
+    """Numbers of executions of a job by reason and by gateway, all from one moment (rest-207)."""
 
     job: Job
-    """Job at the same moment; the numbers here add up to its `counts`."""
+    """Job at the moment of this summary; the numbers of the summary add up to the job's `counts`."""
     failures: list[ReasonCount]
-    """Executions that failed, timed out or were rejected; the most frequent reason first."""
+    """Numbers of executions that failed, timed out or were rejected; the most frequent reason first."""
     left_out: list[ReasonCount]
-    """Devices that were excluded when the job was created; no other count here includes them."""
+    """Numbers of devices that were excluded when the job was created; other fields do not include them."""
     waiting: dict[str, int]
-    """Numbers of queued executions by the text of their `waitingFor`."""
+    """Number of queued executions by the value of `waitingFor`."""
     gateways: list[GatewayCounts]
-    """At most 100 gateways, those with the most unfinished executions first. The last may be
+    """At most 100 gateways, those with the most unfinished executions first. The last entry may stand for
     executions without a known gateway."""
     gateway_count: int
-    """Number of all gateways of the job."""
+    """Number of all gateways with executions of the job."""
 
 
 class Evidence(ResponseBody, frozen=True, kw_only=True):
@@ -241,18 +241,18 @@ class Evidence(ResponseBody, frozen=True, kw_only=True):
 
     time: TimeText
     kind: str
-    """`response`, `no-response`, `heartbeat` or `dfu`; there may be more."""
+    """`response`, `no-response`, `heartbeat` or `dfu`; later versions may add kinds."""
     attempt: int
     content: Any
-    """Content, by kind: `{step, status, value}`, `{step, reason?}`, `{status, time}` or `{gateway, parent,
-    rssi}`. `gateway` and `parent` are MACs or null; `time` has the format of all times."""
+    """Fields by kind: `response` has `{step, status, value}`, `no-response` `{step, reason?}`, `heartbeat`
+    `{status, time}`, and `dfu` `{gateway, parent, rssi}`, where `gateway` and `parent` may be null."""
 
 
 class Transition(ResponseBody, frozen=True, kw_only=True):
-    """State transition of an execution."""
+    """Transition of an execution from one state to another."""
 
     from_: ExecutionState | None = field(name="from")
-    """State before the transition; null if there was none."""
+    """State before the transition; null for the first transition."""
     to: ExecutionState
     time: TimeText
     attempt: int
@@ -262,39 +262,39 @@ class Transition(ResponseBody, frozen=True, kw_only=True):
 
 
 class ExecutionDetail(Execution, frozen=True, kw_only=True):
-    """Execution with its transitions and evidence (rest-141)."""
+    """Execution with its state transitions, and the reports and responses that caused them (rest-141)."""
 
     transitions: list[Transition]
     evidence: list[Evidence]
-    """Reports and responses that did not cause a transition by themselves."""
+    """Reports and responses that caused no transition of the execution by themselves."""
     later: list[Evidence]
     """Reports and responses that arrived after the end of the execution, and changed nothing."""
 
 
 class Refusal(ResponseBody, frozen=True, kw_only=True):
-    """Reason why devices would not be updated."""
+    """Reason why a job would not update some of its target devices, and the number of these devices."""
 
     code: str
     reason: str
     count: int
     device_ids: list[DeviceIdText]
-    """Some of the devices that would not be updated for this reason."""
+    """Examples of devices that would not be updated for this reason."""
 
 
 class DryRun(ResponseBody, frozen=True, kw_only=True):
-    """Result of a dry run: what a job would do (rest-122)."""
+    """Result of a dry run: which devices a job would update, and how (rest-122)."""
 
     targets: int
     eligible: int
     skipped: int
     offline: int
-    """Number of eligible devices that are offline now. They are updated when they are connected again."""
+    """Number of eligible devices that are offline now; the job updates them when they are connected again."""
     busy: int
-    """Number of eligible devices in another unfinished job: one job updates a device at a time."""
+    """Number of eligible devices that are in another unfinished job, and are updated by one job at a time."""
     refusals: list[Refusal]
     methods: dict[str, int]
     waves: list[JobWave]
     device_ids: list[DeviceIdText]
-    """Some of the devices that would be updated."""
+    """Examples of devices that would be updated."""
     estimated_minutes: float
     dry_run: Literal[True] = True

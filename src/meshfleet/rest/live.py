@@ -1,4 +1,4 @@
-"""Bodies of live events, and the frames of their WebSocket."""
+"""JSON bodies of live events, and the frames of the WebSocket of live events."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from meshfleet.rest.jobs import Execution
 from meshfleet.rest.problems import FieldProblem  # noqa: TC001 # msgspec reads it
 
 STREAM_PATH: Final = "/api/v1/stream"
-"""Path of live events as server-sent events (rest-147)."""
+"""REST path of live events as server-sent events (rest-147)."""
 
 LIVE_PATH: Final = "/api/v1/live"
-"""Path of live events over a WebSocket (rest-151)."""
+"""REST path of live events over a WebSocket (rest-151)."""
 
 LIVE_EVENT_TYPES: Final = ("device", "report", "job", "execution", "gateway", "resync")
 """Types of live events (rest-146)."""
 
 MAX_FILTER_VALUES: Final = 1000
-"""Maximum number of values of a filter."""
+"""Maximum number of values in one filter of live events, inclusive."""
 
 MAX_PING_CHARACTERS: Final = 64
-"""Maximum characters of a `ping`."""
+"""Maximum length of the string in a WebSocket `ping`, in characters."""
 
 
 class LiveEvent(ResponseBody, frozen=True, kw_only=True):
-    """Live event (rest-146)."""
+    """Event that the service sends to live-event subscribers (rest-146)."""
 
     id: str
-    """Opaque id, after which a subscriber can resume (rest-149)."""
+    """Opaque id; a subscriber that reconnects can resume after the event with this id (rest-149)."""
     type: Literal["device", "report", "job", "execution", "gateway", "resync"]
     time: TimeText
     data: Any
-    """One of the bodies below, or a `Device` or a `Job`."""
+    """Content by type: a `Device`, a `Job`, or one of the live bodies such as `LiveSample`."""
 
 
 class LiveSample(ResponseBody, frozen=True, kw_only=True):
-    """Report with a value, with the fields of a sample (rest-81)."""
+    """Live report with the value of a property, measurement or event; fields as in `Sample` (rest-81)."""
 
     device: DeviceIdText
     gateway: MacText
@@ -58,7 +58,7 @@ class LiveSample(ResponseBody, frozen=True, kw_only=True):
 
 
 class LiveHeartbeat(ResponseBody, frozen=True, kw_only=True):
-    """Heartbeat of a device."""
+    """Live report with a heartbeat of a device."""
 
     device: DeviceIdText
     gateway: MacText
@@ -68,7 +68,7 @@ class LiveHeartbeat(ResponseBody, frozen=True, kw_only=True):
 
 
 class LiveLink(ResponseBody, frozen=True, kw_only=True):
-    """Signal of a device at a parent; `dfu` if the device is in DFU mode."""
+    """Live report of the signal strength of a device at a parent; `dfu` if the device is in DFU mode."""
 
     device: DeviceIdText
     gateway: MacText
@@ -80,16 +80,16 @@ class LiveLink(ResponseBody, frozen=True, kw_only=True):
 
 
 class LiveGateway(Gateway, frozen=True, kw_only=True):
-    """Gateway that changed, and with it the devices behind it."""
+    """Gateway whose state changed, and with it the state of the devices behind the gateway."""
 
     cause: str
-    """Cause of the change: `connected`, `disconnected`, `claimed` or `renamed`; there may be more."""
+    """`connected`, `disconnected`, `claimed` or `renamed`; later versions may add causes of a change."""
     devices: int
-    """Number of devices that changed with the gateway. They have no events of their own."""
+    """Number of devices whose state changed with the gateway; these devices get no events of their own."""
 
 
 class ReleasedGateway(ResponseBody, frozen=True, kw_only=True):
-    """Gateway that was released."""
+    """Content of a `gateway` event: the gateway was released."""
 
     mac: MacText
     device_id: DeviceIdText
@@ -97,51 +97,51 @@ class ReleasedGateway(ResponseBody, frozen=True, kw_only=True):
 
 
 class ForgottenDevice(ResponseBody, frozen=True, kw_only=True):
-    """Device that was deleted from the registry."""
+    """Content of a `device` event: the device was deleted from the registry."""
 
     id: DeviceIdText
     forgotten: Literal[True] = True
 
 
 class DeletedJob(ResponseBody, frozen=True, kw_only=True):
-    """Job that was deleted."""
+    """Content of a `job` event: the job was deleted."""
 
     id: str
     deleted: Literal[True] = True
 
 
 class LiveExecution(Execution, frozen=True, kw_only=True):
-    """Execution that changed, with the id of its job."""
+    """Execution whose state or progress changed, with the id of its job."""
 
     job_id: str
 
 
 class Resync(ResponseBody, frozen=True, kw_only=True):
-    """Notice that events were missed and cannot be replayed: read the state again (rest-156)."""
+    """Notice that events were missed: the subscriber must read the current state over REST (rest-156)."""
 
     reason: str
 
 
 class LiveFrame(RequestBody, frozen=True, kw_only=True):
-    """Frame that a subscriber sends: exactly one of the first four fields (rest-152, rest-206)."""
+    """Frame of a live-event subscriber with one of the first four fields set (rest-152, rest-206)."""
 
     token: str | UnsetType = UNSET
     subscribe: dict[str, list[str]] | UnsetType = UNSET
     unsubscribe: dict[str, list[str]] | UnsetType = UNSET
     ping: Annotated[str, Meta(max_length=MAX_PING_CHARACTERS)] | UnsetType = UNSET
     last_event_id: str | UnsetType = UNSET
-    """With `subscribe`: resume after this event."""
+    """With `subscribe`: id of the last received event, after which the events resume."""
 
 
 class LivePong(ResponseBody, frozen=True, kw_only=True):
-    """Reply to a `ping`, which shows that the connection works (rest-206)."""
+    """WebSocket reply to a `ping`, which proves that the connection works (rest-206)."""
 
     pong: str
-    """Text of the `ping`."""
+    """String that the `ping` contained."""
 
 
 class LiveError(ResponseBody, frozen=True, kw_only=True):
-    """Error because of which a WebSocket is closed."""
+    """Error because of which the service closes the WebSocket of live events."""
 
     code: str
     detail: str
@@ -149,6 +149,6 @@ class LiveError(ResponseBody, frozen=True, kw_only=True):
 
 
 class LiveRefusal(ResponseBody, frozen=True, kw_only=True):
-    """Last frame of a WebSocket that is closed because of an error."""
+    """Last frame on a WebSocket of live events that the service closes because of an error."""
 
     error: LiveError

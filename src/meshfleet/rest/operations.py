@@ -1,4 +1,4 @@
-"""Bodies of the health and readiness checks, and of the size of the data."""
+"""JSON bodies of the health and readiness checks of a service, and of the size of its data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Ready(ResponseBody, frozen=True, kw_only=True):
 
 
 class ReadinessReason(ResponseBody, frozen=True, kw_only=True):
-    """Condition that keeps the service from being ready; `text` is for people and may change."""
+    """Reason why a service is not ready: a stable code, and a sentence for people that may change."""
 
     code: ReadinessCode
     text: str
@@ -36,13 +36,13 @@ class NotReady(ResponseBody, frozen=True, kw_only=True):
 
 
 class ReasonText(ResponseBody, frozen=True, kw_only=True):
-    """Reason as a client decodes it: a newer service may have codes that this client does not know."""
+    """Reason why a service is not ready, without the code, which an older client may not know."""
 
     text: str
 
 
 class NotReadyReply(ResponseBody, frozen=True, kw_only=True):
-    """Reasons of a service that is not ready, as a client decodes them."""
+    """Reasons why a service is not ready, as a client decodes them."""
 
     reasons: tuple[ReasonText, ...]
 

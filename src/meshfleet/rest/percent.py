@@ -11,15 +11,15 @@ from fractions import Fraction
 
 
 def reaches_percent(part: int, whole: int, percent: float) -> bool:
-    """Return whether `part` is at least `percent` % of `whole`. Zero of zero reaches every limit."""
+    """Return whether `part` is at least `percent` % of `whole`; always True if `part` and `whole` are 0."""
     return 100 * part >= Fraction(str(percent)) * whole
 
 
 def format_percent(percent: float) -> str:
-    """Format a limit without rounding: 99.99999 is not 100."""
+    """Format a percentage without rounding: 99.99999 is not printed as 100."""
     return f"{percent:.10f}".rstrip("0").rstrip(".") + " %"
 
 
 def format_progress(progress: int, finished: int) -> str:
-    """Format the progress of a job, which REST rounds down: "< 1 %" instead of 0 if devices have finished."""
+    """Format the rounded-down progress of a job: "< 1 %" instead of "0 %" if some devices have finished."""
     return f"{progress} %" if progress or not finished else "< 1 %"

@@ -1,4 +1,4 @@
-"""Bodies of error responses: RFC 9457 problems with a stable code."""
+"""JSON bodies of error responses of the REST API: RFC 9457 problems with a stable code."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 
 class FieldProblem(ResponseBody, frozen=True, kw_only=True):
-    """Problem of one field."""
+    """Error message for one field of a request."""
 
     field: str
     message: str
 
 
 class Problem(ResponseBody, frozen=True, kw_only=True):
-    """Error response: a text for people, and the stable `code` for programs (rest-9, rest-10)."""
+    """Error response: sentences for people, and a stable `code` for programs (rest-9, rest-10)."""
 
     type: Literal["about:blank"]
     title: str
@@ -29,14 +29,14 @@ class Problem(ResponseBody, frozen=True, kw_only=True):
 
 
 class ProblemSummary(ResponseBody, frozen=True, kw_only=True):
-    """Part of a problem of any server that a person reads."""
+    """Sentences for people in an error response; any server may have sent it, such as a proxy."""
 
     title: str | None = None
     detail: str | None = None
 
 
 class ProblemReply(ProblemSummary, frozen=True, kw_only=True):
-    """Part of a problem that a client needs to rebuild the error; other servers may send less than ours."""
+    """Fields of an error response from which a client rebuilds the error that the service raised."""
 
     code: str
     errors: tuple[FieldProblem, ...] = ()

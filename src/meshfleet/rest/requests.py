@@ -1,4 +1,4 @@
-"""Bodies of requests to gateways and devices."""
+"""JSON bodies of the REST API: requests to gateways and devices, and their responses."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from meshfleet.protocol.codes import AccessType, Operation  # noqa: TC001 # msgs
 from meshfleet.rest.bodies import DeviceIdText, MacText, RequestBody, ResponseBody, TimeText
 
 REQUESTS_PATH: Final = "/api/v1/requests"
-"""Path of the state of a request (rest-104)."""
+"""REST path of the states of requests to devices (rest-104)."""
 
 DEFAULT_TIMEOUT_MS: Final = 15_000
-"""Default timeout of a request in milliseconds (rest-98)."""
+"""Default timeout of a request to a device in milliseconds (rest-98)."""
 
 PriorityNumber = Annotated[float, Meta(ge=0, le=4)]
 AckNumber = Annotated[float, Meta(ge=0, le=2)]
-"""Whole number, which may be written as `2.0` (report-17)."""
+"""Type of an ack: a whole number from 0 to 2, which may be written as `2.0` (report-17)."""
 Milliseconds = Annotated[int, Meta(ge=100, le=120_000)]
 
 
 class RequestState(StrEnum):
-    """State of a request (rest-104)."""
+    """State of a request to a device (rest-104)."""
 
     PENDING = "PENDING"
     DONE = "DONE"
-    """A response arrived, whatever its status; or an ack, which has no response, was sent."""
+    """A response arrived, with any status; or the request is an ack, which has no response, and was sent."""
     TIMED_OUT = "TIMED_OUT"
     FAILED = "FAILED"
 
 
 class NewRequest(RequestBody, frozen=True, kw_only=True):
-    """Request to send (rest-97). The representation omits its keys (request-32)."""
+    """Request to send to a device (rest-97). `repr()` omits the secret keys (request-32)."""
 
     operation: Operation
     identifier: str | UnsetType = UNSET
@@ -46,12 +46,12 @@ class NewRequest(RequestBody, frozen=True, kw_only=True):
     public_key: str | UnsetType = UNSET
     key: str | UnsetType = UNSET
     gateway: str | UnsetType = UNSET
-    """Gateway to use; if absent, the service selects one (rest-102)."""
+    """Gateway through which to send the request; if absent, the service selects a gateway (rest-102)."""
     timeout_ms: Milliseconds = DEFAULT_TIMEOUT_MS
     time: str | UnsetType = UNSET
-    """Time of the sample to acknowledge."""
+    """Time of the sample to acknowledge; only for the operation `ack`."""
     type: AckNumber | UnsetType = UNSET
-    """Type of an ack."""
+    """Type of the ack, 0 to 2; only for the operation `ack`."""
 
     def __repr__(self) -> str:
         return f"NewRequest(operation={str(self.operation)!r}, identifier={self.identifier!r}, …)"
@@ -61,33 +61,34 @@ class NewRequest(RequestBody, frozen=True, kw_only=True):
 
 
 class GatewayCandidate(ResponseBody, frozen=True, kw_only=True):
-    """Gateway through which a device may be reached."""
+    """Gateway through which the service can send a request to a device."""
 
     gateway: MacText
     connected: bool
     rssi: float | None
-    """Recent signal of the device behind this gateway, at the selected parent; null if there is no recent
-    reading."""
+    """Recent RSSI of the device in dBm, at the selected parent behind this gateway; null if there is no
+    recent reading."""
     heard_at: TimeText | None
     failed_at: TimeText | None = None
-    """Time of the last failed attempt (no response, or no route) within the last ten minutes."""
+    """Time of the last request that failed (no response, or no route) within the last ten minutes."""
 
 
 class GatewayChoice(ResponseBody, frozen=True, kw_only=True):
-    """Reason why a request was sent through this gateway (rest-193).
+    """Reason why the service sent a request through a certain gateway (rest-193).
 
-    `asked`: the request named it. `itself`: the device is a gateway. `strongest`: of the connected gateways
-    it has the best signal, weighted by age. `last-heard`: the device reported through it, and no other
-    gateway has a better reading. `next-best`: the last attempt through a better one failed.
+    `asked`: the request names the gateway. `itself`: the device is a gateway. `strongest`: of all connected
+    gateways, the gateway has the best signal, weighted by age. `last-heard`: the device reported through the
+    gateway, and no other gateway has a better reading. `next-best`: the last attempt through a better
+    gateway failed.
     """
 
     reason: Literal["asked", "itself", "strongest", "last-heard", "next-best"]
     candidates: list[GatewayCandidate]
-    """All candidates, the best first."""
+    """All gateways that were considered, the best gateway first."""
 
 
 class RequestOutcome(ResponseBody, frozen=True, kw_only=True):
-    """Response of a gateway, whatever its status, and the gateway that sent it (rest-99)."""
+    """Response to a request, with any status, and the gateway through which it arrived (rest-99)."""
 
     id: str
     time: TimeText
@@ -106,14 +107,14 @@ class RequestOutcome(ResponseBody, frozen=True, kw_only=True):
 
 
 class RequestAccepted(ResponseBody, frozen=True, kw_only=True):
-    """Request that is being sent (rest-103), or ack that was sent (rest-105)."""
+    """Request that waits for its response (rest-103), or ack that was sent (rest-105)."""
 
     id: str
     state: Literal["PENDING", "SENT"]
 
 
 class SentRequest(ResponseBody, frozen=True, kw_only=True):
-    """Request as it was sent, but without network keys and public keys (request-31)."""
+    """Request as it was sent to a device, but without network keys and public keys (request-31)."""
 
     operation: Operation
     identifier: str | UnsetType = UNSET
@@ -128,20 +129,20 @@ class SentRequest(ResponseBody, frozen=True, kw_only=True):
 
 
 class RequestProblem(ResponseBody, frozen=True, kw_only=True):
-    """Reason why no response arrived."""
+    """Reason why no response to a request arrived."""
 
     code: str
     detail: str
 
 
 class RequestRecord(ResponseBody, frozen=True, kw_only=True):
-    """Finished or pending request (rest-104)."""
+    """Pending or finished request to a device, with its response (rest-104)."""
 
     id: str
     state: RequestState
     device: DeviceIdText
     gateway: MacText | None
-    """Gateway that the request was sent to; null if it was not sent."""
+    """Gateway through which the request was sent; null if the request was not sent."""
     by: str
     """Account that sent the request."""
     requested_at: TimeText
@@ -152,7 +153,7 @@ class RequestRecord(ResponseBody, frozen=True, kw_only=True):
 
 
 class RequestPage(ResponseBody, frozen=True, kw_only=True):
-    """Page of the requests to a device, the newest first."""
+    """Page of the requests to a device, the newest request first."""
 
     items: list[RequestRecord]
     next_token: str | None

@@ -1,4 +1,4 @@
-"""Bodies of samples, gaps, links and rejected reports."""
+"""JSON bodies of the REST API: samples, gaps, signal strength at parents, and rejected reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from meshfleet.rest.bodies import IdentifierText, MacText, ResponseBody, TimeTex
 
 
 class SampleGap(ResponseBody, frozen=True, kw_only=True):
-    """Gap in a series: samples are missing between two received ones (rest-190)."""
+    """Gap in the samples of an identifier: samples are missing between two received samples (rest-190)."""
 
     kind: Literal["measurement", "event"]
     identifier: IdentifierText | None
@@ -25,57 +25,59 @@ class SampleGap(ResponseBody, frozen=True, kw_only=True):
     """Time of the first sample after the gap."""
     found_at: TimeText
     lost_at: TimeText | None
-    """Time since which the missing samples are no longer expected; None while they are being requested."""
+    """Time when the missing samples were given up; None while they are still being requested."""
 
 
 class SampleGapPage(ResponseBody, frozen=True, kw_only=True):
-    """Page of gaps, by kind, identifier and time."""
+    """Page of gaps in the samples of a device, sorted by kind, identifier and time."""
 
     items: list[SampleGap]
     next_token: str | None
 
 
 MIN_POINTS: Final = 1
+"""Minimum of the query parameter `Points` of a time series, inclusive (rest-183)."""
 MAX_POINTS: Final = 2000
+"""Maximum of the query parameter `Points` of a time series, inclusive (rest-183)."""
 DEFAULT_POINTS: Final = 300
-"""Range and default of `Points` of a series (rest-183)."""
+"""Number of points of a time series if the query parameter `Points` is absent (rest-183)."""
 
 
 class Sample(ResponseBody, frozen=True, kw_only=True):
-    """Sample, with these fields in this order (rest-81)."""
+    """Stored value of a property, measurement or event. The order of the fields is fixed (rest-81)."""
 
     time: TimeText
     kind: Literal["property", "measurement", "measurement-error", "event"]
     identifier: IdentifierText | None
-    """None if the gateway sent a name that the catalogue does not have."""
+    """Hex id of the identifier; None if the gateway sent a name that is not in the catalogue."""
     name: str | None
-    """None if the catalogue does not have the identifier."""
+    """Name of the identifier; None if the gateway sent a hex id that is not in the catalogue."""
     seq: int | None
     value: Any
-    """Any JSON value; None also if there is no value, or a raw one could not be decoded."""
+    """Decoded value, any JSON; None also if there is no value, or the raw value could not be decoded."""
     raw: Annotated[str, Meta(pattern="^(?:[0-9a-f]{2})*$")] | None
     ext: dict[str, Any] | None
     error: int | None
     error_ext: int | None
     gateway: MacText
     clock: Literal["future", "past"] | None
-    """Set if the time is implausible even after correction (rest-179)."""
+    """`future` or `past` if the sample's time is implausible, even after correction; else None (rest-179)."""
     corrected_time: TimeText | UnsetType = UNSET
-    """Time by the clock of the service, if the clock of the gateway is wrong by more than 5 s (rest-179)."""
+    """Time by the service's clock; only if the gateway's clock is wrong by more than 5 s (rest-179)."""
 
 
 class SamplePage(ResponseBody, frozen=True, kw_only=True):
-    """Page of samples, the newest first."""
+    """Page of the samples of a device, the newest sample first."""
 
     items: list[Sample]
     next_token: str | None
 
 
 class Bucket(ResponseBody, frozen=True, kw_only=True):
-    """Time interval of a series (rest-86). If `count` is 0, a chart interrupts its line here (rest-184)."""
+    """Time interval of a series (rest-86). If `count` is 0, charts interrupt the line here (rest-184)."""
 
     time: TimeText
-    """Start of the interval."""
+    """Start of the time interval."""
     min: float | None
     mean: float | None
     max: float | None
@@ -84,66 +86,66 @@ class Bucket(ResponseBody, frozen=True, kw_only=True):
 
 
 class Series(ResponseBody, frozen=True, kw_only=True):
-    """Values of one identifier over time (rest-85)."""
+    """Time series: the values of one identifier, aggregated by time interval (rest-85)."""
 
     identifier: IdentifierText | None
     name: str | None
     unit: str | None
     complete_up_to: TimeText | None
-    """Time up to which no sample is missing; None if unknown."""
+    """Time up to which no sample of the series is missing; None if unknown."""
     gap_checked: bool | None
-    """Whether `seq` shows which samples are missing; None if the samples are not acknowledged."""
+    """Whether gaps are detected by the samples' `seq`; None if the samples are not acknowledged."""
     items: list[Bucket]
 
 
 class Link(ResponseBody, frozen=True, kw_only=True):
-    """Signal of a device at one parent within the requested time (rest-87)."""
+    """Signal strength of a device at one parent within the requested time (rest-87)."""
 
     parent: MacText
     rssi: int
-    """RSSI of the last reading in dBm."""
+    """RSSI of the last reading, in dBm."""
     seen_at: TimeText
-    """Time of the last reading."""
+    """Time of the last RSSI reading."""
     unreachable: bool
-    """Whether the last reading says that the device cannot be reached through this parent."""
+    """Whether the device cannot be reached through this parent, according to the last reading."""
     mean: float | None
-    """Mean RSSI of all readings; `min`, `max` and `count` are of all readings, too."""
+    """Mean RSSI of all readings within the requested time, in dBm."""
     min: float | None
     max: float | None
     count: int
     gateway: MacText
-    """Gateway that sent the first reading in the minute of the last reading."""
+    """Gateway that sent the first RSSI reading in the minute of the last RSSI reading."""
     series: list[Bucket]
-    """RSSI over time. All readings of a minute count at its start (rest-88)."""
+    """RSSI over time. All readings of a minute are dated to the start of the minute (rest-88)."""
 
 
 class Links(ResponseBody, frozen=True, kw_only=True):
-    """Parents that received a device: those with the latest reading (by minute) first, then by signal."""
+    """Parents that received a device, sorted by the minute of the last reading, then by signal strength."""
 
     items: list[Link]
 
 
 class Reject(ResponseBody, frozen=True, kw_only=True):
-    """Rejected report (rest-95)."""
+    """Report of a gateway that the service rejected, and the reason (rest-95)."""
 
     time: TimeText
     gateway: MacText | None
-    """None if the topic has no gateway."""
+    """Gateway in the topic of the report; None if the topic names no gateway."""
     topic: str
     reason: str
     payload: str
-    """Beginning of the payload as text."""
+    """First part of the report's payload, as a string."""
 
 
 class RejectPage(ResponseBody, frozen=True, kw_only=True):
-    """Page of rejected reports, the newest first."""
+    """Page of rejected reports, the newest report first."""
 
     items: list[Reject]
     next_token: str | None
 
 
 def parse_points(text: str, field: str = "Points") -> int:
-    """Parse `Points`, the maximum number of buckets of a series (rest-183)."""
+    """Parse the query parameter `Points`: the maximum number of intervals of a time series (rest-183)."""
     if not re.fullmatch(r"[0-9]{1,4}", text) or not MIN_POINTS <= int(text) <= MAX_POINTS:
         raise MalformedPayload(field, f"must be a number from {MIN_POINTS} to {MAX_POINTS}")
     return int(text)

@@ -91,47 +91,62 @@ SETTINGS: Final = (
         "data", parsers.parse_path, "DIR", "Data directory for the database, firmware images and secrets."
     ),
     Setting(
-        "http", parsers.parse_listen_address, "HOST:PORT", "HTTP listen address; port 0 selects a free port."
+        "http",
+        parsers.parse_listen_address,
+        "HOST:PORT",
+        "Address and port of the HTTP listener; port 0 selects a free port.",
     ),
     _listener_setting(
         "mqtt",
-        "MQTT listen address, or off; port 0 selects a free port. Always off with an external --broker.",
+        "Address and port of the MQTT listener, or off; port 0 selects a free port. Always off with an"
+        " external --broker.",
     ),
-    _listener_setting("mqtt-tls", "MQTT over TLS listen address, or off; needs --tls-cert and --tls-key."),
-    _listener_setting("mqtt-ws", "MQTT over WebSocket listen address, or off; uses TLS with --tls-cert."),
+    _listener_setting(
+        "mqtt-tls", "Address and port for MQTT over TLS, or off; needs --tls-cert and --tls-key."
+    ),
+    _listener_setting(
+        "mqtt-ws", "Address and port for MQTT over WebSocket, or off; uses TLS with --tls-cert."
+    ),
     Setting(
         "broker",
         parsers.parse_broker,
         "URL",
-        "embedded (default), or the URL of an external broker: mqtt[s]://[user[:password]@]host[:port]",
+        "MQTT broker: embedded (default), or the URL of an external broker,"
+        " mqtt[s]://[user[:password]@]host[:port].",
         attribute="external_broker",
     ),
     _file_setting(
         "broker-ca",
-        "PEM file with the certificate authorities of an mqtts:// broker. Default: those of the system.",
+        "PEM file with the certificate authorities to trust for an mqtts:// broker. Default: those of the"
+        " system.",
     ),
     Setting(
         "public-url",
         parsers.parse_public_url,
         "URL",
-        "URL at which clients reach this service, if it differs from --http.",
+        "URL at which browsers and programs reach this service, if it differs from --http.",
     ),
     Setting(
         "public-mqtt",
         parsers.parse_public_mqtt,
         "URL",
-        "Broker URL given to gateways (mqtt:// or mqtts://)."
+        "URL of the MQTT broker for gateways (mqtt:// or mqtts://)."
         " Default: --broker, else --mqtt-tls, else --mqtt.",
     ),
-    Setting("topic-prefix", parsers.parse_topic_prefix, "TEXT", "Prefix of all topics, as in TEXT/mt/…"),
-    Setting("database", parsers.parse_database, "URL", "sqlite (in the data directory) or postgresql://…"),
+    Setting("topic-prefix", parsers.parse_topic_prefix, "TEXT", "Prefix of all MQTT topics, as in TEXT/mt/…"),
+    Setting(
+        "database",
+        parsers.parse_database,
+        "URL",
+        "Database: sqlite (a file in the data directory), or the URL of a PostgreSQL database, postgresql://…",
+    ),
     _file_setting("tls-cert", "PEM file with the TLS certificate of the service and its chain."),
-    _file_setting("tls-key", "PEM file with the private key of the certificate."),
+    _file_setting("tls-key", "PEM file with the private key of the certificate in --tls-cert."),
     Setting(
         "trusted-proxies",
         parsers.parse_networks,
         "LIST",
-        "Comma-separated addresses and networks of proxies trusted to report the client's address.",
+        "Comma-separated IP addresses and networks of HTTP proxies trusted to report the client's address.",
         is_list=True,
     ),
     Setting(
@@ -144,13 +159,13 @@ SETTINGS: Final = (
         "requests.at-once",
         partial(parsers.parse_integer, least=1, most=1000),
         "NUMBER",
-        "Maximum concurrent requests per gateway; further requests wait.",
+        "Maximum concurrent requests to devices behind one gateway; further requests wait.",
     ),
     Setting(
         "firmware.max-size",
         partial(parsers.parse_integer, least=1024, most=parsers.MAX_NUMBER),
         "BYTES",
-        "Maximum size of an uploaded firmware image.",
+        "Maximum size of an uploaded firmware image in bytes.",
     ),
     Setting(
         "gateways.autoclaim",
@@ -179,26 +194,38 @@ SETTINGS: Final = (
     _retention_setting("measurement", "Seconds to keep measurements"),
     _retention_setting("measurement-error", "Seconds to keep failed measurements"),
     _retention_setting("event", "Seconds to keep events"),
-    _retention_setting("link", "How long to keep per-minute signal strength (RSSI) by parent, in seconds"),
-    _retention_setting("heartbeat", "How long to keep per-minute heartbeat summaries, in seconds"),
-    _retention_setting("connectivity", "Seconds to keep connects and disconnects of devices"),
-    _retention_setting("request", "Seconds to keep requests to devices"),
-    _limit_setting("connections", "NUMBER", "Maximum MQTT connections."),
-    _limit_setting("connections-per-address", "NUMBER", "Maximum MQTT connections per IP address."),
-    _limit_setting("connections-per-account", "NUMBER", "Maximum MQTT connections per account."),
+    _retention_setting("link", "Seconds to keep the signal strength (RSSI) of devices at each parent"),
+    _retention_setting("heartbeat", "Seconds to keep the number of heartbeats of devices per minute"),
+    _retention_setting("connectivity", "Seconds to keep the history of connects and disconnects of devices"),
+    _retention_setting("request", "Seconds to keep the history of requests to devices"),
+    _limit_setting("connections", "NUMBER", "Maximum concurrent MQTT connections."),
     _limit_setting(
-        "failed-connections", "NUMBER", "Maximum failed connection attempts per second, per IP address."
+        "connections-per-address", "NUMBER", "Maximum concurrent MQTT connections per IP address."
     ),
-    _limit_setting("connect-seconds", "SECONDS", "Seconds in which a client must send CONNECT."),
-    _limit_setting("packet-size", "BYTES", "Maximum size of an MQTT packet.", least=1024, most=268_435_455),
-    _limit_setting("subscriptions", "NUMBER", "Maximum subscriptions per client."),
-    _limit_setting("in-flight", "NUMBER", "Maximum unacknowledged messages per client.", most=65_535),
-    _limit_setting("queue-bytes", "BYTES", "Maximum queued bytes per client."),
-    _limit_setting("queues-bytes", "BYTES", "Maximum queued bytes of all clients together."),
-    _limit_setting("publish-rate", "NUMBER", "Maximum packets per second from one client."),
-    _limit_setting("sessions-per-account", "NUMBER", "Maximum persistent MQTT sessions per account."),
+    _limit_setting(
+        "connections-per-account",
+        "NUMBER",
+        "Maximum concurrent MQTT connections per user, API key or gateway.",
+    ),
+    _limit_setting(
+        "failed-connections", "NUMBER", "Maximum failed MQTT connection attempts per second and IP address."
+    ),
+    _limit_setting("connect-seconds", "SECONDS", "Seconds in which a new MQTT client must send CONNECT."),
+    _limit_setting(
+        "packet-size", "BYTES", "Maximum size of an MQTT packet in bytes.", least=1024, most=268_435_455
+    ),
+    _limit_setting("subscriptions", "NUMBER", "Maximum topic subscriptions per MQTT client."),
+    _limit_setting("in-flight", "NUMBER", "Maximum unacknowledged messages per MQTT client.", most=65_535),
+    _limit_setting("queue-bytes", "BYTES", "Maximum bytes of messages queued for one MQTT client."),
+    _limit_setting(
+        "queues-bytes", "BYTES", "Maximum bytes of messages queued for all MQTT clients together."
+    ),
+    _limit_setting("publish-rate", "NUMBER", "Maximum packets per second read from one MQTT client."),
+    _limit_setting(
+        "sessions-per-account", "NUMBER", "Maximum persistent MQTT sessions per user, API key or gateway."
+    ),
     _limit_setting(
         "session-age", "SECONDS", "Seconds after which the MQTT session of a disconnected client is deleted."
     ),
-    _limit_setting("retained", "NUMBER", "Maximum retained messages."),
+    _limit_setting("retained", "NUMBER", "Maximum retained MQTT messages."),
 )

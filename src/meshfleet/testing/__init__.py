@@ -1,4 +1,4 @@
-"""Emulated gateways and whole services for your own tests, in one line.
+"""Emulated gateways and whole services that run for the duration of a test.
 
     with emulated_gateway(devices=3, speed=60) as gateway:
         subprocess.run(["my-program", "--broker", gateway.broker], check=True)
@@ -10,14 +10,15 @@
         with Fleet(running.url, user=running.user, password=running.password) as fleet:
             assert len(list(fleet.gateways.list())) == 2
 
-A pytest fixture takes two lines. With the scope of a session, the gateway is started only once:
+In a pytest fixture with the scope `session`, the gateway is started only once for all tests:
 
     @pytest.fixture(scope="session")
     def gateway() -> Iterator[EmulatedGateway]:
         with emulated_gateway() as running:
             yield running
 
-Everything listens on free ports of the loopback interface, and is stopped and deleted when the block ends.
+Brokers and services listen on free ports of the loopback interface. When the block ends, they are stopped,
+and their data is deleted.
 """
 
 from meshfleet.testing.fleet import running_fleet

@@ -1,4 +1,4 @@
-"""Runs an async context manager in its own thread, where the event loop of a test cannot block it."""
+"""Runs an async context manager in a thread of its own, where a test that blocks cannot stop it."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _Running = TypeVar("_Running")
 
 
 class BackgroundContext(Generic[_Running]):
-    """Asynchronous context that runs in a thread for the duration of a `with` or `async with` block.
+    """Runs an async context manager in a thread for the duration of a `with` or `async with` block.
 
-    An error while the context starts is raised on entering. A later error is raised at the end of the block,
-    unless the block itself failed. Each instance can be used only once.
+    An error during the start of the context manager is raised at the beginning of the block. A later error
+    is raised at the end of the block, unless the block itself failed. An instance can be used only once.
     """
 
     def __init__(self, name: str, open_context: Callable[[], AbstractAsyncContextManager[_Running]]) -> None:
         self._open_context = open_context
         self._entered: Future[_Running] = Future()
         self._cancel_main: Future[Callable[[], object]] = Future()
-        """Function that cancels the running context; set as soon as the context runs."""
+        """Function that cancels the context manager; set as soon as the thread runs the context manager."""
         self._is_ending = False
         self._problem: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -81,7 +81,7 @@ class BackgroundContext(Generic[_Running]):
                 main.uncancel()
 
     def _stop(self) -> None:
-        """Cancel the context, unless that was done before, and wait until its thread has ended."""
+        """Cancel the context manager, unless it is already canceled, and wait until the thread has ended."""
         if not self._is_ending and self._thread.is_alive():
             self._is_ending = True
             with suppress(RuntimeError):  # the loop has just closed by itself
@@ -90,7 +90,7 @@ class BackgroundContext(Generic[_Running]):
 
 
 def _unwrap_group(error: BaseException) -> BaseException:
-    """Return the error inside nested exception groups if it is the only one, else the group."""
+    """Return the only error inside nested exception groups, or the group if it contains several errors."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error

@@ -1,4 +1,4 @@
-"""Embedded broker without a database: everything is in memory."""
+"""MQTT broker for tests, which keeps all data in memory."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _DEFAULT_USER: Final = "anonymous"
 
 _LIMITS: Final = BrokerLimits(connections_per_account=1000, sessions_per_account=1000)
-"""High limits, because all clients may share one account."""
+"""Broker limits; high, because all MQTT clients of a test may share one account."""
 
 
 class _OpenAuthenticator:
-    """Accepts every client: as a gateway if the user name is a MAC, otherwise as an operator."""
+    """Accepts every MQTT client: as a gateway if the user name is a MAC, otherwise as an operator."""
 
     async def authenticate(self, connect: Connect, address: str) -> Account:  # noqa: ARG002 # signature of Authenticator
         user = connect.user or _DEFAULT_USER
@@ -37,19 +37,19 @@ class _OpenAuthenticator:
             return Account(kind=AccountKind.USER, name=user, role=Role.OPERATOR)
 
     def on_access_denied(self, account: Account, address: str, action: str, topic: str) -> None:
-        """Ignore the refused action."""
+        """Do nothing: refused publishes and subscriptions are not recorded."""
 
 
 class _DiscardingConsumer:
-    """Accepts batches of reports without storing them."""
+    """Report consumer that discards all reports."""
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Return at once: messages are acknowledged without being stored."""
+        """Return at once, so that the broker acknowledges the reports, although they are not stored."""
 
 
 @asynccontextmanager
 async def running_broker(prefix: str) -> AsyncIterator[int]:
-    """Run a broker on a free port of the loopback interface. Yield the port."""
+    """Run an MQTT broker on a free port of the loopback interface. Yield the port."""
     broker = Broker(
         authenticator=_OpenAuthenticator(),
         consumed_filters=(),

@@ -27,11 +27,11 @@ def running_fleet(  # noqa: PLR0913 # keyword-only, all optional
     seed: int = 1,
     prefix: str = "",
 ) -> BackgroundContext[RunningFleet]:
-    """Run a service and emulated gateways, each with `devices` devices, while a `with` block lasts.
+    """Run a service and emulated gateways, each with `devices` devices, during a `with` block.
 
-    Works with `with` and `async with`. The service is the real one, with its own SQLite database. All devices
-    are registered from the start, so that requests to them are answered at once. Devices report every minute
-    of simulated time; `speed` is the number of simulated seconds per real second.
+    `async with` works too. The service is a real Meshfleet service with a new SQLite database. All devices
+    are registered from the start, so that you can send requests at once. Devices report every minute of
+    simulated time; `speed` is the number of simulated seconds per real second.
     """
     if gateways < 1:
         raise ValueError("gateways must be at least 1")

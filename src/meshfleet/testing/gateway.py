@@ -1,4 +1,4 @@
-"""Runs an emulated gateway, on its own broker or on an existing one."""
+"""Runs an emulated gateway for tests, on an MQTT broker of its own or on an existing broker."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
     from meshfleet.emulator import Site
 
 DEFAULT_GATEWAY_MAC: Final = Mac("02005e000001")
-"""Default MAC of the gateway. Its first octet marks a locally administered address."""
+"""Default MAC of the emulated gateway: a locally administered address."""
 
 
 class EmulatedGateway(Struct, frozen=True, kw_only=True):
-    """Emulated gateway that is connected to a broker."""
+    """Emulated gateway that is connected to an MQTT broker."""
 
     broker: str
-    """URL of the gateway's broker: publish requests and subscribe to reports there."""
+    """URL of the MQTT broker on which tests publish requests and subscribe to reports."""
     prefix: str
-    """Topic prefix; empty for none."""
+    """Prefix of all MQTT topics; empty for no prefix."""
     mac: Mac
     devices: tuple[Mac, ...]
 
@@ -64,10 +64,10 @@ def emulated_gateway(  # noqa: PLR0913 # keyword-only, all optional
     faults: Mapping[str, float] | None = None,
     broker: str | None = None,
 ) -> BackgroundContext[EmulatedGateway]:
-    """Run an emulated gateway with devices while a `with` or `async with` block lasts.
+    """Run an emulated gateway with devices during a `with` or `async with` block.
 
-    The gateway connects to the broker at the URL `broker`; if None, to its own broker in memory, which
-    accepts every client. Devices report every minute of simulated time; `speed` is the number of simulated
+    The gateway connects to the MQTT broker with the URL `broker`; if None, to a new broker, which accepts
+    every client. Devices report every minute of simulated time; `speed` is the number of simulated
     seconds per real second. `faults` maps names of faults to values, such as `{"silent": 1}`, as the option
     `--fault` of `meshfleet gateway` does.
     """
@@ -115,7 +115,7 @@ async def _run_emulated_gateway(
 async def running_gateways(
     clock: SimulatedClock, gateways: list[tuple[GatewayEmulator, BrokerAddress]]
 ) -> AsyncIterator[None]:
-    """Connect gateways, each to its broker, and run them until the context ends."""
+    """Connect emulated gateways, each to its MQTT broker, and run them until the context ends."""
     # Nothing is downloaded over TLS here, and loading the CA certificates of the system takes a while.
     async with httpx.AsyncClient(verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), trust_env=False) as http:
         fleet = EmulatedFleet(RealTimePace(clock), http=http, options=MqttOptions())

@@ -1,4 +1,4 @@
-"""Values that describe a running fleet: addresses, credentials and MACs."""
+"""Addresses, credentials and MACs of a running fleet, for use in tests."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from meshfleet.protocol.ids import Mac
 
 
 class RunningGateway(Struct, frozen=True, kw_only=True):
-    """Gateway that is claimed and connected, with its devices."""
+    """MACs of a connected emulated gateway and its devices."""
 
     mac: Mac
     devices: tuple[Mac, ...]
 
 
 class RunningFleet(Struct, frozen=True, kw_only=True):
-    """Running service with its gateways: URLs and credentials for a test."""
+    """URLs and credentials of a running service, and MACs of its emulated gateways."""
 
     url: str
     user: str
-    """User name of an admin."""
+    """User name of an admin of the service."""
     password: str
     broker: str
     """URL of the MQTT broker of the service, with user and password."""
     prefix: str
-    """Topic prefix; empty for none."""
+    """Prefix of all MQTT topics; empty for no prefix."""
     gateways: tuple[RunningGateway, ...]
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Runs the service of a test fleet, and connects emulated gateways to its broker."""
+"""Runs a service for tests, and connects emulated gateways to the broker of the service."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ANY_PORT: Final = ListenAddress("127.0.0.1", 0)
 async def running_service(
     prefix: str, simulated_clock: SimulatedClock, gateways: Sequence[tuple[Emulated, Site]]
 ) -> AsyncIterator[RunningFleet]:
-    """Run a service in a temporary directory, and connect these gateways to it."""
+    """Run a service in a temporary directory, and connect the emulated gateways to the service."""
     passwords: dict[Mac, str] = {}
 
     def claim_all(database: Database) -> None:
@@ -68,11 +68,13 @@ async def running_service(
 
 
 @asynccontextmanager
-async def _run_service(settings: Settings, prepare: Callable[[Database], None]) -> AsyncIterator[StartupInfo]:
-    """Run the service. Yield when the service has started."""
+async def _run_service(
+    settings: Settings, prepare_database: Callable[[Database], None]
+) -> AsyncIterator[StartupInfo]:
+    """Run a service in a task. Yield the addresses and password of the service when it has started."""
     started: asyncio.Future[StartupInfo] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
-        app.serve(settings, started=started.set_result, prepare=prepare), name="service"
+        app.serve(settings, started=started.set_result, prepare=prepare_database), name="service"
     )
     try:
         await asyncio.wait((serving, started), return_when=asyncio.FIRST_COMPLETED)
@@ -87,7 +89,7 @@ async def _run_service(settings: Settings, prepare: Callable[[Database], None]) 
 
 
 def _claim_gateways(connection: Connection, sites: Sequence[Site]) -> dict[Mac, str]:
-    """Claim all gateways, and register their devices as if each had reported. Return the passwords by MAC."""
+    """Claim all gateways, and register their devices as if each had reported. Return passwords by MAC."""
     now = clock.now()
     passwords = {
         site.gateway: store.claim_gateway(connection, site.gateway, name=None, by=COMMAND_LINE, now=now)
@@ -122,7 +124,7 @@ def _build_handle(started: StartupInfo, prefix: str, sites: Sequence[Site]) -> R
 
 @contextmanager
 def _preserve_process_settings() -> Iterator[None]:
-    """Restore on exit the process-wide settings that a service changes (garbage collector, threads)."""
+    """Restore on exit the settings of the process that a service changes (garbage collector, threads)."""
     threshold, interval, frozen = gc.get_threshold(), sys.getswitchinterval(), gc.get_freeze_count()
     try:
         yield

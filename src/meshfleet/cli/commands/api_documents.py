@@ -18,7 +18,7 @@ def openapi() -> None:
 @click.command()
 @click.option("--json", is_flag=True, expose_value=False, help="No effect: the document is always JSON.")
 def asyncapi() -> None:
-    """Print the AsyncAPI document of the messaging interface."""
+    """Print the AsyncAPI document of the messaging interface: MQTT topics and live events."""
     from meshfleet.service.asyncapi import build_asyncapi_document  # noqa: PLC0415 # heavy, and not needed for --help
 
     click.echo(msgspec.json.format(msgspec.json.encode(build_asyncapi_document())))

@@ -1,4 +1,4 @@
-"""`meshfleet broker-config`: write configuration files for an external broker."""
+"""`meshfleet broker-config`: write configuration files for an external MQTT broker."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from meshfleet.settings import Settings
 
 _DEFAULT_BROKER: Final = BrokerAddress(host="127.0.0.1", port=1883)
-"""Address written to the files if the settings contain no external broker."""
+"""Broker address written to `meshfleet.env` if the settings name no external broker."""
 
 _NON_OWNER_MODE: Final = 0o077
-"""Permission bits of all users except the owner."""
+"""Permission bits with which users other than the owner can access a directory."""
 
 
 @click.group("broker-config")
 def broker_config() -> None:
-    """Configure an external broker for the service."""
+    """Write configuration files for an external MQTT broker."""
 
 
 @broker_config.command()
@@ -49,14 +49,14 @@ def broker_config() -> None:
     type=click.Path(path_type=Path),
     default="meshfleet-mosquitto",
     show_default=True,
-    help="Directory for the files; other users must not have access to it.",
+    help="Directory for the configuration files; other users must not have access to it.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print a summary of the written files as JSON.")
 def mosquitto(*, config: Path | None, out: Path, as_json: bool, **flags: str | None) -> None:
     """Write configuration files for mosquitto 2, to use it instead of the embedded broker.
 
-    The files admit the service and all claimed gateways, each with access to its own topics only. After
-    gateways are claimed, rotated or released, run this command again and send mosquitto a SIGHUP. The
+    With these files, only the service and claimed gateways can log in, each to its own topics. After
+    gateways are claimed, rotated or released, run the command again and send mosquitto a SIGHUP. The
     service may keep running.
     """
     settings = load_command_settings(config, flags)
@@ -74,7 +74,7 @@ def mosquitto(*, config: Path | None, out: Path, as_json: bool, **flags: str | N
 def _build_files(
     settings: Settings, folder: Path, broker: BrokerAddress, password: str, gateways: Mapping[Mac, str]
 ) -> dict[str, str]:
-    """Return the contents of the files to write, by file name."""
+    """Return the contents of the configuration files to write, by file name."""
     login = str(broker).replace("://", f"://{SERVICE_USER}:{password}@", 1)
     return {
         "passwords": build_password_file(password, gateways),
@@ -88,7 +88,7 @@ def _build_files(
 
 
 def _write_files(folder: Path, files: Mapping[str, str]) -> None:
-    """Write files that only their owner can read. Each file is replaced atomically."""
+    """Write files (contents by file name) that only the owner can read. Replace each file atomically."""
     try:
         folder.mkdir(0o700, parents=True, exist_ok=True)
         if os.name != "nt" and folder.stat().st_mode & _NON_OWNER_MODE:  # Windows has no such permission bits
@@ -117,14 +117,14 @@ def _replace_file(path: Path, text: str) -> None:
         raise
 
 
-def _match_folder_owner(file: int, folder: Path) -> None:
+def _match_folder_owner(file_descriptor: int, folder: Path) -> None:
     """Change the owner of a file that root created to the owner of its directory.
 
     mosquitto, which does not run as root, can then read the file.
     """
     if os.name != "nt" and os.geteuid() == 0:
         owner = folder.stat()
-        os.fchown(file, owner.st_uid, owner.st_gid)
+        os.fchown(file_descriptor, owner.st_uid, owner.st_gid)
 
 
 # --- Summary ---

@@ -20,9 +20,9 @@ _INSTALL_HINTS: Final = {
 @click.argument("shell", type=click.Choice(list(SHELL_COMPLETERS)))
 @click.option("--json", "as_json", is_flag=True, help="Print the script inside a JSON object.")
 def completion(shell: str, *, as_json: bool) -> None:
-    """Print a completion script for SHELL.
+    """Print a script that enables command-line completion in SHELL.
 
-    It completes commands, options and identifiers, and while you are logged in also devices, gateways,
+    The script completes commands, options and identifiers; while you are logged in, also devices, gateways,
     labels, firmware and jobs.
     """
     root = click.get_current_context().find_root()

@@ -56,7 +56,7 @@ async def add_labels(fleet: Fleet, device: Mac, labels: Sequence[str]) -> Device
 async def remove_labels(fleet: Fleet, device: Mac, labels: Sequence[str]) -> Device:
     """Detach one or more labels from a device.
 
-    If the device does not have one of them, the others are still detached; then `NotFound` is raised.
+    If the device lacks a label, the other labels are still detached, and `NotFound` is raised at the end.
     """
     changed: list[Device] = []
     missing: list[NotFound] = []
@@ -75,7 +75,7 @@ def change_labels(
 ) -> None:
     """Change the labels of a device, or of all devices listed on standard input if the device is `-`.
 
-    A progress bar is shown for many devices. `on_changed` is called for each changed device.
+    `on_changed` is called for each changed device. With standard input, a progress bar is shown.
     """
     if device_or_dash != "-":
         device: Mac = DEVICE.convert(device_or_dash, None, None)
@@ -97,10 +97,10 @@ def change_labels(
             on_changed(device)
             progress.advance(task)
 
-        call_service(partial(_change_all, devices, labels, change, report_changed))
+        call_service(partial(_change_labels_of_all, devices, labels, change, report_changed))
 
 
-async def _change_all(
+async def _change_labels_of_all(
     devices: Sequence[Mac],
     labels: Sequence[str],
     change: LabelChange,
@@ -109,8 +109,8 @@ async def _change_all(
 ) -> None:
     """Change the labels of all devices concurrently.
 
-    For an unknown device or a missing label, print an error and continue with the other devices. At the end,
-    raise `ClickException` if there were such errors.
+    Print an error for each unknown device or missing label, and raise `ClickException` at the end if any
+    error was printed.
     """
     remaining, failed = iter(devices), []
 
@@ -168,19 +168,36 @@ def devices() -> None:
     type=LABEL,
     multiple=True,
     shell_complete=complete_labels,
-    help="Only devices with this label; repeatable (devices must have all labels).",
+    help="Show only devices with this label; if repeated, only devices with all of the labels.",
 )
 @click.option(
-    "--connected/--disconnected", default=None, help="Only connected, or only disconnected devices."
-)
-@click.option("--model", "model_number", type=TEXT, help="Only this model number, such as 2011.")
-@click.option("--firmware", "firmware_version", type=TEXT, help="Only this firmware version, such as 2.4.0.")
-@click.option("--hardware", "hardware_version", type=TEXT, help="Only this hardware version, such as 1.2.0.")
-@click.option(
-    "--name", "friendly_name", type=TEXT, help="Only names that contain this text (case-insensitive)."
+    "--connected/--disconnected",
+    default=None,
+    help="Show only connected devices, or only disconnected devices.",
 )
 @click.option(
-    "--gateway", type=DEVICE, shell_complete=complete_gateways, help="Only devices behind this gateway."
+    "--model", "model_number", type=TEXT, help="Show only devices with this model number, such as 0018."
+)
+@click.option(
+    "--firmware",
+    "firmware_version",
+    type=TEXT,
+    help="Show only devices with this firmware version, such as 2.4.0.",
+)
+@click.option(
+    "--hardware",
+    "hardware_version",
+    type=TEXT,
+    help="Show only devices with this hardware version, such as 1.2.0.",
+)
+@click.option(
+    "--name",
+    "friendly_name",
+    type=TEXT,
+    help="Show only devices whose friendly name contains this text (case-insensitive).",
+)
+@click.option(
+    "--gateway", type=DEVICE, shell_complete=complete_gateways, help="Show only devices behind this gateway."
 )
 @click.option(
     "--id",
@@ -188,13 +205,17 @@ def devices() -> None:
     type=DEVICE,
     multiple=True,
     shell_complete=complete_devices,
-    help="Only this device; repeatable.",
+    help="Show only the device with this id; repeatable.",
 )
-@click.option("--sort", type=click.Choice(get_args(Sort)), help="Sort order; a leading hyphen reverses it.")
+@click.option(
+    "--sort",
+    type=click.Choice(get_args(Sort)),
+    help="Field by which to sort the devices; a leading hyphen reverses the order.",
+)
 @limit_option
 @json_option
 def list_devices(*, limit: int | None, as_json: bool, **filters: Any) -> None:
-    """List the devices that match all filters."""
+    """List the devices that match all given options."""
     call_service(
         lambda fleet: print_list(fleet.devices.list(**filters), _COLUMNS, as_json=as_json, limit=limit)
     )
@@ -216,7 +237,7 @@ def show(device: Mac, *, as_json: bool) -> None:
 @device_argument
 @json_option
 def links(device: Mac, *, as_json: bool) -> None:
-    """List the parents that received the signal of a device in the last day, latest and strongest first."""
+    """List the parents that received a device's radio signal in the last day, latest and strongest first."""
     found = call_service(lambda fleet: fleet.samples.links(device)).items
     if as_json:
         for each in found:

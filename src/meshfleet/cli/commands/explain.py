@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("messages", type=click.File("rb"), default="-")
 @table_option
-@click.option("--topic-prefix", default="", help="Prefix in front of mt/ in every topic.")
+@click.option("--topic-prefix", default="", help="Prefix in front of mt/ in every MQTT topic.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per message.")
 def explain(messages: BinaryIO, catalogue: IdentifierCatalogue, topic_prefix: str, *, as_json: bool) -> None:
-    """Decode messages of gateways and clients, or explain why they are rejected.
+    """Decode MQTT messages of gateways and their clients, or explain why a message is invalid.
 
     MESSAGES is a file (default: standard input) with a topic, a space and a payload on each line, as
     printed by `mosquitto_sub -v -t 'mt/#'`.
@@ -50,7 +50,7 @@ def explain(messages: BinaryIO, catalogue: IdentifierCatalogue, topic_prefix: st
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
-    """Reason why a message is not valid."""
+    """Reason why an MQTT message is invalid."""
 
     code: str
     field: str
@@ -58,10 +58,10 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Decoded content of one message, as printed with `--json`."""
+    """Decoded content of one MQTT message, as printed with `--json`."""
 
     message: str
-    """`report`, `request`, `response` or `rejected`."""
+    """Type of the message: `report`, `request`, `response`, or `rejected` if the message is invalid."""
     gateway: Mac | None = None
     device: Mac | None = None
     word: str = ""
@@ -72,7 +72,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     decoded: Json | UnsetType = UNSET
     ext: dict[str, Json] | None = None
     undecodable: str = ""
-    """Reason why the raw value cannot be decoded; empty if it can, or if its layout is unknown."""
+    """Reason why the raw value (hex) cannot be decoded; empty if it is decoded or has no known layout."""
     unit: str = ""
     topic: str = ""
     error: Rejection | None = None
@@ -122,7 +122,7 @@ def _kind_or_operation(topic: Topic) -> Kind | Operation:
 
 
 def _decode_payload(topic: Topic, data: bytes) -> dict[str, Json]:
-    """Decode a payload to JSON fields, according to its topic. Secret keys are replaced by `…`."""
+    """Decode the payload of a message with this topic to JSON fields. Secret keys are replaced by `…`."""
     match topic:
         case ReportTopic():
             return payload.to_json_object(reports.decode_report(topic.kind, data))
@@ -136,9 +136,9 @@ _SECRET_FIELDS = {"key", "publicKey"}
 
 
 def _decode_value(value: Json, entry: IdentifierDefinition | None) -> tuple[DecodedValue | None, str]:
-    """Decode a raw value if its layout is known.
+    """Decode a raw value (hex) if its layout is known.
 
-    Return the decoded value or None, and the reason why the value does not fit its layout (empty if it does).
+    Return the decoded value, or None, and the reason why the value does not fit the layout, or "".
     """
     if entry is None or entry.layout is None or not isinstance(value, str):
         return None, ""

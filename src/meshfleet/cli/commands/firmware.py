@@ -56,9 +56,11 @@ def firmware() -> None:
 
 
 @firmware.command("list")
-@click.option("--model", "model_number", type=TEXT, help="Only for this model number, such as 0018.")
-@click.option("--version", type=TEXT, help="Only this version, such as 3.4.2.")
-@click.option("--state", type=click.Choice(get_args(FirmwareState)), help="Only in this state.")
+@click.option(
+    "--model", "model_number", type=TEXT, help="Show only firmware for this model number, such as 0018."
+)
+@click.option("--version", type=TEXT, help="Show only firmware of this version, such as 3.4.2.")
+@click.option("--state", type=click.Choice(get_args(FirmwareState)), help="Show only firmware in this state.")
 @limit_option
 @json_option
 def list_firmware(*, limit: int | None, as_json: bool, **filters: Any) -> None:
@@ -71,7 +73,11 @@ def list_firmware(*, limit: int | None, as_json: bool, **filters: Any) -> None:
 @firmware.command()
 @click.argument("image", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--model", "model_number", type=TEXT, required=True, help="Model number of the devices, such as 0018."
+    "--model",
+    "model_number",
+    type=TEXT,
+    required=True,
+    help="Model number of the devices that the firmware is for, such as 0018.",
 )
 @click.option("--version", type=TEXT, required=True, help="Firmware version, such as 3.4.2 or 3.4.2-beta.1.")
 @click.option(
@@ -79,15 +85,23 @@ def list_firmware(*, limit: int | None, as_json: bool, **filters: Any) -> None:
     "hardware_versions",
     type=TEXT,
     multiple=True,
-    help="Hardware version it runs on; repeatable. Default: any.",
+    help="Hardware version on which the firmware runs; repeatable. Default: any hardware version.",
 )
-@click.option("--min-version", type=TEXT, help="Oldest installed version that can be updated to it.")
-@click.option("--notes", type=TEXT, default="", help="Release notes.")
-@click.option("--sha256", type=TEXT, help="Expected SHA-256 hash of the image.")
-@click.option("--type", type=click.IntRange(1, 2), help="1: Nordic package or bare image; 2: RAUC bundle.")
-@click.option("--bare", is_flag=True, help="The file is a bare image (.bin), not a package.")
 @click.option(
-    "--override", is_flag=True, help="Accept an image that fails its check; recorded in the audit log."
+    "--min-version", type=TEXT, help="Oldest installed version that can be updated to the new firmware."
+)
+@click.option("--notes", type=TEXT, default="", help="Release notes of the firmware.")
+@click.option("--sha256", type=TEXT, help="Expected SHA-256 hash of the image file, in hex.")
+@click.option(
+    "--type",
+    type=click.IntRange(1, 2),
+    help="Type of the image file: 1 is a Nordic package or bare image, 2 is a RAUC bundle.",
+)
+@click.option("--bare", is_flag=True, help="Upload the image file as a bare image (.bin), not as a package.")
+@click.option(
+    "--override",
+    is_flag=True,
+    help="Accept an image that fails the content check; recorded in the audit log.",
 )
 @json_option
 def upload(image: Path, *, as_json: bool, **fields: Any) -> None:
@@ -109,7 +123,7 @@ async def _upload(fleet: Fleet, image: Path, fields: dict[str, Any]) -> Firmware
 @firmware_argument
 @json_option
 def show(firmware_id: str, *, as_json: bool) -> None:
-    """Show all fields of a firmware image."""
+    """Show the state and all fields of a firmware record."""
     found = call_service(lambda fleet: fleet.firmware.show(firmware_id))
     if as_json:
         print_json(found)
@@ -130,7 +144,7 @@ def release(firmware_id: str, *, as_json: bool) -> None:
 @firmware_argument
 @json_option
 def withdraw(firmware_id: str, *, as_json: bool) -> None:
-    """Withdraw firmware: gateways cannot download it any more, and its jobs are canceled."""
+    """Withdraw firmware: gateways can no longer download the image, and jobs that install it are canceled."""
     _print_state(call_service(lambda fleet: fleet.firmware.withdraw(firmware_id)), as_json=as_json)
 
 
@@ -139,9 +153,9 @@ def withdraw(firmware_id: str, *, as_json: bool) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), required=False)
 @json_option
 def download(firmware_id: str, file: Path | None, *, as_json: bool) -> None:
-    """Download an image to FILE (default: its own name in the current directory).
+    """Download a firmware image to FILE (default: the name of the uploaded file, in the current directory).
 
-    The file is complete or not written at all.
+    FILE is written completely or not at all.
     """
     record, path = call_service(lambda fleet: _download(fleet, firmware_id, file))
     print_result(

@@ -65,40 +65,54 @@ def _parse_faults(_ctx: click.Context, _param: click.Parameter, texts: tuple[str
 @click.option(
     "--mac", type=MAC, required=True, help="MAC of the gateway: its MQTT client id and its name in topics."
 )
-@click.option("--devices", type=click.IntRange(0, MAX_DEVICES), help="Number of devices.  [default: 10]")
+@click.option(
+    "--devices", type=click.IntRange(0, MAX_DEVICES), help="Number of simulated devices.  [default: 10]"
+)
 @mode_option
 @click.option(
     "--api-version",
     type=VERSION,
     default=str(LATEST_VERSION),
     show_default=True,
-    help=f"API version to emulate, {OLDEST_API_VERSION} to {LATEST_VERSION}.",
+    help=f"API version that the gateway emulates, {OLDEST_API_VERSION} to {LATEST_VERSION}.",
 )
 @seed_option
 @speed_option
 @click.option(
     "--site",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON file that describes the site, as printed by --describe.",
+    help="JSON file that describes the simulated devices, in the format printed by --describe.",
 )
-@click.option("--topic-prefix", type=PREFIX, default="", help="Prefix in front of mt/ in every topic.")
-@click.option("--disable-subscribe", is_flag=True, help="Do not subscribe to requests, and serve none.")
+@click.option("--topic-prefix", type=PREFIX, default="", help="Prefix in front of mt/ in every MQTT topic.")
+@click.option(
+    "--disable-subscribe", is_flag=True, help="Do not subscribe to requests: the gateway only sends reports."
+)
 @click.option(
     "--fault",
     "faults",
     multiple=True,
     metavar="NAME=VALUE",
     callback=_parse_faults,
-    help="Inject a fault; repeatable. See above for names and values.",
+    help="Inject a fault, such as loss=0.1; repeatable. Names and values are described above.",
 )
 @click.option(
     "--state",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="File that keeps the state of the devices: samples, properties, versions.",
+    help="File in which the state of the simulated devices is saved and from which it is restored.",
 )
 @tls_ca_option
-@click.option("--describe", "describes", is_flag=True, help="Print the site as JSON and exit.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object when the gateway is connected.")
+@click.option(
+    "--describe",
+    "describes",
+    is_flag=True,
+    help="Print the simulated devices and the mesh as JSON, and exit.",
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print a JSON object, instead of a sentence, when the gateway is connected.",
+)
 def gateway(  # noqa: PLR0913 # one for each option
     *,
     broker: BrokerAddress | None,
@@ -119,9 +133,9 @@ def gateway(  # noqa: PLR0913 # one for each option
 ) -> None:
     """Run an emulated gateway with a simulated mesh, on any MQTT broker.
 
-    Faults: loss, duplicate, reorder, quoted-seq and broken-json are fractions (0 to 1) of the messages,
-    silent is a fraction of the devices, update-fail of the updates; delay is in seconds, crash in seconds
-    between crashes.
+    Faults: loss, duplicate, reorder, quoted-seq and broken-json are fractions (0 to 1) of all messages,
+    silent is a fraction of the devices, update-fail a fraction of the updates; delay is the delay of a
+    message in seconds, crash the time between two crashes in seconds.
     """
     try:
         settings = EmulatorSettings(
@@ -145,7 +159,7 @@ def gateway(  # noqa: PLR0913 # one for each option
     clock = SimulatedClock(0, speed)
     log_to_terminal(logging.WARNING)
     emulator = _build_gateway(settings, loaded_site, clock, state)
-    monitor = partial(_monitor, emulator, broker, as_json=as_json, state=state)
+    monitor = partial(_monitor_gateway, emulator, broker, as_json=as_json, state=state)
     try:
         run_program(
             run_emulated_fleet(RealTimePace(clock), tls_ca, partial(_add_gateway, emulator, broker), monitor)
@@ -157,9 +171,9 @@ def gateway(  # noqa: PLR0913 # one for each option
 def _build_gateway(
     settings: EmulatorSettings, site: Site, clock: SimulatedClock, state: Path | None
 ) -> GatewayEmulator:
-    """Create the gateway with the saved state of its devices.
+    """Create the emulated gateway with the saved state of its devices.
 
-    Save the state at once, so that the command fails now if the file cannot be written.
+    The state is saved again at once, so that the command fails early if the file cannot be written.
     """
     try:
         memory = state.read_bytes() if state is not None and state.exists() else None
@@ -189,7 +203,7 @@ async def _add_gateway(
     fleet.add(emulator, broker)
 
 
-async def _monitor(
+async def _monitor_gateway(
     emulator: GatewayEmulator,
     broker: BrokerAddress,
     fleet: EmulatedFleet,
@@ -197,7 +211,7 @@ async def _monitor(
     as_json: bool,
     state: Path | None,
 ) -> None:
-    """Print a message once the gateway is connected, then save the state of its devices periodically."""
+    """Print a message once the gateway is connected, and save the state of its devices periodically."""
     await fleet.all_connected.wait()
     settings = emulator.settings
     if as_json:
@@ -220,18 +234,18 @@ async def _monitor(
 
 
 _SAVE_SECONDS = 5.0
-"""Seconds between two saves of the state. Changes since the last save are lost if the process is killed."""
+"""Minimum seconds between two saves of the device state. A killed process loses the changes since a save."""
 
 _SAVE_PAUSE_FACTOR = 50
-"""Minimum pause between two saves, as a multiple of the last save's duration.
+"""Minimum pause between two saves of the device state, as a multiple of the last save's duration.
 
-So the state of large sites is saved less often.
+The state of many devices is therefore saved less often.
 """
 
 
-def _save_state(emulator: GatewayEmulator, state: Path | None) -> None:
-    """Save the state of the devices by replacing the file atomically. Do nothing if `state` is None."""
-    if state is not None:
-        temporary = state.with_name(f"{state.name}.new")
+def _save_state(emulator: GatewayEmulator, state_file: Path | None) -> None:
+    """Save the state of the devices, and replace the file atomically. Do nothing if `state_file` is None."""
+    if state_file is not None:
+        temporary = state_file.with_name(f"{state_file.name}.new")
         temporary.write_bytes(emulator.save_memory())
-        temporary.replace(state)
+        temporary.replace(state_file)

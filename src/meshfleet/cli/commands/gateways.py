@@ -45,7 +45,7 @@ def list_gateways(*, as_json: bool) -> None:
 @click.option("--name", type=TEXT, help="Friendly name of the gateway.")
 @json_option
 def add(mac: Mac, name: str | None, *, as_json: bool) -> None:
-    """Claim a gateway and show what it needs to connect. Its password is shown only once."""
+    """Claim a gateway, and show its broker URL, user name and password. The password is shown only once."""
     _print_claim(call_service(lambda fleet: fleet.gateways.claim(mac, name)), as_json=as_json)
 
 
@@ -53,7 +53,7 @@ def add(mac: Mac, name: str | None, *, as_json: bool) -> None:
 @gateway_argument
 @json_option
 def rotate(gateway: Mac, *, as_json: bool) -> None:
-    """Replace the password of a gateway. The new one is shown only once; the old one stops working."""
+    """Replace the password of a gateway. The old password stops working, the new one is shown only once."""
     _print_claim(call_service(lambda fleet: fleet.gateways.rotate(gateway)), as_json=as_json)
 
 
@@ -61,7 +61,7 @@ def rotate(gateway: Mac, *, as_json: bool) -> None:
 @gateway_argument
 @json_option
 def remove(gateway: Mac, *, as_json: bool) -> None:
-    """Release a gateway: it is disconnected at once. Its devices stay in the fleet."""
+    """Release a claimed gateway and disconnect it at once. The devices of the gateway stay in the fleet."""
     call_service(lambda fleet: fleet.gateways.release(gateway))
     print_result({"mac": gateway, "removed": True}, f"{gateway} is released.", as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""`meshfleet identifiers`: list the identifier catalogue and show its entries."""
+"""`meshfleet identifiers`: list the catalogue of properties, measurements and events."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 @click.command()
 @table_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
-@click.argument("words", nargs=-1)
-def identifiers(catalogue: IdentifierCatalogue, words: tuple[str, ...], *, as_json: bool) -> None:
-    """List all identifiers. With hex ids or names as WORDS, show those in detail."""
-    entries = [_find_entry(catalogue, word) for word in words] or list(catalogue)
+@click.option("--json", "as_json", is_flag=True, help="Print each identifier as a JSON object on one line.")
+@click.argument("names", metavar="[IDENTIFIER]...", nargs=-1)
+def identifiers(catalogue: IdentifierCatalogue, names: tuple[str, ...], *, as_json: bool) -> None:
+    """List known properties, measurements and events, or describe each given IDENTIFIER (name or hex id)."""
+    entries = [_find_entry(catalogue, name) for name in names] or list(catalogue)
     if as_json:
         for entry in entries:
             click.echo(msgspec.json.encode(_to_json_object(entry)))
         return
-    if words:
+    if names:
         click.echo("\n\n".join(map(_format_details, entries)))
         return
     columns = [Column(title, no_wrap=True) for title in ("id", "name", "kind", "access", "unit")]
@@ -49,27 +49,27 @@ def identifiers(catalogue: IdentifierCatalogue, words: tuple[str, ...], *, as_js
 _PIPE_WIDTH = 1000
 
 _MIN_SIMILARITY: Final = 0.7
-"""Minimum similarity (0 to 1) of a catalogue name that is suggested for an unknown name."""
+"""Minimum similarity (0 to 1) of an identifier's name that is suggested for an unknown name."""
 
 
 def find_similar_identifier(text: str, catalogue: IdentifierCatalogue) -> str | None:
-    """Return the name in a catalogue that is most similar to an unknown name; None if none is similar."""
+    """Return the identifier name that is most similar to an unknown name; None if no name is similar."""
     names = [entry.name for entry in catalogue]
     return next(iter(get_close_matches(text.lower(), names, n=1, cutoff=_MIN_SIMILARITY)), None)
 
 
-def _find_entry(catalogue: IdentifierCatalogue, word: str) -> IdentifierDefinition:
+def _find_entry(catalogue: IdentifierCatalogue, name_or_id: str) -> IdentifierDefinition:
     try:
-        return catalogue[word]
+        return catalogue[name_or_id]
     except UnknownIdentifier as exc:
-        similar = find_similar_identifier(word, catalogue)
+        similar = find_similar_identifier(name_or_id, catalogue)
         if similar is None:
             raise
         raise click.ClickException(to_printable(f"{exc}; did you mean {similar}?")) from exc
 
 
 def _format_details(entry: IdentifierDefinition) -> str:
-    """Format one identifier with one line per field."""
+    """Format an identifier's catalogue entry, with one line per field."""
     return "\n".join(
         f"{name:<11} {to_printable(' '.join(value) if isinstance(value, list) else str(value))}"
         for name, value in _to_json_object(entry).items()

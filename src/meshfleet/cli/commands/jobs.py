@@ -66,10 +66,10 @@ _EXECUTION_COLUMNS: Final = (
 )
 
 
-def _states_option(states: type[JobState | ExecutionState]) -> Callable[[Any], Any]:
+def _states_option(states: type[JobState | ExecutionState], items: str) -> Callable[[Any], Any]:
     choice = click.Choice([each.value for each in states])
     return click.option(
-        "--state", "states", type=choice, multiple=True, help="Only in this state; repeatable."
+        "--state", "states", type=choice, multiple=True, help=f"Show only {items} in this state; repeatable."
     )
 
 
@@ -86,13 +86,13 @@ def jobs() -> None:
     type=FIRMWARE,
     required=True,
     shell_complete=complete_firmware,
-    help="Id of the firmware to install; it must be released.",
+    help="Id of the released firmware to install, such as fw-0123456789abcdef.",
 )
 @job_options
-@click.option("--dry-run", is_flag=True, help="Show what the job would do, without creating it.")
+@click.option("--dry-run", is_flag=True, help="Show what the job would do, without creating the job.")
 @json_option
 def create(name: str, *, firmware_id: str, dry_run: bool, as_json: bool, **options: Any) -> None:
-    """Create a job called NAME that updates all selected devices."""
+    """Create a job called NAME that installs firmware on the selected devices."""
     parameters = build_job_options(options)
     if dry_run:
         plan = call_service(lambda fleet: fleet.jobs.dry_run(name, firmware_id, **parameters))
@@ -106,9 +106,12 @@ def create(name: str, *, firmware_id: str, dry_run: bool, as_json: bool, **optio
 
 
 @jobs.command("list")
-@_states_option(JobState)
+@_states_option(JobState, "jobs")
 @click.option(
-    "--firmware", type=FIRMWARE, shell_complete=complete_firmware, help="Only jobs with this firmware."
+    "--firmware",
+    type=FIRMWARE,
+    shell_complete=complete_firmware,
+    help="Show only jobs that install the firmware with this id.",
 )
 @limit_option
 @json_option
@@ -122,7 +125,7 @@ def list_jobs(*, limit: int | None, as_json: bool, **filters: Any) -> None:
 @click.argument("device", type=DEVICE, required=False, shell_complete=complete_devices)
 @json_option
 def show(job: str, device: Mac | None, *, as_json: bool) -> None:
-    """Show the progress and options of a job, or with DEVICE the history of that device in the job."""
+    """Show the progress and options of a job or, if DEVICE is given, the history of the device in the job."""
     if device is not None:
         execution = call_service(lambda fleet: fleet.jobs.execution(job, device))
         if as_json:
@@ -139,11 +142,11 @@ async def _print_job(fleet: Fleet, job: str, *, as_json: bool) -> None:
         print_json(found)
         return
     print_job(found)
-    await _print_failed(fleet, found)
+    await _print_failed_executions(fleet, found)
 
 
-async def _print_failed(fleet: Fleet, job: Job) -> None:
-    """Print the first executions that failed, and how many more there are."""
+async def _print_failed_executions(fleet: Fleet, job: Job) -> None:
+    """Print the first failed executions of a job, and how many more failed."""
     failed = list_failed_states(job)
     if failed:
         click.echo()
@@ -157,13 +160,13 @@ async def _print_failed(fleet: Fleet, job: Job) -> None:
 @job_argument
 @json_option
 def watch(job: str, *, as_json: bool) -> None:
-    """Print a line for every change of a job until it finishes. Exit code 0 if its outcome is SUCCEEDED."""
-    ended = call_service(lambda fleet: _print_changes(fleet, job, as_json=as_json))
+    """Print every change of a job until the job finishes. The exit code is 0 if the outcome is SUCCEEDED."""
+    ended = call_service(lambda fleet: _print_job_changes(fleet, job, as_json=as_json))
     if ended.outcome is not Outcome.SUCCEEDED:
         raise click.ClickException(format_job_sentence(ended))
 
 
-async def _print_changes(fleet: Fleet, job: str, *, as_json: bool) -> Job:
+async def _print_job_changes(fleet: Fleet, job: str, *, as_json: bool) -> Job:
     last = ""
     async with aclosing(fleet.jobs.watch(job)) as changes:
         async for found in changes:
@@ -178,12 +181,17 @@ async def _print_changes(fleet: Fleet, job: str, *, as_json: bool) -> Job:
 
 @jobs.command()
 @job_argument
-@_states_option(ExecutionState)
-@click.option("--gateway", type=DEVICE, shell_complete=complete_gateways, help="Only through this gateway.")
+@_states_option(ExecutionState, "executions")
+@click.option(
+    "--gateway",
+    type=DEVICE,
+    shell_complete=complete_gateways,
+    help="Show only executions through this gateway.",
+)
 @limit_option
 @json_option
 def executions(job: str, *, limit: int | None, as_json: bool, **filters: Any) -> None:
-    """List the executions of a job (one per device), and what each waits for or why it failed."""
+    """List the executions of a job (one per device), with what each one waits for or why it failed."""
     call_service(
         lambda fleet: print_list(
             fleet.jobs.executions(job, **filters), _EXECUTION_COLUMNS, as_json=as_json, limit=limit
@@ -191,8 +199,8 @@ def executions(job: str, *, limit: int | None, as_json: bool, **filters: Any) ->
     )
 
 
-def _add_action(action: Callable[[Jobs, str], Coroutine[Any, Any, Job]], help_text: str) -> None:
-    """Add a command that calls a method of `Jobs` and has the name of the method."""
+def _add_job_command(action: Callable[[Jobs, str], Coroutine[Any, Any, Job]], help_text: str) -> None:
+    """Add a subcommand of `jobs` that calls a method of `Jobs` and has the name of this method."""
 
     @jobs.command(action.__name__, help=help_text)
     @job_argument
@@ -202,19 +210,21 @@ def _add_action(action: Callable[[Jobs, str], Coroutine[Any, Any, Job]], help_te
         print_result(changed, format_job_sentence(changed), as_json=as_json)
 
 
-_add_action(Jobs.apply, "Start a job created with --no-apply, or let devices install their staged firmware.")
-_add_action(Jobs.pause, "Pause a job: no more updates are started; those in progress continue.")
-_add_action(Jobs.resume, "Resume a paused job.")
-_add_action(Jobs.cancel, "Cancel a job. Updates in progress are aborted where possible.")
-_add_action(Jobs.retry, "Create a new job for the devices that a finished job did not update.")
+_add_job_command(
+    Jobs.apply, "Start a job created with --no-apply, or install the images transferred by --stage."
+)
+_add_job_command(Jobs.pause, "Pause a job: no more updates are started, but updates in progress continue.")
+_add_job_command(Jobs.resume, "Resume a paused job.")
+_add_job_command(Jobs.cancel, "Cancel a job. Updates in progress are aborted if the devices still allow it.")
+_add_job_command(Jobs.retry, "Create a new job for the devices that a finished job did not update.")
 
 
 @jobs.command()
 @job_argument
-@click.option("--yes", is_flag=True, help="Delete without confirmation.")
+@click.option("--yes", is_flag=True, help="Delete the job without asking for confirmation.")
 @json_option
 def delete(job: str, *, yes: bool, as_json: bool) -> None:
-    """Delete a job that has finished or was never started, with all its executions."""
+    """Delete a job that has finished or was never started, and all executions of the job."""
     if not yes:
         found = call_service(lambda fleet: fleet.jobs.show(job))
         question = (

@@ -27,7 +27,7 @@ _COLUMNS: Final = (
 
 @click.group()
 def keys() -> None:
-    """Manage API keys for programs."""
+    """List, create and revoke API keys for programs."""
 
 
 @keys.command("list")
@@ -39,13 +39,15 @@ def list_keys(*, as_json: bool) -> None:
 
 @keys.command()
 @click.argument("name", type=TEXT)
-@click.option("--role", type=ROLE, required=True, help="Role of programs that use this key.")
+@click.option("--role", type=ROLE, required=True, help="Role of programs that use the API key.")
 @click.option(
-    "--expires", type=TIME, help="When the key expires, such as 2027-01-01T00:00:00Z. Default: never."
+    "--expires",
+    type=TIME,
+    help="Time when the API key expires, such as 2027-01-01T00:00:00Z. Default: never.",
 )
 @json_option
 def add(name: str, role: str, expires: datetime | None, *, as_json: bool) -> None:
-    """Create an API key for the program NAME. The key is shown only once."""
+    """Create an API key called NAME for a program. The key is shown only once."""
     issued = call_service(lambda fleet: fleet.api_keys.issue(name, Role(role), expires_at=expires))
     print_result(issued, f"The API key of {issued.name} is {issued.key} (shown only once)", as_json=as_json)
 
@@ -54,6 +56,6 @@ def add(name: str, role: str, expires: datetime | None, *, as_json: bool) -> Non
 @click.argument("key_id", metavar="ID", type=TEXT)
 @json_option
 def remove(key_id: str, *, as_json: bool) -> None:
-    """Revoke the API key with this ID. It stops working at once."""
+    """Revoke the API key with this ID: programs can no longer use the key."""
     call_service(lambda fleet: fleet.api_keys.revoke(key_id))
     print_result({"id": key_id, "removed": True}, f"{key_id} is revoked.", as_json=as_json)

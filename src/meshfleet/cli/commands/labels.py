@@ -1,4 +1,4 @@
-"""`meshfleet labels`: list, add and remove labels."""
+"""`meshfleet labels`: list, add and remove device labels."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _COLUMNS: Final = (
 
 @click.group()
 def labels() -> None:
-    """List, add and remove labels."""
+    """List, add and remove device labels."""
 
 
 @labels.command("list")
 @json_option
 def list_labels(*, as_json: bool) -> None:
-    """List all labels with the number of devices that have each."""
+    """List all device labels, and how many devices have each label."""
     call_service(lambda fleet: print_list(fleet.labels.list(), _COLUMNS, as_json=as_json))
 
 
@@ -37,7 +37,7 @@ def list_labels(*, as_json: bool) -> None:
 @click.argument("devices", metavar="[DEVICE]...", type=DEVICE, nargs=-1, shell_complete=complete_devices)
 @json_option
 def add(label: str, devices: tuple[Mac, ...], *, as_json: bool) -> None:
-    """Create a label, and attach it to the devices if any are given."""
+    """Create a device label, and attach the label to each given DEVICE."""
     added = call_service(lambda fleet: fleet.labels.add(label, devices))
     print_result(added, f"{added.label} is on {added.device_count} devices.", as_json=as_json)
 
@@ -46,6 +46,6 @@ def add(label: str, devices: tuple[Mac, ...], *, as_json: bool) -> None:
 @label_argument
 @json_option
 def remove(label: str, *, as_json: bool) -> None:
-    """Delete a label and detach it from all devices."""
+    """Delete a label, which is thereby detached from all devices."""
     call_service(lambda fleet: fleet.labels.remove(label))
     print_result({"label": label, "removed": True}, f"{label} is deleted.", as_json=as_json)

@@ -1,4 +1,4 @@
-"""`meshfleet login` and `meshfleet logout`."""
+"""`meshfleet login` and `meshfleet logout`: store and delete the login that other commands use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from meshfleet.errors import FleetError, NotLoggedIn
 @click.command()
 @json_option
 def logout(*, as_json: bool) -> None:
-    """Log out at the service and delete the stored login."""
+    """Log out of the service and delete the login stored on this machine."""
     try:
         stored = read_login()
     except click.ClickException as exc:  # unreadable: the service is unknown, but the file must go
@@ -55,20 +55,25 @@ async def _log_out(stored: StoredLogin) -> None:
 
 @click.command()
 @click.option(
-    "--url", type=TEXT, envvar="MESHFLEET_URL", show_envvar=True, required=True, help="URL of the service."
+    "--url",
+    type=TEXT,
+    envvar="MESHFLEET_URL",
+    show_envvar=True,
+    required=True,
+    help="URL of the Meshfleet service.",
 )
-@click.option("--user", type=USERNAME, required=True, help="User name.")
+@click.option("--user", type=USERNAME, required=True, help="Name of your user account at the service.")
 @click.option(
     "--password",
     type=TEXT,
     envvar="MESHFLEET_PASSWORD",
     show_envvar=True,
-    help="Password; prompted for if not given.",
+    help="Password of the user account; prompted for if not given.",
 )
 @tls_ca_option
 @json_option
 def login(url: str, user: str, password: str | None, tls_ca: Path | None, *, as_json: bool) -> None:
-    """Log in to a service for all later commands. The password is not stored."""
+    """Log in to a Meshfleet service, which all later commands use. The password is not stored."""
     authorities = None if tls_ca is None else tls_ca.absolute()
     stored, role = asyncio.run(_log_in(url, user, password or _read_password(), authorities))
     save_login(stored)
@@ -88,7 +93,7 @@ async def _log_in(url: str, user: str, password: str, authorities: Path | None) 
 
 
 def _read_password() -> str:
-    """Prompt for the password, or read the first line of standard input if that is not a terminal."""
+    """Prompt for the password. If standard input is not a terminal, read its first line as the password."""
     if sys.stdin.isatty():
         typed: str = click.prompt("Password", type=TEXT, hide_input=True, err=True)
         return typed

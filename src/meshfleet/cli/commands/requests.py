@@ -1,4 +1,4 @@
-"""`meshfleet read`, `write`, `ack` and `apiversion` send requests; `meshfleet requests` lists past ones."""
+"""`meshfleet read`, `write`, `ack` and `apiversion` send requests to devices; `requests` lists requests."""
 
 from __future__ import annotations
 
@@ -53,16 +53,24 @@ if TYPE_CHECKING:
 @click.command()
 @device_argument
 @identifier_argument
-@click.option("--time", type=TIME, required=True, help="Time of the sample.")
+@click.option(
+    "--time",
+    type=TIME,
+    required=True,
+    help="Time of the sample to acknowledge, such as 2026-11-15T10:00:00Z.",
+)
 @click.option(
     "--type",
-    "number",
+    "ack_type",
     type=click.IntRange(0, 2),
     default=0,
     show_default=True,
-    help="0: this sample only; 1: also request older samples; 2: erase all samples of IDENTIFIER.",
+    help="0: acknowledge only this sample; 1: also request older samples;"
+    " 2: erase all samples of IDENTIFIER on the device.",
 )
-@click.option("--yes", is_flag=True, help="Erase without confirmation.")
+@click.option(
+    "--yes", is_flag=True, help="With --type 2: erase samples on the device without asking for confirmation."
+)
 @route_options
 @priority_option
 @json_option
@@ -71,17 +79,17 @@ def ack(  # noqa: PLR0913 # one for each option
     identifier: str,
     *,
     time: datetime,
-    number: int,
+    ack_type: int,
     yes: bool,
     route: RequestRoute,
     priority: str | None,
     as_json: bool,
 ) -> None:
-    """Acknowledge a sample, so that the device can delete it. There is no response to an ack."""
-    if number == AckType.ERASE_ALL and not yes:
+    """Acknowledge a sample, so that the device can delete the sample. An ack gets no response."""
+    if ack_type == AckType.ERASE_ALL and not yes:
         question = f"Erase all samples of {identifier} that {device} holds?"
         click.confirm(question, abort=True, err=True)
-    parameters: Any = {"time": time, "type": AckType(number), "priority": parse_priority(priority)}
+    parameters: Any = {"time": time, "type": AckType(ack_type), "priority": parse_priority(priority)}
     sent = send_request(
         route,
         lambda fleet: fleet.requests.ack(device, identifier, gateway=route.gateway, **parameters),
@@ -123,7 +131,7 @@ def apiversion(*, route: RequestRoute, priority: str | None, timeout: float, as_
 @request_options
 @json_option
 def read(device: Mac, identifier: str, *, route: RequestRoute, as_json: bool, **options: Any) -> None:
-    """Read a property of a device: decoded if IDENTIFIER is a name, raw if it is a hex id."""
+    """Read a property of a device: the decoded value for a name, the raw hex value for a hex IDENTIFIER."""
     parameters = build_request_parameters(**options)
     found = send_request(
         route,
@@ -142,10 +150,10 @@ _HAS_SEPARATOR: Final = "meshfleet.write.all-values"
 
 
 class _WriteCommand(click.Command):
-    """Command whose VALUE may be a negative number. Other values with a leading hyphen must follow `--`."""
+    """Command whose VALUE may be a negative number. Another VALUE with a leading hyphen must follow `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Record whether the arguments contain `--`, as click removes it."""
+        """Record in `ctx.meta` whether the arguments contain `--`, because click removes `--`."""
         ctx.meta[_HAS_SEPARATOR] = "--" in args
         return super().parse_args(ctx, args)
 
@@ -162,8 +170,8 @@ def write(
 ) -> None:
     """Write VALUE to a property of a device. Without VALUE, write NULL.
 
-    If IDENTIFIER is a name, VALUE is JSON (or a plain text, if it is not valid JSON). If IDENTIFIER is a hex
-    id, VALUE is in hex.
+    If IDENTIFIER is a name, VALUE is JSON, or a string if it is not valid JSON. If IDENTIFIER is a hex id,
+    VALUE is in hex.
     """
     parameters, written = build_request_parameters(**options), _parse_value(identifier, value)
     found = send_request(
@@ -233,10 +241,10 @@ _COLUMNS: Final = (
 
 
 class _RequestsGroup(click.Group):
-    """Group in which `requests DEVICE` is short for `requests list DEVICE`."""
+    """Command group in which `requests DEVICE` is short for `requests list DEVICE`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert `list` if the first argument is not a command."""
+        """Insert `list` in front of the arguments if the first argument is not a subcommand."""
         if args and args[0] not in {*self.commands, *ctx.help_option_names}:
             args = ["list", *args]
         return super().parse_args(ctx, args)
@@ -244,7 +252,7 @@ class _RequestsGroup(click.Group):
 
 @click.group(cls=_RequestsGroup, subcommand_metavar="DEVICE | show ID")
 def requests() -> None:
-    """List the requests sent to a DEVICE, or show one of them."""
+    """List the requests sent to a DEVICE, or show the request with this ID."""
 
 
 @requests.command("list")
@@ -254,7 +262,7 @@ def requests() -> None:
     type=click.IntRange(1),
     default=_DEFAULT_LIMIT,
     show_default=True,
-    help="Maximum number of requests.",
+    help="Maximum number of requests to list.",
 )
 @json_option
 def list_requests(device: Mac, *, limit: int, as_json: bool) -> None:

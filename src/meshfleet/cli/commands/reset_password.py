@@ -29,16 +29,16 @@ _PASSWORD_BYTES: Final = 15
 @click.argument("name")
 @settings_options("data", "database")
 @click.option("--ask", is_flag=True, help="Prompt for the new password instead of generating one.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the user name and the new password as JSON.")
 def reset_password(name: str, *, config: Path | None, ask: bool, as_json: bool, **flags: str | None) -> None:
-    """Set a new password for the user NAME and end all their sessions.
+    """Set a new password for the user NAME, and end all sessions of the user.
 
-    This works on the database directly, whether the service is running or not.
+    The command changes the database directly, whether the service is running or not.
     """
     settings, username = load_command_settings(config, flags), parse_username(name)
     check_database_exists(settings)
     password = _prompt_password() if ask else secrets.token_urlsafe(_PASSWORD_BYTES)
-    _reset(settings, username, password)
+    _save_password(settings, username, password)
     if as_json:
         click.echo(msgspec.json.encode({"username": username, "password": None if ask else password}))
     elif ask:
@@ -51,7 +51,7 @@ def _prompt_password() -> str:
     return parse_password(click.prompt("New password", hide_input=True, confirmation_prompt=True, err=True))
 
 
-def _reset(settings: Settings, username: str, password: str) -> None:
+def _save_password(settings: Settings, username: str, password: str) -> None:
     hashed = hash_password(password)
     with open_existing_database(settings) as database:
         database.write_now(user_store.update_password, username, hashed, by=COMMAND_LINE, now=now())

@@ -44,25 +44,30 @@ _COLUMNS: Final = (
     "kinds",
     type=click.Choice(get_args(SampleKind)),
     multiple=True,
-    help="Only samples of this kind; repeatable.",
+    help="Show only samples of this kind; repeatable.",
 )
 @click.option(
     "--identifier",
     type=IDENTIFIER,
     shell_complete=complete_identifiers,
-    help="Only this property, measurement or event (name or hex identifier).",
+    help="Show only samples of this property, measurement or event (name or hex id).",
 )
 @click.option(
     "--from",
     "since",
     type=PAST_TIME,
-    help="Start time: 2026-11-15T10:00:00Z, or an age such as 90s, 15m, 2h, 7d.",
+    help="Show only samples from this time on: 2026-11-15T10:00:00Z, or an age such as 90s, 15m, 2h, 7d.",
 )
-@click.option("--to", "until", type=PAST_TIME, help="End time (exclusive), in the same form.")
 @click.option(
-    "--limit", type=click.IntRange(1), help=f"Maximum number of samples.  [default: {_DEFAULT_LIMIT}]"
+    "--to",
+    "until",
+    type=PAST_TIME,
+    help="Show only samples before this time: 2026-11-15T10:00:00Z, or an age such as 90s, 15m, 2h, 7d.",
 )
-@click.option("--csv", "as_csv", is_flag=True, help="Print all samples as CSV, oldest first.")
+@click.option(
+    "--limit", type=click.IntRange(1), help=f"Maximum number of samples to list.  [default: {_DEFAULT_LIMIT}]"
+)
+@click.option("--csv", "as_csv", is_flag=True, help="Print all matching samples as CSV, oldest first.")
 @json_option
 def samples(device: Mac, *, limit: int | None, as_csv: bool, as_json: bool, **filters: Any) -> None:
     """List the samples of a device, newest first."""

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 _MAX_GATEWAYS: Final = 50_000
 
 _FIRST_MAC: Final = 0x02 << 40
-"""First locally administered MAC address; such addresses belong to no vendor."""
+"""First locally administered MAC address, as an integer; no vendor assigns such addresses to gateways."""
 
 
 class _ServiceLogin(NamedTuple):
-    """URL of the service at which the gateways are claimed, and the account that claims them."""
+    """URL of the service at which the emulated gateways are claimed, and the account that claims them."""
 
     url: str
     user: str
@@ -53,39 +53,43 @@ _Destination = BrokerAddress | _ServiceLogin
 
 @click.command()
 @broker_option
-@click.option("--service", metavar="URL", help="Meshfleet service at which the gateways are claimed.")
-@click.option("--user", help="User name with which the gateways are claimed at the service.")
+@click.option(
+    "--service", metavar="URL", help="URL of the Meshfleet service at which the gateways are claimed."
+)
+@click.option("--user", help="With --service: name of the user account that claims the gateways.")
 @click.option(
     "--password",
     envvar="MESHFLEET_PASSWORD",
     show_envvar=True,
-    help="Password of the user; prompted for if not given.",
+    help="With --service: password of the user account; prompted for if not given.",
 )
 @click.option(
     "--gateways",
     type=click.IntRange(1, _MAX_GATEWAYS),
     default=10,
     show_default=True,
-    help="Number of gateways.",
+    help="Number of emulated gateways.",
 )
 @click.option(
     "--devices",
     type=click.IntRange(0, MAX_DEVICES),
     default=50,
     show_default=True,
-    help="Devices per gateway.",
+    help="Number of simulated devices per gateway.",
 )
 @mode_option
 @click.option(
     "--rate",
     type=NumberParamType(0.01, 1_000_000),
-    help="Total reports per second, instead of --speed: for load tests.",
+    help="Reports per second of all gateways together, instead of --speed; for load tests.",
 )
-@click.option("--seconds", type=NumberParamType(min=0), help="Stop after this many seconds of real time.")
+@click.option(
+    "--seconds", type=NumberParamType(min=0), help="Stop the simulation after this many seconds of real time."
+)
 @seed_option
 @speed_option
 @tls_ca_option
-@click.option("--json", "as_json", is_flag=True, help="Print statistics as JSON, one object per line.")
+@click.option("--json", "as_json", is_flag=True, help="Print the statistics as JSON, one object per line.")
 def simulate(  # noqa: PLR0913 # one for each option
     *,
     broker: BrokerAddress | None,
@@ -102,7 +106,7 @@ def simulate(  # noqa: PLR0913 # one for each option
     tls_ca: Path | None,
     as_json: bool,
 ) -> None:
-    """Run many emulated gateways, each with its own devices, on a broker or at a Meshfleet service."""
+    """Run many emulated gateways, each with its own devices, on an MQTT broker or a Meshfleet service."""
     destination = _select_destination(broker, service, user, password)
     require_connections(gateways)
     log_to_terminal(logging.ERROR)  # the statistics show problems in one line for thousands of gateways

@@ -16,7 +16,7 @@ from meshfleet.rest.accounts import Role
 from meshfleet.rest.inputs import parse_password
 
 _RESET_PASSWORD: Final = "reset-password"  # noqa: S105 # the name of a command
-"""Command that is imported only on use: unlike the others, it needs the code of the database."""
+"""Name of the command that is imported only on use, because it needs the modules of the database."""
 
 _PASSWORD_BYTES: Final = 15
 """Number of random bytes in a generated password."""
@@ -32,14 +32,14 @@ name_argument = click.argument("name", type=USERNAME)
 
 
 class _UsersGroup(click.Group):
-    """Group of the commands in this module and of `reset-password`, which is imported only on use."""
+    """Command group `users`, which imports the command `reset-password` only on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands."""
         return sorted([*super().list_commands(ctx), _RESET_PASSWORD])
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """Return a command, or None if the name is unknown."""
+        """Return the command with this name, or None if the name is unknown."""
         if name != _RESET_PASSWORD:
             return super().get_command(ctx, name)
         command: click.Command = import_module("meshfleet.cli.commands.reset_password").reset_password
@@ -54,14 +54,16 @@ def users() -> None:
 @users.command("list")
 @json_option
 def list_users(*, as_json: bool) -> None:
-    """List all users."""
+    """List all user accounts."""
     call_service(lambda fleet: print_list(fleet.users.list(), _COLUMNS, as_json=as_json))
 
 
 @users.command()
 @name_argument
-@click.option("--role", type=ROLE, required=True, help="Role of the user.")
-@click.option("--ask", is_flag=True, help="Prompt for the password instead of generating one.")
+@click.option("--role", type=ROLE, required=True, help="Role of the new user.")
+@click.option(
+    "--ask", is_flag=True, help="Prompt for the password of the new user instead of generating a password."
+)
 @json_option
 def add(name: str, role: str, *, ask: bool, as_json: bool) -> None:
     """Create the user NAME with a generated password, which is shown only once."""
@@ -86,7 +88,7 @@ def role(name: str, role: str, *, as_json: bool) -> None:
 @name_argument
 @json_option
 def remove(name: str, *, as_json: bool) -> None:
-    """Delete the user NAME, who can no longer log in."""
+    """Delete the account of the user NAME, who can then no longer log in."""
     call_service(lambda fleet: fleet.users.remove(name))
     print_result({"username": name, "removed": True}, f"{name} is deleted.", as_json=as_json)
 

@@ -1,4 +1,4 @@
-"""`meshfleet watch`: print live reports of a service or a broker."""
+"""`meshfleet watch`: print live reports of devices, received from a service or an MQTT broker."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ LiveReport = LiveSample | LiveHeartbeat | LiveLink
 
 
 def to_live_report(report: Report) -> LiveReport:
-    """Convert a gateway's report to the content of the live event that a service would send."""
+    """Convert a report received over MQTT to the content of the live event that a service would send."""
     body: Any = report.body
     common: Any = {
         "device": to_device_id(report.device),
@@ -84,7 +84,7 @@ def _to_live_sample(report: Report, body: Any, common: Any) -> LiveSample:
 
 
 def _get_or_none(body: Any, field: str) -> Any:
-    """Return a field of a report; None if its kind has no such field or the report omits it."""
+    """Return a field of a report body; None if the body does not have the field or the report omits it."""
     value = getattr(body, field, UNSET)
     return None if value is UNSET else value
 
@@ -93,16 +93,16 @@ def _get_or_none(body: Any, field: str) -> Any:
 
 
 class LiveReportFilter(Struct, frozen=True, kw_only=True):
-    """Selects reports. Each set must contain the value of the report; an empty set matches all reports."""
+    """Filter of live reports. A report matches if each set is empty or contains the report's value."""
 
     devices: frozenset[str]
     gateways: frozenset[str]
     kinds: frozenset[str]
     names: frozenset[str]
-    """Names of identifiers, or hex ids if they are not in the catalogue."""
+    """Names of identifiers; for an identifier that is not in the catalogue, its hex id."""
 
     def matches(self, report: LiveReport) -> bool:
-        """Return whether a report passes all filters."""
+        """Return whether each set of the filter is empty or contains the report's value."""
         return (
             (not self.devices or report.device in self.devices)
             and (not self.gateways or report.gateway in self.gateways)
@@ -134,7 +134,7 @@ def print_report(report: LiveReport, *, as_json: bool) -> None:
 
 
 def _style_subject(report: LiveReport) -> tuple[str, ...]:
-    """Return the identifier of a report in bold, as a tuple; an empty tuple if it has no identifier."""
+    """Return a tuple with the report's identifier in bold; empty if the report has no identifier."""
     if isinstance(report, LiveHeartbeat | LiveLink):
         return ()
     return (click.style(to_printable(format_subject(report)), bold=True),)
@@ -160,24 +160,24 @@ def _format_content(report: LiveReport) -> str:
 
 
 def print_notice(text: str) -> None:
-    """Print a notice to standard error. Reports are printed to standard output."""
+    """Print a notice to standard error, so that standard output contains only reports."""
     click.echo(click.style(to_printable(text), dim=True), err=True)
 
 
 def print_connection_changes() -> None:
-    """Print log messages of the SDK, such as connects and disconnects, as notices from now on."""
+    """Start printing the SDK's log messages, such as connects and disconnects, to standard error."""
     log = logging.getLogger("meshfleet")
     log.setLevel(logging.INFO)
     log.addHandler(_NoticeLogHandler())
 
 
 class _NoticeLogHandler(logging.Handler):
-    """Prints log records as notices. A repeated message of an MQTT connection is printed only once."""
+    """Prints log messages to standard error; a repeated message of an MQTT connection is printed once."""
 
     _last = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print the record, unless it repeats the last message of an MQTT connection."""
+        """Print a log message, unless it repeats the last message of an MQTT connection."""
         if record.msg != self._last:
             print_notice(record.getMessage())
         self._last = record.msg if record.name.startswith("meshfleet.mqtt.client") else ""
@@ -193,7 +193,7 @@ _KINDS: Final = sorted({each.raw_kind.value for each in Kind})
     type=DEVICE,
     multiple=True,
     shell_complete=complete_devices,
-    help="Only this device; repeatable.",
+    help="Show only reports of this device; repeatable.",
 )
 @click.option(
     "--gateway",
@@ -201,10 +201,14 @@ _KINDS: Final = sorted({each.raw_kind.value for each in Kind})
     type=DEVICE,
     multiple=True,
     shell_complete=complete_gateways,
-    help="Only reports received through this gateway; repeatable.",
+    help="Show only reports received through this gateway; repeatable.",
 )
 @click.option(
-    "--kind", "kinds", type=click.Choice(_KINDS), multiple=True, help="Only reports of this kind; repeatable."
+    "--kind",
+    "kinds",
+    type=click.Choice(_KINDS),
+    multiple=True,
+    help="Show only reports of this kind; repeatable.",
 )
 @click.option(
     "--identifier",
@@ -212,7 +216,7 @@ _KINDS: Final = sorted({each.raw_kind.value for each in Kind})
     type=IDENTIFIER,
     multiple=True,
     shell_complete=complete_identifiers,
-    help="Only this property, measurement or event (name or hex identifier); repeatable.",
+    help="Show only reports of this property, measurement or event (name or hex id); repeatable.",
 )
 @click.option(
     "--seconds", type=NumberParamType(0, min_open=True), help="Stop after this many seconds of real time."
@@ -231,7 +235,7 @@ def watch(  # noqa: PLR0913 # one for each option
     route: RequestRoute,
     as_json: bool,
 ) -> None:
-    """Show live reports, one per line, until Ctrl-C. With --broker, no service is needed."""
+    """Show reports of devices as they arrive, until Ctrl-C. With --broker, no service is needed."""
     report_filter = LiveReportFilter(
         devices=frozenset(map(to_device_id, devices)),
         gateways=frozenset(gateways),
@@ -248,7 +252,9 @@ def watch(  # noqa: PLR0913 # one for each option
     try:
         with suppress(KeyboardInterrupt):
             asyncio.run(
-                wait_for(_print_matching(reports, report_filter, count=count, as_json=as_json), seconds)
+                wait_for(
+                    _print_matching_reports(reports, report_filter, count=count, as_json=as_json), seconds
+                )
             )
     except TimeoutError:
         if seconds is None:
@@ -257,10 +263,10 @@ def watch(  # noqa: PLR0913 # one for each option
             raise click.ClickException(f"no connection within {seconds:g} s") from None
 
 
-async def _print_matching(
+async def _print_matching_reports(
     reports: _Reports, report_filter: LiveReportFilter, *, count: int | None, as_json: bool
 ) -> None:
-    """Print the reports that match, until `count` reports are printed."""
+    """Print the reports that match the filter, until `count` reports are printed; without end if None."""
     remaining = count
     async with aclosing(reports):
         async for report in reports:

@@ -1,6 +1,6 @@
 """SDK for programs without an event loop: `from meshfleet.client.blocking import Fleet, Mesh`.
 
-Every method runs the asynchronous method of the same name in a background thread and waits for the result.
+Each method runs the asynchronous method with this name in a background thread, and waits for the result.
 """
 
 from meshfleet.client.blocking.fleet import Fleet

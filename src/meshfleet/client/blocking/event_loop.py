@@ -1,4 +1,4 @@
-"""Event loop in a background thread, for programs that have no event loop."""
+"""Event loop in a background thread, for the blocking classes of the SDK."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = TypeVar("Result")
 
 
 class EventLoopThread:
-    """Runs an event loop in its own thread from `start` to `stop`, for coroutines of any other thread."""
+    """Runs an event loop in a background thread, in which other threads can run coroutines."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -28,7 +28,7 @@ class EventLoopThread:
         self._lock = threading.RLock()
 
     def start(self) -> None:
-        """Start the thread, and wait until its event loop is running.
+        """Start the background thread, and wait until its event loop is running.
 
         Raise `ConnectionClosed` if the thread is already running.
         """
@@ -41,7 +41,7 @@ class EventLoopThread:
         started.wait()
 
     def stop(self) -> None:
-        """Cancel all running coroutines, stop the loop and wait for the thread to end."""
+        """Cancel all running coroutines, stop the event loop, and wait until the thread has ended."""
         with self._lock:
             loop, self._loop = self._loop, None
             if loop is not None:
@@ -50,11 +50,8 @@ class EventLoopThread:
             self._thread.join()
         self._thread = None
 
-    def run(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
-        """Run a coroutine in the loop and return its result.
-
-        Ctrl-C while waiting cancels the coroutine.
-        """
+    def run_coroutine(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
+        """Run a coroutine in the background thread and return its result. Ctrl-C cancels the coroutine."""
         with self._lock:
             if self._loop is None:
                 coroutine.close()
@@ -69,9 +66,9 @@ class EventLoopThread:
             raise
 
     def run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Start a clean-up coroutine without waiting for it. Does nothing if the loop has stopped.
+        """Start a clean-up coroutine without waiting for its end. Do nothing if the event loop has stopped.
 
-        The garbage collector may call this in any thread.
+        The garbage collector may call this method in any thread.
         """
         with self._lock:
             if self._loop is None:

@@ -1,4 +1,4 @@
-"""`Fleet` for programs without an event loop."""
+"""Blocking `Fleet`: the client of a Meshfleet service for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Devices(Proxy[devices.Devices]):
 
 
 class Labels(Proxy[devices.Labels]):
-    """Label catalogue of a fleet. `fleet.devices` attaches labels to devices."""
+    """All device labels of a fleet. `fleet.devices` attaches labels to single devices."""
 
     list = wrap_generator(devices.Labels.list)
     add = wrap_method(devices.Labels.add)
@@ -48,7 +48,7 @@ class Gateways(Proxy[devices.Gateways]):
 
 
 class Samples(Proxy[samples.Samples]):
-    """Samples and radio links of the devices of a fleet. Methods accept a MAC or device id."""
+    """Samples and signal strengths of the devices of a fleet. Methods accept a MAC or device id."""
 
     list = wrap_generator(samples.Samples.list)
     csv = wrap_generator(samples.Samples.csv)
@@ -58,10 +58,10 @@ class Samples(Proxy[samples.Samples]):
 
 
 class Requests(Proxy[requests.Requests]):
-    """Requests to devices. A hex identifier selects the raw operation, a name the decoded one (request-34).
+    """Requests to devices: raw for a hex identifier, decoded for an identifier's name (request-34).
 
-    Responses with an error status are returned too: `meshfleet.client.check` raises an error for them. If no
-    response arrives, methods raise `Unanswered`.
+    Responses with an error status are returned too; pass them to `meshfleet.client.check` to raise an error.
+    If no response arrives, methods raise `Unanswered`.
     """
 
     read = wrap_method(requests.Requests.read)
@@ -75,7 +75,7 @@ class Requests(Proxy[requests.Requests]):
 
 
 class FirmwareImages(Proxy[firmware.FirmwareImages]):
-    """Firmware records and images of a fleet. Methods accept the id of a record or the record itself."""
+    """Firmware records and images of a fleet. Methods accept the id of a record or a `Firmware` object."""
 
     list = wrap_generator(firmware.FirmwareImages.list)
     upload = wrap_method(firmware.FirmwareImages.upload)
@@ -88,7 +88,7 @@ class FirmwareImages(Proxy[firmware.FirmwareImages]):
 
 
 class Jobs(Proxy[jobs.Jobs]):
-    """Update jobs of a fleet. Methods accept the id of a job or the `Job` itself."""
+    """Update jobs of a fleet. Methods accept the id of a job or a `Job` object."""
 
     create = wrap_method(jobs.Jobs.create)
     dry_run = wrap_method(jobs.Jobs.dry_run)
@@ -107,7 +107,7 @@ class Jobs(Proxy[jobs.Jobs]):
 
 
 class Users(Proxy[accounts.Users]):
-    """Users who may log in. Needs the role admin."""
+    """User accounts of a fleet. All methods need the role admin."""
 
     list = wrap_generator(accounts.Users.list)
     add = wrap_method(accounts.Users.add)
@@ -117,7 +117,7 @@ class Users(Proxy[accounts.Users]):
 
 
 class ApiKeys(Proxy[accounts.ApiKeys]):
-    """API keys, with which programs authenticate. Needs the role admin."""
+    """API keys, with which programs authenticate. All methods need the role admin."""
 
     list = wrap_generator(accounts.ApiKeys.list)
     issue = wrap_method(accounts.ApiKeys.issue)
@@ -125,7 +125,7 @@ class ApiKeys(Proxy[accounts.ApiKeys]):
 
 
 class Audit(Proxy[accounts.Audit]):
-    """Audit log, with a row for every change. Needs the role admin."""
+    """Audit log of a fleet, with a row for every change. Needs the role admin."""
 
     list = wrap_generator(accounts.Audit.list)
 
@@ -147,8 +147,8 @@ class Operations(Proxy[fleet.Operations]):
 class Fleet(ContextProxy[fleet.Fleet]):
     """Meshfleet service: `with Fleet("https://fleet.example.org", user="me", password="…") as fleet`.
 
-    Has the methods of `meshfleet.client.Fleet`, but each method waits for its result. Any number of threads
-    may use the same object.
+    Has the methods of `meshfleet.client.Fleet`, but each method blocks until its result arrives. Several
+    threads may use one object.
     """
 
     def __init__(  # noqa: PLR0913 # keyword-only, all optional
@@ -162,9 +162,9 @@ class Fleet(ContextProxy[fleet.Fleet]):
         tls_ca: Path | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Create a client.
+        """Create a client of the service at `url`, without connecting.
 
-        `tls_ca` is a file of CA certificates. `timeout` is the number of seconds to wait for a response.
+        `tls_ca` is a PEM file of CA certificates. `timeout` is the number of seconds to wait for a response.
         """
         target = fleet.Fleet(
             url, user=user, password=password, token=token, session=session, tls_ca=tls_ca, timeout=timeout

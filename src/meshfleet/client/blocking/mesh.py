@@ -1,4 +1,4 @@
-"""`Mesh` for programs without an event loop."""
+"""Blocking `Mesh`: the client of gateways over MQTT for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 class Mesh(ContextProxy[mesh.Mesh]):
     """Gateways on an MQTT broker: `with Mesh("mqtt://user:password@host:1883") as mesh`.
 
-    Has the methods of `meshfleet.client.Mesh`, but each method waits for its result. Any number of threads
-    may use the same object.
+    Has the methods of `meshfleet.client.Mesh`, but each method blocks until its result arrives. Several
+    threads may use one object.
     """
 
     def __init__(self, url: str, *, prefix: str = "", tls_ca: Path | None = None) -> None:
-        """Create a client. `prefix` is the topic prefix; `tls_ca` is a file of CA certificates."""
+        """Create a client. `prefix` is the MQTT topic prefix, `tls_ca` a PEM file of CA certificates."""
         super().__init__(mesh.Mesh(url, prefix=prefix, tls_ca=tls_ca), EventLoopThread("Mesh"))
 
     @property
@@ -30,7 +30,7 @@ class Mesh(ContextProxy[mesh.Mesh]):
 
     @property
     def pending(self) -> int:
-        """Number of requests waiting for responses."""
+        """Number of sent requests that wait for responses of gateways."""
         return self._target.pending
 
     reports = wrap_generator(mesh.Mesh.reports)

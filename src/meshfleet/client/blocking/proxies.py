@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 
 _END: Any = object()
-"""Returned instead of an item when the generator has ended."""
+"""Marker that is returned instead of an item when the asynchronous generator has ended."""
 
 
 class BlockingIterator(Iterator[Item]):
     """Blocking iterator over an asynchronous generator. Only one thread at a time may use the iterator.
 
-    `close`, or leaving the `with` block of the iterator, waits until its connection is closed. After a
-    `break` the connection is closed in the background.
+    `close`, or the end of a `with` block of the iterator, waits until the iterator's connection is closed.
+    After a `break`, the connection is closed in the background.
     """
 
     def __init__(self, items: AsyncGenerator[Item, None], loop_thread: EventLoopThread) -> None:
@@ -45,7 +45,7 @@ class BlockingIterator(Iterator[Item]):
         self._busy = threading.Lock()
 
     def __next__(self) -> Item:
-        """Wait for the next item and return it."""
+        """Wait for the next item of the generator, and return the item."""
         with self._exclusive():
             item: Item = _END if self._is_over else self._next_item()
         if item is _END:
@@ -55,18 +55,18 @@ class BlockingIterator(Iterator[Item]):
 
     def _next_item(self) -> Item:
         try:
-            return self._loop_thread.run(self._generator.next())
+            return self._loop_thread.run_coroutine(self._generator.next())
         except BaseException:
             self._close_in_background()
             raise
 
     def close(self) -> None:
-        """Stop the iteration and wait until its resources are released."""
+        """Stop the iteration, and wait until the asynchronous generator is closed."""
         with self._exclusive():
             if not self._is_over:
                 self._is_over = True
                 with suppress(ConnectionClosed):  # the Fleet or Mesh is closed, and the generator with it
-                    self._loop_thread.run(self._generator.close())
+                    self._loop_thread.run_coroutine(self._generator.close())
 
     def __enter__(self) -> Self:
         return self
@@ -78,7 +78,7 @@ class BlockingIterator(Iterator[Item]):
         self._close_in_background()
 
     def _close_in_background(self) -> None:
-        """Stop the iteration without waiting, as the garbage collector may call this in the loop's thread."""
+        """Stop the iteration without waiting, since the garbage collector may call this in the event loop."""
         if not self._is_over:
             self._is_over = True
             self._loop_thread.run_in_background(self._generator.close())
@@ -94,7 +94,7 @@ class BlockingIterator(Iterator[Item]):
 
 
 class _SerializedGenerator(Generic[Item]):
-    """Generator whose `close` first waits until a running `next` has ended or was canceled."""
+    """Asynchronous generator whose `close` first waits until a running `next` has ended."""
 
     def __init__(self, items: AsyncGenerator[Item, None]) -> None:
         self._items = items
@@ -116,7 +116,7 @@ Result = TypeVar("Result")
 
 
 class Proxy(Generic[TargetT]):
-    """Base class of proxies: an asynchronous object, and the event loop thread that runs its methods."""
+    """Base class of blocking proxies: an asynchronous object, and the thread that runs its coroutines."""
 
     def __init__(self, target: TargetT, loop_thread: EventLoopThread) -> None:
         self._target = target
@@ -127,12 +127,12 @@ class Proxy(Generic[TargetT]):
 
 
 class ContextProxy(Proxy[AsyncContextT]):
-    """Proxy of an asynchronous context manager. Entering starts the event loop thread, leaving stops it."""
+    """Blocking proxy of an async context manager. Its `with` block starts and stops the event loop thread."""
 
     def __enter__(self) -> Self:
         self._loop_thread.start()
         try:
-            self._loop_thread.run(self._target.__aenter__())
+            self._loop_thread.run_coroutine(self._target.__aenter__())
         except BaseException:
             self._loop_thread.stop()
             raise
@@ -140,7 +140,7 @@ class ContextProxy(Proxy[AsyncContextT]):
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._loop_thread.run(self._target.__aexit__(None, None, None))
+            self._loop_thread.run_coroutine(self._target.__aexit__(None, None, None))
         finally:
             self._loop_thread.stop()
 
@@ -148,11 +148,11 @@ class ContextProxy(Proxy[AsyncContextT]):
 def wrap_method(
     method: Callable[Concatenate[TargetT, Parameters], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[Proxy[TargetT], Parameters], Result]:
-    """Make an asynchronous method of the wrapped object a blocking method of the proxy."""
+    """Return a method of a proxy that calls an asynchronous method, and blocks until the result arrives."""
 
     @wraps(method)
     def call(self: Proxy[TargetT], /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        return self._loop_thread.run(method(self._target, *args, **kwargs))
+        return self._loop_thread.run_coroutine(method(self._target, *args, **kwargs))
 
     return call
 
@@ -160,7 +160,7 @@ def wrap_method(
 def wrap_generator(
     method: Callable[Concatenate[TargetT, Parameters], AsyncGenerator[Result, None]],
 ) -> Callable[Concatenate[Proxy[TargetT], Parameters], BlockingIterator[Result]]:
-    """Make an asynchronous generator method a method of the proxy that returns a blocking iterator."""
+    """Return a method of a proxy that calls an async generator method, and returns a blocking iterator."""
 
     @wraps(method)
     def iterate(

@@ -42,31 +42,31 @@ if TYPE_CHECKING:
     from meshfleet.protocol.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
 
 _DEFAULT_TIMEOUT: Final = 15.0
-"""Default seconds to wait for a response. A gateway waits ten seconds for a device."""
+"""Default seconds to wait for a response to a request. A gateway waits ten seconds for a device."""
 
 _MAX_REMEMBERED_VERSIONS: Final = 10_000
-"""Maximum number of gateways whose API version is remembered."""
+"""Maximum number of gateways whose API version `Mesh` remembers."""
 
 _RECONNECT_BACKOFF: Final = ExponentialBackoff(maximum=10.0)
-"""Delays between attempts to reconnect: at most 10 s, because requests may be waiting."""
+"""Delays between attempts to reconnect to the broker: at most 10 s, because requests may be waiting."""
 
 
 class Mesh:
     """Gateways on an MQTT broker: `async with Mesh("mqtt://user:password@host:1883") as mesh`.
 
     Entering the block connects to the broker, or raises a `MqttError`. After a lost connection, `Mesh`
-    reconnects. Methods accept a MAC or device id in upper or lower case. A hex identifier
-    selects the raw operation, a name the decoded one. Responses with an error status are returned too:
-    `meshfleet.client.check` raises an error for them.
+    reconnects. Methods accept a MAC or device id in upper or lower case. A hex identifier selects the raw
+    operation, an identifier's name the decoded operation. Responses with an error status are returned too;
+    pass them to `meshfleet.client.check` to raise an error.
 
     A request without a response raises `GatewayTimeout`. If the connection breaks, a read is sent again. A
     write is never sent twice: if the broker had not acknowledged the write, the method raises
-    `ConnectionLost`. After either error the request may have been carried out. `BrokerUnreachable` means that
-    nothing was sent.
+    `ConnectionLost`. After `GatewayTimeout` or `ConnectionLost`, the request may have been executed.
+    `BrokerUnreachable` means that the request was not sent.
     """
 
     def __init__(self, url: str, *, prefix: str = "", tls_ca: Path | None = None) -> None:
-        """Create a client. `prefix` is the topic prefix; `tls_ca` is a file of CA certificates."""
+        """Create a client. `prefix` is the MQTT topic prefix, `tls_ca` a PEM file of CA certificates."""
         self._address = BrokerAddress.parse(url)
         self._topics = TopicCodec(prefix, identifier_names=BUILTIN_CATALOGUE.names)
         tls = None if tls_ca is None else create_tls_context(authorities=tls_ca)
@@ -99,7 +99,7 @@ class Mesh:
 
     @property
     def pending(self) -> int:
-        """Number of requests waiting for responses."""
+        """Number of sent requests that wait for responses of gateways."""
         return self._rpc.pending
 
     # Reports
@@ -112,10 +112,10 @@ class Mesh:
         kinds: Kind | str | Iterable[Kind | str] = (),
         session: str | None = None,
     ) -> AsyncGenerator[Report, None]:
-        """Iterate over reports as they arrive, on a separate connection.
+        """Iterate over reports of gateways as they arrive, on a separate MQTT connection.
 
-        Only reports of `kinds` are received; an empty tuple means all. Reports that cannot be decoded are
-        skipped and counted in `rejected`.
+        Only reports of `kinds` are received; an empty tuple means all kinds. Undecodable reports are skipped,
+        and counted in `rejected`.
 
         `session` is an MQTT client id that no other client uses. With a session, the broker queues reports
         while the program is not connected, within the limits of the broker. A report is acknowledged when the
@@ -125,7 +125,7 @@ class Mesh:
         return self._receive_reports(ReportFilter.parse(gateway, device, kinds), session)
 
     async def end_session(self, session: str) -> None:
-        """Delete a session on the broker, including the reports queued for it."""
+        """Delete an MQTT session on the broker, including the reports queued for the session."""
         async with MqttClient(self._address, session, clean=True, options=self._options):
             pass
 
@@ -159,7 +159,7 @@ class Mesh:
     ) -> ApiVersionResponse:
         """Read the API version of a gateway.
 
-        Later requests to this gateway raise `GatewayTooOld` if they need a newer version.
+        Later requests to this gateway raise `GatewayTooOld` if they need a newer API version.
         """
         mac = normalize_mac(gateway)
         topic = RequestTopic(mac, mac, Operation.APIVERSION)
@@ -180,7 +180,7 @@ class Mesh:
         timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
         **parameters: Unpack[RequestParameters],
     ) -> ReadResponse | ReadDecodedResponse:
-        """Read a property of a device. Keys among the `parameters` are hex and never logged."""
+        """Read a property of a device: the raw value for a hex identifier, the decoded value for a name."""
         topic = build_request_topic(gateway, device, Operation.READ, identifier)
         response = await self._request(topic, build_read(parameters), timeout)
         return cast("ReadResponse | ReadDecodedResponse", response)  # the type belongs to the operation
@@ -196,10 +196,10 @@ class Mesh:
         timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
         **parameters: Unpack[RequestParameters],
     ) -> Response:
-        """Write a property of a device. None writes NULL.
+        """Write a value to a property of a device. The value None writes NULL.
 
-        For a hex identifier the value is hex or bytes, for a name any JSON. A write is sent only once, even
-        if the connection breaks.
+        For a hex identifier, the value is hex or bytes; for an identifier's name, any JSON. A write is sent
+        only once, even if the connection breaks.
         """
         topic = build_request_topic(gateway, device, Operation.WRITE, identifier)
         return await self._request(topic, build_write(topic.operation, value, ext, parameters), timeout)
@@ -215,7 +215,7 @@ class Mesh:
         priority: int | None = None,
         timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
     ) -> None:
-        """Acknowledge the sample with this time to its device. Wait until the broker has the message.
+        """Acknowledge a device's sample with this time. Return when the broker has received the ack.
 
         Gateways send no response to an ack. Only gateways of API version 2.4.0 or later support acks.
         """
@@ -255,5 +255,5 @@ class Mesh:
 
 
 def _generate_client_id() -> str:
-    """Return a random client id that every broker accepts: 23 letters and digits [MQTT-3.1.3-5]."""
+    """Return a random MQTT client id that every broker accepts: 23 letters and digits [MQTT-3.1.3-5]."""
     return f"meshfleet{secrets.token_hex(7)}"

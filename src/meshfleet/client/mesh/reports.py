@@ -1,4 +1,4 @@
-"""Subscriptions to the reports of gateways, decoded to typed values."""
+"""MQTT subscriptions to the reports of gateways, which are decoded to typed values."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ _log = logging.getLogger(__name__)
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """Report about a device, as a gateway published it."""
+    """Report about a device that a gateway published over MQTT."""
 
     gateway: Mac
     device: Mac
     kind: Kind
     identifier: AnyIdentifier | None
-    """Identifier in hex, or its name in a decoded report; None for kinds without an identifier."""
+    """Hex id of the identifier, or its name in a decoded report; None for kinds without an identifier."""
     body: reports.Report
-    """Content of the report. Its type depends on `kind`; see `meshfleet.client.reports`."""
+    """Content of the report; the type depends on `kind`, see `meshfleet.client.reports`."""
     received: datetime
     """Time at which this program received the report, in UTC."""
 
 
 class ReportFilter(Struct, frozen=True, kw_only=True):
-    """Selects reports by gateway, device and kind. None and an empty set match everything."""
+    """Selects reports by gateway, device and kind. None and an empty set match all reports."""
 
     gateway: Mac | None
     device: Mac | None
@@ -52,7 +52,7 @@ class ReportFilter(Struct, frozen=True, kw_only=True):
     def parse(
         cls, gateway: str | None, device: str | None, kinds: Kind | str | Iterable[Kind | str]
     ) -> ReportFilter:
-        """Parse the arguments of `Mesh.reports`."""
+        """Create a filter from the arguments of `Mesh.reports`. Raise `MalformedInput` for invalid values."""
         return cls(
             gateway=None if gateway is None else normalize_mac(gateway),
             device=None if device is None else normalize_mac(device, "device"),
@@ -60,7 +60,7 @@ class ReportFilter(Struct, frozen=True, kw_only=True):
         )
 
     def topic_filters(self, topics: TopicCodec) -> list[str]:
-        """Return the topic filters to subscribe to. The filters may match more reports than `matches`."""
+        """Return the MQTT topic filters to subscribe to, which may match more reports than `matches`."""
         prefix = f"{topics.report_filter(self.gateway).removesuffix('#')}{self.device or '+'}/"
         kinds = set(self.kinds)
         if Kind.MEASUREMENT_ERROR_DECODED in kinds:
@@ -68,9 +68,9 @@ class ReportFilter(Struct, frozen=True, kw_only=True):
         return [f"{prefix}{kind}/#" for kind in sorted(kinds)] or [f"{prefix}#"]
 
     def matches(self, topic: ReportTopic) -> bool:
-        """Return whether the filter selects the report on this topic.
+        """Return whether the filter selects a report with this topic.
 
-        A persistent session may also deliver reports of filters that an earlier program subscribed to.
+        A persistent MQTT session may also deliver reports for topic filters of an earlier program.
         """
         return (
             self.gateway in {None, topic.gateway}
@@ -80,7 +80,7 @@ class ReportFilter(Struct, frozen=True, kw_only=True):
 
 
 class ReportSubscription:
-    """Receives the reports of one iterator, on a separate connection."""
+    """Receives reports on an MQTT connection of its own, for one call of `Mesh.reports`."""
 
     def __init__(
         self, address: BrokerAddress, client_id: str, topics: TopicCodec, *, clean: bool, options: MqttOptions
@@ -90,10 +90,10 @@ class ReportSubscription:
             address, client_id, clean=clean, options=replace(options, single_message_batches=True)
         )
         self.rejected = 0
-        """Number of reports that could not be decoded."""
+        """Number of received reports that could not be decoded."""
 
     async def receive(self, report_filter: ReportFilter) -> AsyncGenerator[Report, None]:
-        """Iterate over reports until `close`.
+        """Iterate over the reports that match the filter, until `close` is called.
 
         A report is acknowledged when the next report is requested. If the program ends while it processes a
         report, a persistent session delivers this report again.
@@ -102,15 +102,15 @@ class ReportSubscription:
             await mqtt.subscribe(*report_filter.topic_filters(self._topics))
             async for batch in mqtt:
                 for message in batch.messages:
-                    if (report := self._decode(message, report_filter)) is not None:
+                    if (report := self._decode_report(message, report_filter)) is not None:
                         yield report
                 batch.acknowledge()
 
     async def close(self) -> None:
-        """Disconnect. This ends the iteration over `receive`."""
+        """Disconnect from the broker, which ends the iteration over `receive`."""
         await self._mqtt.close()
 
-    def _decode(self, message: Publish, report_filter: ReportFilter) -> Report | None:
+    def _decode_report(self, message: Publish, report_filter: ReportFilter) -> Report | None:
         try:
             topic = self._topics.parse(message.topic)
             if not isinstance(topic, ReportTopic) or not report_filter.matches(topic):

@@ -1,4 +1,4 @@
-"""Builds and checks requests of the MT2 protocol from the arguments of `Mesh`."""
+"""Builds requests of the MT2 protocol from the arguments of methods of `Mesh`."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _ACK_OPERATIONS: Final[Mapping[Kind, Operation]] = {
     Kind.EVENT: Operation.ACK,
     Kind.EVENT_DECODED: Operation.ACK_DECODED,
 }
-"""Operation that acknowledges a report, by kind. Other kinds cannot be acknowledged (ack-7)."""
+"""Operation that acknowledges a report of this kind; reports of other kinds get no ack (ack-7)."""
 
 
 def build_request_topic(gateway: str, device: str, operation: Operation, identifier: str) -> RequestTopic:
-    """Return the topic of a request. For a name, the decoded form of `operation` is used (request-34)."""
+    """Return the MQTT topic of a request, decoded if the identifier is a name (request-34)."""
     normalized = normalize_identifier(identifier)
     parsed = Identifier(normalized) if is_identifier(normalized) else IdentifierName(normalized)
     return RequestTopic(
@@ -51,19 +51,19 @@ def build_request_topic(gateway: str, device: str, operation: Operation, identif
 
 
 def build_apiversion(priority: int | None) -> requests.ApiVersionRequest:
-    """Build a request for the API version."""
+    """Build the payload of a request for the API version of a gateway."""
     return payload.build_payload(requests.ApiVersionRequest, _to_wire_names({"priority": priority}))
 
 
 def build_read(parameters: RequestParameters) -> requests.ReadRequest:
-    """Build a read request."""
+    """Build the payload of a read request."""
     return payload.build_payload(requests.ReadRequest, _to_wire_names(parameters))
 
 
 def build_write(
     operation: Operation, value: Any, ext: Mapping[str, Any] | None, parameters: RequestParameters
 ) -> requests.WriteRequest | requests.WriteDecodedRequest:
-    """Build a write request. The value is hex or bytes, or JSON for the decoded operation; None is NULL."""
+    """Build a write request: the value is hex or bytes, for a decoded operation any JSON; None is NULL."""
     fields = {**_to_wire_names(parameters), "value": to_wire_value(operation, value)}
     if operation is Operation.WRITE:
         if ext is not None:
@@ -77,13 +77,13 @@ def build_write(
 
 
 def build_ack(time: Moment, kind: int, priority: int | None) -> requests.AckRequest:
-    """Build an acknowledgment of the sample with this time. `kind` is an `AckType`."""
+    """Build the payload of an ack for the sample with this time. `kind` is a value of `AckType`."""
     fields = {"time": format_optional_time(time), "type": parse_enum(AckType, kind, "type")}
     return payload.build_payload(requests.AckRequest, {**fields, **_to_wire_names({"priority": priority})})
 
 
 def build_ack_topic(report: Report) -> RequestTopic:
-    """Return the topic on which to acknowledge a report. Raise `MalformedInput` if its kind has no acks."""
+    """Return the MQTT topic of the ack for a report. Raise `MalformedInput` for a kind without acks."""
     operation = _ACK_OPERATIONS.get(report.kind)
     if operation is None:
         raise MalformedInput("kind", f"only measurements and events can be acknowledged, not {report.kind}")
@@ -91,10 +91,10 @@ def build_ack_topic(report: Report) -> RequestTopic:
 
 
 def is_repeatable(topic: RequestTopic, kind: int | None = None) -> bool:
-    """Return whether the request may be carried out twice without harm. `kind` is the type of an ack.
+    """Return whether a request may be executed twice without harm. `kind` is the `AckType` of an ack.
 
-    Writes are not repeatable, as they may be commands. An ack that erases all samples is not either: the
-    second time it would erase newer samples.
+    Writes are not repeatable, because they may be commands. An ack that erases all samples is not
+    repeatable, because the second ack would erase newer samples.
     """
     return topic.operation not in {Operation.WRITE, Operation.WRITE_DECODED} and kind != AckType.ERASE_ALL
 
@@ -109,7 +109,7 @@ _WIRE_NAMES: Final = {
 
 
 def _to_wire_names(parameters: RequestParameters) -> dict[str, Any]:
-    """Convert parameters to payload fields, without those that are None."""
+    """Convert request parameters to payload fields. Omit parameters that are None."""
     check_argument_names(parameters, RequestParameters)
     fields: dict[str, Any] = {
         _WIRE_NAMES[name]: value.reveal() if isinstance(value, Secret) else value

@@ -1,4 +1,4 @@
-"""Sends requests to gateways over a broker and waits for their responses.
+"""Sends requests to gateways over an MQTT broker, and waits for the responses.
 
 If the connection breaks, a pending read is sent again on the next connection. A write is sent only once. If
 the connection breaks before the broker has acknowledged the write, it is unknown whether the broker received
@@ -38,14 +38,14 @@ if TYPE_CHECKING:
 # State of one request until its response arrives, and what to do after a lost connection.
 
 _MAX_LOST_CONNECTIONS: Final = 2
-"""Number of times a message is sent at most, if each time the connection breaks before the acknowledgment.
+"""Maximum number of times a request is sent if the connection breaks each time before the acknowledgment.
 
-The message may be the reason why the broker disconnects.
+The request itself may be the reason why the broker disconnects.
 """
 
 
 class PendingRequest:
-    """Request that is waiting for its response."""
+    """Request to a gateway that waits for its response."""
 
     __slots__ = (
         "_changed",
@@ -59,11 +59,11 @@ class PendingRequest:
     )
 
     def __init__(self, topic: RequestTopic, *, is_repeatable: bool) -> None:
-        """Create the state of a request. A repeatable request may be carried out twice without harm."""
+        """Create the state of a request. A repeatable request may be executed twice without harm."""
         self.topic = topic
         self.may_have_been_sent = False
         self.lost_connections = 0
-        """Number of connections that broke after the request was sent on them."""
+        """Number of MQTT connections that broke after the request was sent on them."""
         self._is_repeatable = is_repeatable
         self._unacknowledged = 0
         self._delivered: asyncio.Future[None] | None = None
@@ -71,12 +71,12 @@ class PendingRequest:
         self._changed = _create_future()
 
     def mark_sent(self, delivered: asyncio.Future[None]) -> None:
-        """Record that the message was sent. `delivered` is done when the broker acknowledges the message."""
+        """Record that the request was sent. `delivered` is done when the broker acknowledges the request."""
         self.may_have_been_sent = True
         self._delivered = delivered
 
     async def wait_for_change(self) -> Response | FleetError | None:
-        """Wait for the response, an error, or a lost connection. Return the response or the error.
+        """Wait for the response, an error or a lost connection. Return the response or the error.
 
         Return None if the request may be lost and must be sent again.
         """
@@ -87,13 +87,13 @@ class PendingRequest:
     def resolve(self, outcome: Response | FleetError) -> None:
         """End the request with a response or an error. Later outcomes are ignored.
 
-        A response is accepted even if the connection broke before the response was decoded.
+        A response counts even if the connection broke before the response was decoded.
         """
         self._outcome = self._outcome or outcome
         self._wake()
 
     def on_connection_lost(self, lost: ConnectionLost) -> None:
-        """Decide after a lost connection whether to send the request again, keep waiting, or fail."""
+        """Fail the request, send it again, or keep waiting for the response, after a connection was lost."""
         delivered, self._delivered = self._delivered, None
         if delivered is None:
             return  # not sent on this connection
@@ -124,15 +124,15 @@ def _build_loss_error(topic: RequestTopic, lost: ConnectionLost) -> ConnectionLo
 _log = logging.getLogger(__name__)
 
 _MAX_RESPONSE_FILTERS: Final = 50
-"""Maximum number of gateways with a separate subscription to their responses.
+"""Maximum number of gateways with an MQTT subscription for the responses of one gateway.
 
-Brokers limit the subscriptions of a client. For more gateways, one subscription to the responses of all
-gateways replaces the separate ones.
+Brokers limit the subscriptions of an MQTT client. For more gateways, one subscription to the responses of
+all gateways replaces the separate subscriptions.
 """
 
 
 class MeshRpcClient:
-    """Sends requests and receives responses on a separate connection. Never logs payloads (request-32)."""
+    """Sends requests and receives responses on its own MQTT connection; logs no payloads (request-32)."""
 
     def __init__(
         self,
@@ -143,9 +143,9 @@ class MeshRpcClient:
         *,
         max_pending: int = MAX_OPEN_REQUESTS,
     ) -> None:
-        """Create a client.
+        """Create a client that is not yet connected.
 
-        At most `max_pending` requests may wait for responses; another request raises `TooManyRequests`.
+        If `max_pending` requests wait for responses, further requests raise `TooManyRequests`.
         """
         self._address = address
         self._topics = topics
@@ -165,20 +165,20 @@ class MeshRpcClient:
         self._subscribe_lock = asyncio.Lock()
         self._receiver: asyncio.Task[None] | None = None
         self.response_counts: Counter[ResponseMatch] = Counter()
-        """Number of received responses by how they matched the requests of this client."""
+        """Number of received responses, by whether and how they matched a request of this client."""
 
     @property
     def pending(self) -> int:
-        """Number of requests waiting for responses."""
+        """Number of sent requests that wait for responses of gateways."""
         return len(self._tracker)
 
     async def start(self) -> None:
-        """Connect and start to receive responses. Raise a `MqttError` if the connection fails."""
+        """Connect to the broker and start to receive responses. Raise a `MqttError` if connecting fails."""
         await self._mqtt.__aenter__()
-        self._receiver = asyncio.create_task(self._receive(), name="responses")
+        self._receiver = asyncio.create_task(self._receive_responses(), name="responses")
 
     async def close(self) -> None:
-        """Disconnect. Requests that are still waiting raise `ConnectionClosed`."""
+        """Disconnect from the broker. Requests that still wait for responses raise `ConnectionClosed`."""
         self._fail_pending()
         try:
             await self._mqtt.close()
@@ -197,12 +197,12 @@ class MeshRpcClient:
         is_repeatable: bool,
         timeout: float,  # noqa: ASYNC109 # part of the public SDK
     ) -> Response:
-        """Send a request and wait up to `timeout` seconds. Return the response, whatever its status.
+        """Send a request and wait up to `timeout` seconds. Return the response, also with an error status.
 
-        A repeatable request is sent again after a lost connection. If the caller is canceled, a request that
-        was sent may still be carried out.
+        A repeatable request is sent again after a lost connection. A request that was sent may still be
+        executed after the caller is canceled.
         """
-        self._check_call(timeout)
+        self._check_open_and_timeout(timeout)
         if topic.gateway == EVERY_GATEWAY:
             raise MalformedInput(
                 "gateway", "must be one gateway: a request to all of them would get many responses"
@@ -231,8 +231,8 @@ class MeshRpcClient:
         is_repeatable: bool,
         timeout: float,  # noqa: ASYNC109 # as in request
     ) -> None:
-        """Send a request that gets no response, and wait until the broker has acknowledged it."""
-        self._check_call(timeout)
+        """Send a request that gets no response, and wait until the broker has acknowledged the request."""
+        self._check_open_and_timeout(timeout)
         pending = PendingRequest(topic, is_repeatable=is_repeatable)
         message = self._build_message(topic, request)
         try:
@@ -256,7 +256,7 @@ class MeshRpcClient:
     # Sending
 
     async def _send_until_answered(self, pending: PendingRequest, message: Publish) -> Response | FleetError:
-        """Send the message until there is an outcome: again whenever `wait_for_change` returns None."""
+        """Send a request, and again after each lost connection, until there is a response or an error."""
         while True:
             pending.mark_sent(await self._mqtt.start_publish(message))
             if (outcome := await pending.wait_for_change()) is not None:
@@ -269,7 +269,7 @@ class MeshRpcClient:
         return Publish(self._topics.format_topic(topic), body, qos=1)
 
     async def _subscribe_to(self, gateway: Mac) -> None:
-        """Subscribe to the responses of a gateway before the first request to it."""
+        """Subscribe to the responses of a gateway, unless there is a subscription already."""
         if self._is_subscribed(gateway):
             return
         async with self._subscribe_lock:
@@ -289,19 +289,19 @@ class MeshRpcClient:
 
     # Receiving
 
-    async def _receive(self) -> None:
+    async def _receive_responses(self) -> None:
         try:
             async for batch in self._mqtt:
                 for message in batch.messages:
-                    self._on_message(message)
+                    self._on_response(message)
                 batch.acknowledge()
         except ConnectionClosed as closed:
             _log.error("responses can no longer be received: %s", closed)
         finally:
             self._fail_pending()
 
-    def _on_message(self, message: Publish) -> None:
-        """Match a response with the pending requests. Count responses to other requests only (request-29)."""
+    def _on_response(self, message: Publish) -> None:
+        """Pass a response to the pending request; only count a response to any other request (request-29)."""
         received = self._tracker.match_message(self._topics, message.topic, message.payload)
         if received is None:
             return
@@ -312,11 +312,11 @@ class MeshRpcClient:
     # Errors
 
     def check_open(self) -> None:
-        """Raise `ConnectionClosed` if the client was not opened or is closed."""
+        """Raise `ConnectionClosed` if the client was not started or is closed."""
         if self._receiver is None or self._receiver.done():
             raise ConnectionClosed("the Mesh is not open: use it inside its `async with` block")
 
-    def _check_call(self, timeout: float) -> None:
+    def _check_open_and_timeout(self, timeout: float) -> None:
         self.check_open()
         check_timeout(timeout)
 

@@ -1,4 +1,4 @@
-"""`fleet.users`, `fleet.api_keys` and `fleet.audit`: accounts, and the log of their changes."""
+"""`fleet.users`, `fleet.api_keys` and `fleet.audit`: user accounts, API keys and the audit log."""
 
 from __future__ import annotations
 
@@ -27,42 +27,42 @@ if TYPE_CHECKING:
 
 
 class Users(RestResource):
-    """Users who may log in. Needs the role admin."""
+    """User accounts of a fleet. All methods need the role admin."""
 
     def list(self) -> AsyncGenerator[User, None]:
-        """List all users, ordered by name."""
+        """List all user accounts, ordered by name."""
         return self._caller.iterate_items(UserPage, USERS_PATH)
 
     async def add(self, username: str, password: str, role: Role | str) -> User:
-        """Create a user."""
+        """Create a user account."""
         body = NewUser(username=username, password=password, role=parse_enum(Role, role, "role"))
         return await self._caller.post(User, USERS_PATH, body)
 
     async def show(self, username: str) -> User:
-        """Get one user."""
+        """Get the account of the user with this name."""
         return await self._caller.get(User, user_path(check_text(username, "username")))
 
     async def change(
         self, username: str, role: Role | str | None = None, password: str | None = None
     ) -> User:
-        """Change the role, the password or both of a user. A new password ends all their logins."""
+        """Change the role, the password or both of a user. A new password ends all logins of the user."""
         body = UserChange(role=None if role is None else parse_enum(Role, role, "role"), password=password)
         return await self._caller.put(User, user_path(check_text(username, "username")), body)
 
     async def remove(self, username: str) -> None:
-        """Delete a user and end all their logins. The last admin cannot be deleted (`LastAdmin`)."""
+        """Delete a user, and end all logins of the user. Raise `LastAdmin` for the last admin."""
         await self._caller.delete(user_path(check_text(username, "username")))
 
 
 class ApiKeys(RestResource):
-    """API keys, with which programs authenticate. Needs the role admin."""
+    """API keys, with which programs authenticate. All methods need the role admin."""
 
     def list(self) -> AsyncGenerator[ApiKey, None]:
-        """List all API keys, ordered by name, without the secret keys."""
+        """List all API keys, ordered by name, without their secret values."""
         return self._caller.iterate_items(ApiKeyPage, API_KEYS_PATH)
 
     async def issue(self, name: str, role: Role | str, expires_at: Moment | None = None) -> IssuedApiKey:
-        """Create an API key. Only this result contains the secret key, which cannot be read later."""
+        """Create an API key. Only the returned object contains the secret value; it cannot be read later."""
         body = NewApiKey(
             name=name,
             role=parse_enum(Role, role, "role"),
@@ -71,12 +71,12 @@ class ApiKeys(RestResource):
         return await self._caller.post(IssuedApiKey, API_KEYS_PATH, body)
 
     async def revoke(self, key: str) -> None:
-        """Revoke an API key. `key` is its id, not the secret key."""
+        """Revoke an API key. `key` is the id of the API key, not the secret value."""
         await self._caller.delete(api_key_path(check_text(key, "key")))
 
 
 class Audit(RestResource):
-    """Audit log, with a row for every change. Needs the role admin."""
+    """Audit log of a fleet, with a row for every change. Needs the role admin."""
 
     def list(
         self,
@@ -87,7 +87,7 @@ class Audit(RestResource):
         since: Moment | None = None,
         until: Moment | None = None,
     ) -> AsyncGenerator[AuditRow, None]:
-        """List changes, the newest first.
+        """List the changes in the audit log, the newest first.
 
         Filter by account (`actor`), kind of change (`action`, such as `device.rename`) and changed resource
         (`target`). `since` is inclusive, `until` exclusive.

@@ -1,4 +1,4 @@
-"""`fleet.devices`, `fleet.gateways` and `fleet.labels`."""
+"""`fleet.devices`, `fleet.gateways` and `fleet.labels`: devices, claimed gateways and device labels."""
 
 from __future__ import annotations
 
@@ -65,16 +65,16 @@ class Gateways(RestResource):
         return self._caller.iterate_items(GatewayPage, GATEWAYS_PATH)
 
     async def show(self, gateway: str) -> Gateway:
-        """Get one gateway."""
+        """Get the state of a claimed gateway."""
         return await self._caller.get(Gateway, gateway_path(normalize_mac(gateway)))
 
     async def claim(self, gateway: str, name: str | None = None) -> GatewayClaim:
-        """Claim a gateway. Only this result contains the MQTT credentials, which cannot be read later."""
+        """Claim a gateway. Only the returned object has the MQTT password, which cannot be read later."""
         body = NewGateway(mac=normalize_mac(gateway), friendly_name=name)
         return await self._caller.post(GatewayClaim, GATEWAYS_PATH, body)
 
     async def rotate(self, gateway: str) -> GatewayClaim:
-        """Replace the MQTT password of a gateway. The old password is invalid at once."""
+        """Replace the MQTT password of a gateway. The old password becomes invalid at once."""
         return await self._caller.post(GatewayClaim, credentials_path(normalize_mac(gateway)))
 
     async def release(self, gateway: str) -> None:
@@ -86,28 +86,28 @@ class Gateways(RestResource):
 
 
 class Labels(RestResource):
-    """Label catalogue of a fleet. `fleet.devices` attaches labels to devices."""
+    """All device labels of a fleet. `fleet.devices` attaches labels to single devices."""
 
     def list(self) -> AsyncGenerator[Label, None]:
-        """List all labels, each with the number of devices that have it."""
+        """List all device labels, each with its number of devices."""
         return self._caller.iterate_items(LabelPage, LABELS_PATH)
 
     async def add(self, label: str, devices: str | Iterable[str] = ()) -> Label:
-        """Create a label unless it exists, and attach it to devices."""
+        """Create a device label, unless the label exists, and attach the label to devices."""
         ids = tuple(normalize_device_id(device, "devices") for device in to_tuple(devices))
         return await self._caller.post(Label, LABELS_PATH, NewLabel(label=label, device_ids=ids))
 
     async def remove(self, label: str) -> None:
-        """Delete a label, and remove it from all devices."""
+        """Delete a label, and detach the label from all devices."""
         await self._caller.delete(label_path(parse_label(label)))
 
 
 Sort = Literal["id", "-id", "friendlyName", "-friendlyName", "connectivity", "-connectivity"]
-"""Sort key of a list of devices; a `-` in front reverses the order."""
+"""Field by which a list of devices is sorted; a `-` in front reverses the order."""
 
 
 class DeviceFilters(TypedDict, total=False):
-    """Filters for devices. A device must match all given filters.
+    """Filters of the list of devices. A device must match all given filters.
 
     None and empty values match all devices (rest-34 to rest-36).
     """
@@ -123,11 +123,11 @@ class DeviceFilters(TypedDict, total=False):
     hardware_version: str | None
     """Hardware version, such as `1.0.0`."""
     friendly_name: str | None
-    """Part of the name, in any case. A text of fewer than three characters must be at the beginning."""
+    """Part of the friendly name, case-insensitive; with fewer than three characters, its beginning."""
     gateway: str | None
-    """Gateway through which the device is reached, by MAC or device id."""
+    """MAC or device id of the gateway through which the device is reached."""
     ids: str | Iterable[str]
-    """Devices by MAC or device id."""
+    """MACs or device ids of the devices."""
 
 
 class Devices(RestResource):
@@ -136,7 +136,7 @@ class Devices(RestResource):
     def list(
         self, *, sort: Sort | None = None, live: bool = False, **filters: Unpack[DeviceFilters]
     ) -> AsyncGenerator[Device, None]:
-        """List the devices that match all filters. If `live` is True, include their current state."""
+        """List the devices that match all filters. If `live` is True, include the state of each device."""
         options = build_query({"Sort": sort, "Include": "live" if live else None})
         return self._caller.iterate_items(DevicePage, DEVICES_PATH, _build_filter_query(filters) + options)
 
@@ -145,16 +145,16 @@ class Devices(RestResource):
         return await self._caller.get(Summary, SUMMARY_PATH, _build_filter_query(filters))
 
     async def show(self, device: str) -> DeviceDetail:
-        """Get one device with its details."""
+        """Get all fields of a device."""
         return await self._caller.get(DeviceDetail, device_path(normalize_device_id(device)))
 
     async def rename(self, device: str, name: str) -> Device:
-        """Rename a device."""
+        """Change the friendly name of a device."""
         path = friendly_name_path(normalize_device_id(device))
         return await self._caller.put(Device, path, FriendlyName(name=name))
 
     async def forget(self, device: str) -> None:
-        """Delete a device. Its history is kept. The next report creates the device again."""
+        """Delete a device, but keep its history. The next report of the device creates it again."""
         await self._caller.delete(device_path(normalize_device_id(device)))
 
     async def label(self, device: str, label: str) -> Device:
@@ -163,20 +163,20 @@ class Devices(RestResource):
         return await self._caller.put(Device, path)
 
     async def unlabel(self, device: str, label: str) -> Device:
-        """Remove a label from a device."""
+        """Detach a label from a device."""
         path = device_label_path(normalize_device_id(device), parse_label(label))
         return self._caller.decode(Device, await self._caller.delete(path))
 
     def connectivity(self, device: str) -> AsyncGenerator[ConnectivityChange, None]:
-        """List the times at which a device connected and disconnected, the newest first."""
+        """List the connects and disconnects of a device, the newest first."""
         return self._caller.iterate_items(ConnectivityPage, connectivity_path(normalize_device_id(device)))
 
     def gaps(self, device: str) -> AsyncGenerator[SampleGap, None]:
-        """List the gaps in the samples of a device."""
+        """List the gaps in the samples of a device, where samples are missing."""
         return self._caller.iterate_items(SampleGapPage, holes_path(normalize_device_id(device)))
 
     def updates(self, device: str) -> AsyncGenerator[DeviceUpdate, None]:
-        """List the executions of a device in unfinished jobs, the newest job first."""
+        """List the updates of a device in unfinished jobs, the newest job first."""
         return self._caller.iterate_items(DeviceUpdatePage, updates_path(normalize_device_id(device)))
 
 

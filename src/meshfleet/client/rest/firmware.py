@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 async def save_verified(chunks: AsyncIterator[bytes], path: Path, *, sha256: str) -> None:
-    """Write chunks to a file. The file appears only when it is complete and its hash is verified.
+    """Write chunks to a file, which appears only when it is complete and its SHA-256 hash is verified.
 
-    Raise `ImageDamaged` if the hash is not `sha256`.
+    Raise `ImageDamaged` if the hash of the chunks is not `sha256`.
     """
     partial = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}")
     file = await asyncio.to_thread(partial.open, "xb")
@@ -55,14 +55,14 @@ async def _write_verified(chunks: AsyncIterator[bytes], file: BinaryIO, sha256: 
 
 
 _MIN_BYTES_PER_SECOND: Final = 50_000
-"""Minimum upload rate in bytes per second; a slower upload is aborted."""
+"""Minimum rate of a firmware upload in bytes per second; a slower upload is aborted."""
 
 _IDLE_TIMEOUT: Final = 60.0
-"""Maximum seconds to wait for the next chunk of an image."""
+"""Maximum seconds to wait for the next chunk of a firmware image."""
 
 
 class FirmwareImages(RestResource):
-    """Firmware records and images of a fleet. Methods accept the id of a record or the record itself."""
+    """Firmware records and images of a fleet. Methods accept the id of a record or a `Firmware` object."""
 
     def list(
         self,
@@ -90,12 +90,12 @@ class FirmwareImages(RestResource):
         override: bool = False,
         file_name: str | None = None,
     ) -> Firmware:
-        """Upload an image, given as a path or an open file, and create its record.
+        """Upload a firmware image, given as a path or an open file, and create its firmware record.
 
-        The file is sent in chunks, and the service verifies its hash. The record is a draft until `release`.
-        `file_name` is needed only for an open file without a name. `bare` says that the image is not in a
-        package. `override` makes the service accept an image that fails its check (`ImageCheckFailed`); this
-        needs the role admin.
+        The file is sent in chunks, and the service verifies the hash. The record is a draft until `release`.
+        `file_name` is needed only for an open file without a name. `bare` means that the image is not in a
+        package. With `override`, which needs the role admin, the service accepts an image that fails the
+        content check (`ImageCheckFailed`).
         """
         source = Path(image) if isinstance(image, str | PathLike) else image
         single = {
@@ -119,11 +119,11 @@ class FirmwareImages(RestResource):
         return self._caller.decode(Firmware, await self._caller.send(request))
 
     async def show(self, firmware: str | Firmware) -> Firmware:
-        """Get one firmware record."""
+        """Get the firmware record of an image."""
         return await self._caller.get(Firmware, firmware_path(to_firmware_id(firmware)))
 
     async def download(self, firmware: str | Firmware) -> AsyncGenerator[bytes, None]:
-        """Download an image in chunks. The hash is not verified; `save` does that."""
+        """Download a firmware image in chunks, without a check of the hash; `save` checks the hash."""
         path = image_path(to_firmware_id(firmware))
         request = HttpRequest(method="GET", path=path, accept="application/octet-stream", is_repeatable=True)
         stream = await self._caller.open_stream(request, idle_timeout=_IDLE_TIMEOUT)
@@ -134,7 +134,7 @@ class FirmwareImages(RestResource):
             await stream.close()
 
     async def save(self, firmware: str | Firmware, path: str | PathLike[str]) -> Firmware:
-        """Download an image to a file. The file appears only when it is complete and its hash is verified."""
+        """Download a firmware image to a file, which appears only when its hash is verified."""
         record = await self.show(firmware)
         chunks = self.download(record)
         try:
@@ -144,11 +144,11 @@ class FirmwareImages(RestResource):
         return record
 
     async def release(self, firmware: str | Firmware) -> Firmware:
-        """Release firmware, so that jobs may use it."""
+        """Release firmware, so that jobs may install it."""
         return await self._caller.post(Firmware, release_path(to_firmware_id(firmware)))
 
     async def withdraw(self, firmware: str | Firmware) -> Firmware:
-        """Withdraw firmware, so that gateways can no longer download the image, and cancel its jobs."""
+        """Withdraw firmware: gateways can no longer download the image, and its jobs are canceled."""
         return await self._caller.post(Firmware, withdraw_path(to_firmware_id(firmware)))
 
     async def remove(self, firmware: str | Firmware) -> None:
@@ -157,12 +157,12 @@ class FirmwareImages(RestResource):
 
 
 def to_firmware_id(firmware: str | Firmware) -> str:
-    """Return the id of a firmware record, given as the id or the record."""
+    """Return the id of a firmware record; the argument is the id or the record."""
     return check_text(firmware if isinstance(firmware, str) else firmware.id, "firmware")
 
 
 def _select_file_name(file: Path | BinaryIO, given: str | None) -> str:
-    """Return the file name for the record: `given`, or the name of the file if that is None."""
+    """Return the file name for a firmware record: `given`, or if None the name of the file."""
     if given is not None:
         return given
     name = file.name if isinstance(file, Path) else getattr(file, "name", "")

@@ -51,12 +51,14 @@ class Operations(RestResource):
     """
 
     async def health(self) -> Health:
-        """Check that the service process is running. Raise `ServiceUnreachable` without a response."""
-        return self._caller.decode(Health, await self._caller.send_as(None, _build_get(HEALTH_PATH)))
+        """Check that the process of the service runs. Raise `ServiceUnreachable` if there is no response."""
+        return self._caller.decode(Health, await self._caller.send_with_bearer(None, _build_get(HEALTH_PATH)))
 
     async def ready(self) -> Ready:
-        """Check that the service is ready. Otherwise raise `Unavailable` with the reasons."""
-        return self._caller.decode(Ready, await self._caller.send_as(None, _build_get(READINESS_PATH)))
+        """Check that the service is ready. Raise `Unavailable` with the reasons if it is not ready."""
+        return self._caller.decode(
+            Ready, await self._caller.send_with_bearer(None, _build_get(READINESS_PATH))
+        )
 
     async def metrics(self) -> str:
         """Get the metrics of the service and the fleet in the Prometheus text format."""
@@ -69,11 +71,11 @@ class Operations(RestResource):
 
     async def openapi(self) -> dict[str, Any]:
         """Get the OpenAPI 3.1 document of the REST API."""
-        return self._caller.decode_json(await self._caller.send_as(None, _build_get(OPENAPI_PATH)))
+        return self._caller.decode_json(await self._caller.send_with_bearer(None, _build_get(OPENAPI_PATH)))
 
     async def asyncapi(self) -> dict[str, Any]:
-        """Get the AsyncAPI 3.0 document of the MQTT topics."""
-        return self._caller.decode_json(await self._caller.send_as(None, _build_get(ASYNCAPI_PATH)))
+        """Get the AsyncAPI 3.0 document of the messaging interface."""
+        return self._caller.decode_json(await self._caller.send_with_bearer(None, _build_get(ASYNCAPI_PATH)))
 
 
 def _build_get(path: str, accept: str = "application/json") -> HttpRequest:
@@ -90,7 +92,7 @@ class Fleet:
 
     After a lost connection, calls that only read are repeated. Requests to devices and the creation of jobs
     have an idempotency key and are repeated too. Other changes are repeated only if the service cannot have
-    received them.
+    received the request.
     """
 
     def __init__(  # noqa: PLR0913 # keyword-only, all optional
@@ -104,9 +106,9 @@ class Fleet:
         tls_ca: Path | None = None,
         timeout: float = 30.0,
     ) -> None:
-        """Create a client.
+        """Create a client of the service at `url`, without connecting.
 
-        `tls_ca` is a file of CA certificates. `timeout` is the number of seconds to wait for a response.
+        `tls_ca` is a PEM file of CA certificates. `timeout` is the number of seconds to wait for a response.
         """
         address = url if url is not None or session is None else session.url
         if address is None:
@@ -153,7 +155,7 @@ class Fleet:
         return Session(url=str(self._transport.base_url), user=self._credentials.user, token=token)
 
     async def log_in(self) -> Session:
-        """Log in now instead of at the first call that needs a login. Return the login."""
+        """Log in at once, not at the first call that needs a login. Return the login, which can be stored."""
         token = await self._credentials.get_token()
         return Session(url=str(self._transport.base_url), user=self._credentials.user, token=token)
 
@@ -164,15 +166,15 @@ class Fleet:
         if token is None:
             return
         with suppress(NotLoggedIn):  # the login has already ended
-            await self._caller.send_as(token, HttpRequest(method="POST", path=LOGOUT_PATH))
+            await self._caller.send_with_bearer(token, HttpRequest(method="POST", path=LOGOUT_PATH))
         self._credentials.clear_token()
 
     async def me(self) -> Me:
-        """Get the account that is logged in, and its role."""
+        """Get the name and role of the account that is logged in."""
         return await self._caller.get(Me, ME_PATH)
 
     async def change_password(self, current: str, password: str) -> None:
-        """Change the password of the account that is logged in. All its other logins end."""
+        """Change the password of the user who is logged in. All other logins of the user end."""
         await self._caller.send_body(
             "PUT", OWN_PASSWORD_PATH, NewPassword(current=current, password=password)
         )
@@ -189,10 +191,10 @@ class Fleet:
         gateway: str | Iterable[str] | None = None,
         jobs: str | Iterable[str] | None = None,
     ) -> AsyncGenerator[Event, None]:
-        """Iterate over live events as they happen. Without a filter, events of all types are received.
+        """Iterate over live events of the fleet. Without filters, all events are received.
 
         An event must match all given filters: one of `types`, one of the device `ids`, one of the gateways,
         one of the jobs. After a lost connection, the iterator reconnects and continues with the next event. A
-        `resync` event means that events were missed and cannot be replayed: read the state again.
+        `resync` event means that events were missed: read the current state again.
         """
         return subscribe_to_events(self._caller, types, ids, gateway, jobs)

@@ -1,4 +1,4 @@
-"""Authenticated calls to the service. All classes of the SDK that use REST call `HttpCaller`."""
+"""Authenticated REST calls to the service, for all classes of the SDK that use REST."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ BodyT = TypeVar("BodyT", bound=ResponseBody)
 ResultT = TypeVar("ResultT")
 
 _MAX_EMPTY_PAGES: Final = 100
-"""Maximum number of empty pages in a row. A filtered list may have some."""
+"""Maximum number of successive empty pages of a list; a filtered list may have some empty pages."""
 
 
 class ListPage(Protocol[ItemT_co]):
-    """Page of a list, with the token for the next page (rest-16)."""
+    """Page of a list in a REST response, with the token for the next page (rest-16)."""
 
     @property
     def items(self) -> Sequence[ItemT_co]:
-        """Items of this page."""
+        """Items on this page of the list."""
 
     @property
     def next_token(self) -> str | None:
-        """Token for the next page; None on the last page."""
+        """Token with which to get the next page; None on the last page."""
 
 
 class HttpCaller:
-    """Sends requests with a valid access token, decodes their responses and raises their errors."""
+    """Sends REST requests with a valid access token, decodes responses, and raises errors of the service."""
 
     def __init__(self, transport: HttpTransport, credentials: Credentials) -> None:
         self._transport = transport
         self.credentials = credentials
 
     async def get(self, kind: type[BodyT], path: str, query: QueryParams = ()) -> BodyT:
-        """Send GET and decode the response. The request is repeated if the connection is lost."""
+        """Send GET and decode the response. The request is repeated after a lost connection."""
         return self.decode(
             kind, await self.send(HttpRequest(method="GET", path=path, query=query, is_repeatable=True))
         )
@@ -59,7 +59,7 @@ class HttpCaller:
     async def iterate_items(
         self, kind: type[ListPage[ItemT]], path: str, query: QueryParams = ()
     ) -> AsyncGenerator[ItemT, None]:
-        """Iterate over all items of a list. A page is fetched when its first item is needed."""
+        """Iterate over all items of a list. Each page is requested when its first item is needed."""
         size = ("MaxResults", str(MAX_RESULTS))
         token: str | None = None
         empty_pages = 0
@@ -90,7 +90,7 @@ class HttpCaller:
         return await self.send(HttpRequest(method="DELETE", path=path))
 
     async def send(self, request: HttpRequest) -> HttpResponse:
-        """Send a request with the current access token. Raise an error if the response is unsuccessful.
+        """Send a request with the current access token. Raise the service's error for an error response.
 
         If the service rejects the token, log in again and repeat the request once.
         """
@@ -111,7 +111,7 @@ class HttpCaller:
         headers: tuple[tuple[str, str], ...] = (),
         extra_timeout: float = 0.0,
     ) -> HttpResponse:
-        """Send POST with an idempotency key, so that the service carries out a repeated request only once."""
+        """Send POST with an idempotency key, so that the service executes a repeated request only once."""
         request = HttpRequest(
             method="POST",
             path=path,
@@ -123,14 +123,14 @@ class HttpCaller:
         )
         return await self.send(request)
 
-    async def send_as(self, bearer: str | None, request: HttpRequest) -> HttpResponse:
-        """Send a request with the token `bearer`, or without a token for None. Never log in."""
+    async def send_with_bearer(self, bearer: str | None, request: HttpRequest) -> HttpResponse:
+        """Send a request with this access token, or without a token if None. Never log in."""
         return self._check_success(await self._transport.send(request, bearer), request)
 
     async def open_stream(self, request: HttpRequest, *, idle_timeout: float) -> ResponseStream:
-        """Send a request and return a successful response as a stream. Raise an error for other responses.
+        """Send a request and return the response as a stream. Raise the error of an error response.
 
-        `idle_timeout` is the maximum number of seconds between two chunks.
+        `idle_timeout` is the maximum number of seconds between two chunks of the stream.
         """
         response = await self._send_with_token(
             lambda bearer: self._transport.open_stream(request, bearer, idle_timeout=idle_timeout)
@@ -149,7 +149,7 @@ class HttpCaller:
         raise self.build_refusal(f"the response has no valid {field}")
 
     def decode_json(self, response: HttpResponse) -> dict[str, Any]:
-        """Decode the body of a response as a JSON object of any content."""
+        """Decode the body of a response as a JSON object. Raise `ServiceRefused` if it is no JSON object."""
         try:
             return msgspec.json.decode(response.body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -157,11 +157,11 @@ class HttpCaller:
         raise self.build_refusal("the response is not a JSON object")
 
     def build_refusal(self, reason: str) -> ServiceRefused:
-        """Build the error for a response that no Meshfleet service would send."""
+        """Build the error for a response that cannot come from a Meshfleet service."""
         return ServiceRefused(f"{self._transport.base_url} is not a Meshfleet service: {reason}")
 
     async def _send_with_token(self, send: Callable[[str], Awaitable[ResultT]]) -> ResultT:
-        """Send a request with the access token, and once more with a new token if the service rejects it."""
+        """Send a request with the access token, and again with a new token if the token is rejected."""
         bearer = await self.credentials.get_token()
         response = await send(bearer)
         if (
@@ -181,15 +181,15 @@ class HttpCaller:
         return decode_error(response, str(self._transport.base_url), self.credentials.secrets + known_secrets)
 
     def _is_token_rejected(self, response: HttpResponse) -> bool:
-        """Return whether the service rejected the access token.
+        """Return whether a response says that the service rejects the access token.
 
-        The status does not suffice: a wrong password in the request body has the same status.
+        The HTTP status is not enough: a wrong password in the request body leads to status 401 too.
         """
         return response.status == NotLoggedIn.http and isinstance(self._to_error(response), NotLoggedIn)
 
 
 class RestResource:
-    """Base class of `fleet.devices`, `fleet.jobs` and so on: methods that call the service."""
+    """Base class of `fleet.devices`, `fleet.jobs` and so on, whose methods send REST requests."""
 
     def __init__(self, caller: HttpCaller) -> None:
         self._caller = caller

@@ -1,4 +1,4 @@
-"""Requests to the service and its responses as data structures, without I/O."""
+"""HTTP requests and responses of the SDK as data structures, without I/O."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class BaseUrl:
-    """Address of a service. A path in the address is put in front of all API paths."""
+    """Base URL of a service. A path in the URL is put in front of all REST paths."""
 
     def __init__(self, url: str) -> None:
         if not url.isprintable() or " " in url:
@@ -46,11 +46,11 @@ class BaseUrl:
 
     @property
     def is_secure(self) -> bool:
-        """Whether the connection uses TLS."""
+        """Whether connections to the service use TLS."""
         return self._url.scheme == "https"
 
     def join(self, path: str) -> httpx.URL:
-        """Return the URL for an API path with query; `path` must be percent-encoded."""
+        """Return the full URL for a REST path with its query; `path` must be percent-encoded."""
         return self._url.copy_with(raw_path=(self._prefix + path).encode("ascii"))
 
 
@@ -61,29 +61,26 @@ QueryParams = tuple[tuple[str, str], ...]
 
 
 class HttpRequest(Struct, frozen=True, kw_only=True):
-    """HTTP request. `repr` omits the body and the headers, as they may contain secrets."""
+    """HTTP request to the service. `repr()` omits the body and the headers, which may contain secrets."""
 
     method: str
     path: str
     query: QueryParams = ()
     body: bytes | None = None
     upload: MultipartUpload | None = None
-    """File upload instead of a body."""
+    """File to upload, sent instead of `body`."""
     headers: tuple[tuple[str, str], ...] = ()
     accept: str = JSON_TYPE
     is_repeatable: bool = False
-    """Whether sending the request twice has the same effect as once.
-
-    True for a request that only reads or has an idempotency key.
-    """
+    """Whether the request may be sent twice: it only reads, or it has an idempotency key."""
     extra_timeout: float = 0.0
-    """Seconds that are added to the usual timeout."""
+    """Seconds that are added to the timeout of the client for this request."""
     secrets: tuple[str, ...] = ()
-    """Secrets in the body, which no error text may quote."""
+    """Secrets in the body, which must not appear in error messages."""
 
     @property
     def path_with_query(self) -> str:
-        """Path with the encoded query."""
+        """Path with the percent-encoded query."""
         return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
 
     def __repr__(self) -> str:
@@ -94,7 +91,7 @@ class HttpRequest(Struct, frozen=True, kw_only=True):
 
 
 class HttpResponse(Struct, frozen=True, kw_only=True):
-    """HTTP response of any status. `repr` omits the body, as it may contain a password."""
+    """HTTP response of the service, with any status. `repr()` omits the body, which may contain secrets."""
 
     status: int
     body: bytes
@@ -103,7 +100,7 @@ class HttpResponse(Struct, frozen=True, kw_only=True):
 
     @property
     def is_success(self) -> bool:
-        """Whether the status is 2xx."""
+        """Whether the HTTP status is 2xx."""
         return 200 <= self.status < 300  # noqa: PLR2004 # the range of HTTP
 
     def __repr__(self) -> str:
@@ -114,13 +111,13 @@ class HttpResponse(Struct, frozen=True, kw_only=True):
 
 
 def build_query(single: Mapping[str, QueryValue], repeated: Mapping[str, Iterable[str]] = {}) -> QueryParams:
-    """Build query parameters. `single` has one value per name, `repeated` several values per name.
+    """Build the query parameters of a URL. `single` has one value per name, `repeated` several values.
 
     Values that are None are omitted.
     """
     return (
         *(
-            (name, check_text(_format_value(value), name))
+            (name, check_text(_format_query_value(value), name))
             for name, value in single.items()
             if value is not None
         ),
@@ -128,16 +125,16 @@ def build_query(single: Mapping[str, QueryValue], repeated: Mapping[str, Iterabl
     )
 
 
-def _format_value(value: str | int) -> str:  # a bool is an int
+def _format_query_value(value: str | int) -> str:  # a bool is an int
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _SECRET_FIELDS: Final = frozenset({"password", "current", "key", "public_key"})
-"""Names of the fields of request bodies that contain secrets."""
+"""Names of request body fields that contain secrets."""
 
 
 def encode_body(body: RequestBody | None) -> bytes | None:
-    """Encode a request body as JSON. Raise `MalformedText` if a text cannot be encoded as UTF-8."""
+    """Encode a request body as JSON. Raise `MalformedText` if a string cannot be encoded as UTF-8."""
     if body is None:
         return None
     for field in msgspec.structs.fields(body):
@@ -147,6 +144,6 @@ def encode_body(body: RequestBody | None) -> bytes | None:
 
 
 def find_secrets(body: RequestBody | None) -> tuple[str, ...]:
-    """Return the secrets in a request body, which no error text may quote."""
+    """Return the secrets in a request body, which must not appear in error messages."""
     values = (getattr(body, name, None) for name in _SECRET_FIELDS)
     return tuple(value for value in values if isinstance(value, str))

@@ -1,4 +1,4 @@
-"""`fleet.jobs`: firmware updates of many devices.
+"""`fleet.jobs`: jobs that update the firmware of many devices.
 
 The request that creates a job has an idempotency key, so the service creates only one job even if the request
 is repeated after a lost connection.
@@ -71,53 +71,53 @@ if TYPE_CHECKING:
 
 
 class JobOptions(TypedDict, total=False):
-    """Devices to update and options of the update. Missing options have the defaults of the service.
+    """Target devices and options of an update job. The service has a default for each missing option.
 
     A device is a target if at least one of `devices`, `labels`, `filter` and `everything` selects it.
     """
 
     devices: str | Iterable[str]
-    """Devices by MAC or device id."""
+    """MACs or device ids of target devices."""
     labels: str | Iterable[str]
-    """Devices that have any of these labels."""
+    """Labels; all devices with at least one of the labels are targets."""
     filter: DeviceFilters | None
-    """Devices that match all of these filters, as in `fleet.devices.list`."""
+    """Filters as in `fleet.devices.list`; all devices that match all filters are targets."""
     everything: bool
     """Whether all devices of the fleet are targets."""
     stage: bool
-    """Whether devices only receive the image at first and install it when `apply` is called."""
+    """Whether devices only receive the image, and install it when `apply` is called."""
     allow_downgrade: bool
-    """Whether devices with a newer version are updated too; otherwise they are skipped."""
+    """Whether devices with a newer version are updated; otherwise such devices are skipped."""
     method: UpdateMethod | Literal["download", "broadcast", "nordic-dfu"] | None
     """Update method; None selects the default method of each device."""
     auto_apply: bool
-    """Whether the job starts automatically; otherwise `apply` starts it."""
+    """Whether the job starts automatically; otherwise `apply` starts the job."""
     start_at: Moment | None
-    """Time at which the job starts; None starts it at once."""
+    """Time at which the job starts; None means at once."""
     deadline: Moment | None
-    """Time at which the job is stopped; None for no deadline."""
+    """Time at which an unfinished job is canceled; None for no deadline."""
     waves: Iterable[Wave]
     """Waves of devices, updated one after the other; if empty, all devices are one wave."""
     gate: Gate
-    """Conditions that a wave must meet before the next one starts."""
+    """Conditions that a wave must meet before the next wave starts."""
     concurrency: Concurrency
-    """Maximum number of devices that are updated at a time."""
+    """Maximum number of devices that the job updates at the same time."""
     rate: Rate | None
-    """Maximum number of updates that start per minute; None for no limit."""
+    """Maximum number of updates that the job starts per minute; None for no limit."""
     abort: Iterable[Criterion]
-    """Failure rates at which the job is paused or canceled."""
+    """Percentages of failed updates at which the job is paused or canceled."""
     retry: Retry
-    """Automatic retries per device."""
+    """Number and delay of automatic retries per device."""
     timeouts: Timeouts
     """Timeouts for the steps of an update."""
     health: JobHealth
-    """Good heartbeats that a device must send before its update counts as successful."""
+    """Number of heartbeats with status 0 after which the update of a device counts as successful."""
     on_newer_job: Literal["queue", "supersede", "reject"]
-    """Behavior if a newer job targets the same device."""
+    """Behavior if a newer job has a target device of this job."""
 
 
 def build_new_job(name: str, firmware: str, options: JobOptions, *, dry_run: bool) -> NewJob:
-    """Build the request body for a new job or a dry run."""
+    """Build the body of a REST request that creates a job or starts a dry run."""
     check_argument_names(options, JobOptions)
     method = options.get("method")
     waves = tuple(options.get("waves", ()))
@@ -195,12 +195,13 @@ def _unset_if_empty(values: list[str]) -> list[str] | UnsetType:
 FINISHED_STATES: Final = frozenset({JobState.COMPLETED, JobState.CANCELED})
 
 _POLL_SECONDS_WITH_EVENTS: Final = 5.0
+"""Seconds between two polls of a watched job while live events are received."""
 _POLL_SECONDS: Final = 1.0
-"""Seconds between two polls without live events; with them, `_POLL_SECONDS_WITH_EVENTS`."""
+"""Seconds between two polls of a watched job after live events have failed."""
 
 
 async def watch_job(caller: HttpCaller, job: str) -> AsyncGenerator[Job, None]:
-    """Yield a job now and after every change, until it is finished."""
+    """Yield the state of a job at once and after every change, until the job is finished."""
     path = job_path(job)
     events = _JobEvents(subscribe_to_events(caller, "job", jobs=job))
     last_yielded: Job | None = None
@@ -219,7 +220,7 @@ async def watch_job(caller: HttpCaller, job: str) -> AsyncGenerator[Job, None]:
 
 
 class _JobEvents:
-    """Waits for live events of one job. After an error of the event stream, waits for the next poll only."""
+    """Waits for live events of one job, or only for the time of the next poll if live events have failed."""
 
     def __init__(self, events: AsyncGenerator[Event, None]) -> None:
         self._events = events
@@ -227,12 +228,12 @@ class _JobEvents:
         self._has_failed = False
 
     def start(self) -> None:
-        """Start waiting for the next event."""
+        """Start waiting for the next live event of the job."""
         if self._next_event is None and not self._has_failed:
             self._next_event = asyncio.ensure_future(anext(self._events))
 
     async def next_change(self) -> Job | None:
-        """Wait for the next live event and return the changed job. Return None when it is time to poll."""
+        """Wait for a live event and return the changed job. Return None when the job must be polled."""
         self.start()
         if self._next_event is None:
             await asyncio.sleep(_POLL_SECONDS)
@@ -249,7 +250,7 @@ class _JobEvents:
         return data if isinstance(data, Job) else None
 
     async def close(self) -> None:
-        """Stop waiting, and close the event stream."""
+        """Stop waiting for live events, and close the stream of events."""
         if self._next_event is not None:
             self._next_event.cancel()
             await asyncio.wait([self._next_event])
@@ -257,16 +258,16 @@ class _JobEvents:
 
 
 _EXTRA_TIMEOUT: Final = 60.0
-"""Extra seconds to wait for the response, as a job may select and store a hundred thousand devices."""
+"""Extra seconds to wait while the service creates a job, which may have a hundred thousand devices."""
 
 
 class Jobs(RestResource):
-    """Update jobs of a fleet. Methods accept the id of a job or the `Job` itself."""
+    """Update jobs of a fleet. Methods accept the id of a job or a `Job` object."""
 
     async def create(self, name: str, firmware: str | Firmware, **options: Unpack[JobOptions]) -> Job:
-        """Create a job that updates devices to this firmware, which must be released.
+        """Create a job that installs this firmware, which must be released, on devices.
 
-        Devices that cannot be updated get an execution in state SKIPPED with the reason. `dry_run` lists
+        A device that cannot be updated gets an execution in state SKIPPED with the reason. `dry_run` shows
         such devices in advance.
         """
         body = build_new_job(name, to_firmware_id(firmware), options, dry_run=False)
@@ -280,12 +281,12 @@ class Jobs(RestResource):
     def list(
         self, *, states: JobState | str | Iterable[JobState | str] = (), firmware: str | None = None
     ) -> AsyncGenerator[Job, None]:
-        """List the jobs in any of these states, the newest first. Without filters, list all jobs."""
+        """List the jobs in any of these states, the newest first. If `states` is empty, all states match."""
         query = build_query({"FirmwareId": firmware}, {"State": to_tuple(states)})
         return self._caller.iterate_items(JobPage, JOBS_PATH, query)
 
     async def show(self, job: str | Job) -> Job:
-        """Get one job and its progress."""
+        """Get the state, options and progress of a job."""
         return await self._caller.get(Job, job_path(_to_job_id(job)))
 
     async def summary(self, job: str | Job) -> JobSummary:
@@ -305,7 +306,7 @@ class Jobs(RestResource):
         """List the executions of a job, one per device, that match all filters.
 
         If `left_out` is True, list only devices that were excluded when the job was created; if False, only
-        the other devices.
+        the devices that were not excluded.
         """
         single = {"Gateway": None if gateway is None else normalize_mac(gateway), "LeftOut": left_out}
         repeated = {
@@ -317,42 +318,42 @@ class Jobs(RestResource):
         return self._caller.iterate_items(ExecutionPage, executions_path(_to_job_id(job)), query)
 
     async def execution(self, job: str | Job, device: str) -> ExecutionDetail:
-        """Get the execution of one device, with its transitions and their evidence."""
+        """Get the execution of one device in a job, with the reports and responses behind each transition."""
         return await self._caller.get(
             ExecutionDetail, execution_path(_to_job_id(job), normalize_device_id(device))
         )
 
     async def apply(self, job: str | Job) -> Job:
-        """Start a job that was created without `auto_apply`, or start to install its staged images."""
-        return await self._post_command(job, "apply")
+        """Start a job created without `auto_apply`, or install the images that a `stage` job transferred."""
+        return await self._post_action(job, "apply")
 
     async def pause(self, job: str | Job) -> Job:
-        """Pause a job: no more updates start, running updates continue."""
-        return await self._post_command(job, "pause")
+        """Pause a job: no more updates start, but running updates continue."""
+        return await self._post_action(job, "pause")
 
     async def resume(self, job: str | Job) -> Job:
         """Resume a paused job."""
-        return await self._post_command(job, "resume")
+        return await self._post_action(job, "resume")
 
     async def cancel(self, job: str | Job) -> Job:
-        """Cancel a job. Devices that are already installing the image finish."""
-        return await self._post_command(job, "cancel")
+        """Cancel a job. Devices that already install the image finish their update."""
+        return await self._post_action(job, "cancel")
 
     async def retry(self, job: str | Job) -> Job:
-        """Create a new job for the devices whose update failed, timed out or was canceled."""
+        """Create a new job for the devices of a job whose update failed, timed out or was canceled."""
         path = job_action_path(_to_job_id(job), "retry")
         return self._caller.decode(Job, await self._post_once(path, None))
 
     async def delete(self, job: str | Job) -> None:
-        """Delete a job that is finished or was never started. The audit log keeps its result."""
+        """Delete a job that is finished or was never started. The audit log keeps the result of the job."""
         await self._caller.delete(job_path(_to_job_id(job)))
 
     def watch(self, job: str | Job) -> AsyncGenerator[Job, None]:
-        """Yield a job now and after every change, until it is finished."""
+        """Yield the state of a job at once and after every change, until the job is finished."""
         return watch_job(self._caller, _to_job_id(job))
 
-    async def _post_command(self, job: str | Job, command: str) -> Job:
-        return await self._caller.post(Job, job_action_path(_to_job_id(job), command))
+    async def _post_action(self, job: str | Job, action: str) -> Job:
+        return await self._caller.post(Job, job_action_path(_to_job_id(job), action))
 
     async def _post_once(self, path: str, body: NewJob | None) -> HttpResponse:
         return await self._caller.post_once(path, body, extra_timeout=_EXTRA_TIMEOUT)

@@ -1,4 +1,4 @@
-"""`fleet.live`: live events of the fleet."""
+"""`fleet.live`: live events of the fleet, received as server-sent events."""
 
 from __future__ import annotations
 
@@ -58,21 +58,18 @@ EventData = (
     | Resync
     | dict[str, Any]
 )
-"""Content of an event; a dictionary only if a newer service sends an unknown type of event."""
+"""Content of a live event; a dictionary only if a newer service sends an unknown type of event."""
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """Live event.
-
-    A `resync` event means that events were missed and cannot be replayed: read the state again.
-    """
+    """Live event of the fleet. After a `resync` event, events were missed: read the state again."""
 
     id: str
-    """Opaque id of the event."""
+    """Opaque id of the live event."""
     type: str
     """Type of the event: one of `EventType`, or another type if the service is newer than this SDK."""
     time: str
-    """Time in UTC, as ISO 8601 text."""
+    """Time of the event in UTC, as an ISO 8601 string."""
     data: EventData
 
 
@@ -89,21 +86,21 @@ _REPORT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
 _EVENT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {"execution": LiveExecution, "resync": Resync}
 
 _MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
-"""Maximum bytes of an event. Events of the service are not much larger than 64 KiB."""
+"""Maximum size of a live event in bytes. Events of a service are not much larger than 64 KiB."""
 
 _EVENT_ID: Final = re.compile(r"[!-~]{0,256}")
-"""Pattern of event ids that can be sent in a `Last-Event-ID` header."""
+"""Pattern of event ids that are valid in a `Last-Event-ID` header."""
 
 
 class SseParser:
-    """Parses a stream of server-sent events. Comments are ignored."""
+    """Parses a stream of server-sent events, and ignores comments in the stream."""
 
     def __init__(self) -> None:
         self._data: list[bytes] = []
         self._size = 0
 
     def feed_line(self, line: bytes) -> bytes | None:
-        """Add a line. If the line ends an event, return the JSON of the event, else None."""
+        """Parse the next line of the stream. Return the JSON of an event that the line ends, else None."""
         line = line.removesuffix(b"\r")
         if not line:
             data, self._data, self._size = self._data, [], 0
@@ -118,7 +115,7 @@ class SseParser:
 
 
 class _UndecodedEvent(ResponseBody, frozen=True, kw_only=True):
-    """Event whose data is not yet decoded."""
+    """Live event whose field `data` is not yet decoded to a body type."""
 
     id: str
     type: str
@@ -127,7 +124,7 @@ class _UndecodedEvent(ResponseBody, frozen=True, kw_only=True):
 
 
 def decode_event(text: bytes) -> Event:
-    """Decode an event. Raise `MalformedInput` for a malformed event."""
+    """Decode a live event from JSON. Raise `MalformedInput` if the event is invalid."""
     undecoded = decode_body(_UndecodedEvent, text)
     if not _EVENT_ID.fullmatch(undecoded.id):
         raise MalformedText("id", "cannot be sent in a header")
@@ -152,17 +149,17 @@ def _select_body_type(event_type: str, data: dict[str, Any]) -> type[ResponseBod
 _log = logging.getLogger(__name__)
 
 _IDLE_TIMEOUT: Final = 60.0
-"""Seconds without data after which a connection counts as lost.
+"""Seconds without data after which a connection for live events counts as lost.
 
 The service sends a comment every 15 s (rest-150).
 """
 
 _STABLE_AFTER: Final = 30.0
-"""Seconds after which a connection counts as stable, even if no event arrived."""
+"""Seconds after which a connection for live events counts as stable, even if no event arrived."""
 
 
 class EventSubscription:
-    """Subscription to live events that reconnects when its stream ends, and continues with the next event."""
+    """Subscription to live events that reconnects when the stream ends, and continues with the next event."""
 
     def __init__(
         self,
@@ -171,34 +168,34 @@ class EventSubscription:
         *,
         backoff: Callable[[int], float] = compute_backoff,
     ) -> None:
-        """Create a subscription. `backoff` returns the seconds to wait after so many failures in a row."""
+        """Create a subscription. `backoff` returns the seconds to wait, given the number of failures."""
         self._caller = caller
         self._filters = filters
         self._backoff = backoff
         self._last_event_id: str | None = None
         self._failures = 0
-        """Number of attempts to connect in a row; an event or a stable connection resets it to 1."""
+        """Number of successive attempts to connect; an event or a stable connection resets it to 1."""
         self._connected_at = 0.0
         self._is_disconnected = False
 
     async def events(self) -> AsyncGenerator[Event, None]:
-        """Iterate over events. The iteration never ends by itself."""
+        """Iterate over live events. The iteration never ends by itself."""
         while True:
-            stream = await self._open()
+            stream = await self._open_stream()
             lines, parser = LineSplitter(b"\n"), SseParser()
             try:
                 while (chunk := await self._read_chunk(stream)) is not None:
                     for line in lines.feed(chunk):
                         if (text := parser.feed_line(line)) is not None:
-                            event = self._decode(text)
+                            event = self._decode_event(text)
                             self._failures = 1
                             yield event
                             self._last_event_id = event.id
             finally:
                 await stream.close()
 
-    async def _open(self) -> ResponseStream:
-        """Open a stream. Raise the error if the first stream fails; later, retry until one is open."""
+    async def _open_stream(self) -> ResponseStream:
+        """Open an event stream. Raise the error if the first stream fails; later, retry until connected."""
         while True:
             if self._failures:
                 await asyncio.sleep(self._backoff(self._failures))
@@ -231,9 +228,9 @@ class EventSubscription:
         )
 
     async def _read_chunk(self, stream: ResponseStream) -> bytes | None:
-        """Read the next chunk.
+        """Read the next chunk of a stream of events.
 
-        Return None if a new stream is needed: this stream has ended, or its access token expires soon.
+        Return None if a new stream is needed: the stream has ended, or the access token expires soon.
         """
         seconds_left = self._caller.credentials.seconds_until_renewal
         try:
@@ -251,12 +248,12 @@ class EventSubscription:
         return chunk
 
     def _log_disconnect(self, reason: str) -> None:
-        """Log a lost connection, only once until the connection is restored."""
+        """Log that live events are disconnected, but only once until the connection is restored."""
         if not self._is_disconnected:
             _log.warning("live events are disconnected, reconnecting: %s", reason)
         self._is_disconnected = True
 
-    def _decode(self, text: bytes) -> Event:
+    def _decode_event(self, text: bytes) -> Event:
         try:
             return decode_event(text)
         except MalformedInput as exc:
@@ -271,7 +268,7 @@ def subscribe_to_events(
     gateway: str | Iterable[str] | None = None,
     jobs: str | Iterable[str] | None = None,
 ) -> AsyncGenerator[Event, None]:
-    """Iterate over live events that match all filters."""
+    """Iterate over the live events that match all given filters, and reconnect after a lost connection."""
     filters = build_query(
         {},
         {

@@ -1,4 +1,4 @@
-"""Multipart upload of a file that is read in chunks."""
+"""Upload of a file as a multipart form; the file is read in chunks."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
 
 _CHUNK_BYTES: Final = 256 * 1024
-"""Bytes of the file that are read at a time."""
+"""Maximum number of bytes that are read from the file at once."""
 
 _ESCAPED_CHARACTERS: Final = str.maketrans({'"': "%22", "\r": "%0D", "\n": "%0A"})
-"""Escapes for characters that would end a name in a part header, as browsers write them."""
+"""Escapes, as in browsers, for characters that would end a quoted name in the header of a form part."""
 
 _HASH_FIELD: Final = "sha256"
 
 
 class MultipartUpload:
-    """Multipart form with one file, which is always read from the same position, so it can be sent again."""
+    """Multipart form with one file. The form can be sent again, because the file is read from its start."""
 
     def __init__(
         self, field: str, file: Path | BinaryIO, file_name: str, fields: Iterable[tuple[str, str]]
     ) -> None:
-        """Prepare an upload. If `fields` has no `sha256`, the hash of the file is appended as a field."""
+        """Prepare the form. If `fields` has no `sha256`, the SHA-256 hash of the file is added as a field."""
         boundary = secrets.token_hex(16)
         self.content_type = f"multipart/form-data; boundary={boundary}"
         self._field = field
@@ -54,15 +54,15 @@ class MultipartUpload:
 
     @property
     def size(self) -> int:
-        """Size of the whole body in bytes."""
+        """Size of the whole form in bytes."""
         hash_size = len(self._hash_header) + hashlib.sha256().digest_size * 2 if self._appends_hash else 0
         return len(self._head) + self._length + hash_size + len(self._end)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the whole body in chunks. Raise `MalformedInput` if the file has become shorter meanwhile."""
+        """Yield the whole form in chunks. Raise `MalformedInput` if the file has become shorter."""
         digest, remaining = hashlib.sha256(), self._length
         yield self._head
-        async with self._opened() as file:
+        async with self._open_file() as file:
             while remaining and (chunk := await asyncio.to_thread(file.read, min(remaining, _CHUNK_BYTES))):
                 remaining -= len(chunk)
                 digest.update(chunk)
@@ -74,7 +74,7 @@ class MultipartUpload:
         yield self._end
 
     @asynccontextmanager
-    async def _opened(self) -> AsyncIterator[BinaryIO]:
+    async def _open_file(self) -> AsyncIterator[BinaryIO]:
         if isinstance(self._file, Path):
             with await asyncio.to_thread(self._file.open, "rb") as file:
                 yield file
@@ -90,7 +90,7 @@ def _get_position(file: BinaryIO, field: str) -> int:
 
 
 def _find_end(file: Path | BinaryIO, field: str) -> int:
-    """Return the position of the end of a file, in bytes."""
+    """Return the position of the end of a file, in bytes from the beginning."""
     if isinstance(file, Path):
         if not file.is_file():
             raise MalformedInput(field, f"{str(file)!r} is not a file")

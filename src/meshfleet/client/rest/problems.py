@@ -1,4 +1,4 @@
-"""Conversion of unsuccessful responses into errors."""
+"""Converts error responses of the service, or of a proxy in front of it, to errors."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from meshfleet.errors import FleetError
 
 _MAX_DETAIL_CHARS: Final = 500
-"""Maximum characters of a text from the service in an error message."""
+"""Maximum characters of a service's message that an error message contains."""
 
 _MIN_SECRET_CHARS: Final = 4
-"""Minimum characters of a secret to redact: shorter texts also occur in ordinary words."""
+"""Minimum length of a secret that is redacted; shorter strings also occur in ordinary words."""
 
 _MAX_FAULTS: Final = 100
 
@@ -31,14 +31,14 @@ _PROXY_BODY_LIMIT: Final = (
     "a proxy in front of the service does not accept a body of this size;"
     " raise its limit on bodies (client_max_body_size in nginx)"
 )
-"""Explanation of a status 413 without a problem body, which the service itself would send."""
+"""Explanation of an HTTP status 413 that a proxy sent, not the service."""
 
 _PROXY_STATUSES: Final = frozenset({408, 413, 429, 500, 502, 503, 504})
-"""HTTP statuses that a proxy in front of the service may send, with a body that is not a problem."""
+"""HTTP statuses of errors that a proxy in front of the service may send."""
 
 
 def decode_error(response: HttpResponse, base_url: str, secrets: Iterable[str] = ()) -> FleetError:
-    """Build the error for an unsuccessful response. `secrets` in its text are replaced by `…`."""
+    """Build the error for an error response. `secrets` in the error message are replaced by `…`."""
     problem = _decode_problem_body(response)
     if problem is not None:
         text = _redact(problem.detail or problem.title or problem.code, secrets)
@@ -71,9 +71,9 @@ def _decode_problem_body(response: HttpResponse) -> ProblemReply | None:
 
 
 def _decode_not_ready_reasons(response: HttpResponse) -> str | None:
-    """Return the reasons in a "not ready" response; None for other responses.
+    """Return the reasons in a response of a service that is not ready; None for any other response.
 
-    This is the only error response of the service that is not a problem document.
+    Such a response is the only error response of the service that is not an RFC 9457 problem.
     """
     if response.status != Unavailable.http or response.content_type != JSON_TYPE:
         return None
@@ -84,9 +84,9 @@ def _decode_not_ready_reasons(response: HttpResponse) -> str | None:
 
 
 def _redact(text: str, secrets: Iterable[str]) -> str:
-    """Return a text on one line, truncated, and without secrets.
+    """Return a string without secrets and unprintable characters, cut to `_MAX_DETAIL_CHARS`.
 
-    A secret is found with and without its unprintable characters.
+    Secrets are found with and without their unprintable characters.
     """
     forms = [
         form

@@ -1,6 +1,6 @@
 """`fleet.requests`: requests to devices through the service.
 
-Every request has an idempotency key, so a request that is repeated after a lost connection is carried out
+Every request has an idempotency key, so a request that is repeated after a lost connection is executed
 only once.
 """
 
@@ -52,23 +52,23 @@ _RESPOND_ASYNC: Final = ("Prefer", "respond-async")
 
 
 class RequestOptions(RequestParameters, total=False):
-    """Options of a request. For None the service and the gateway use their defaults."""
+    """Options of a request to a device. None means the default of the service or the gateway."""
 
     gateway: str | None
-    """Gateway through which the request is sent; None selects the one with the best signal."""
+    """Gateway through which the request is sent; None selects the gateway with the best signal."""
     timeout: float
-    """Seconds to wait for the response of the device."""
+    """Seconds that the service waits for the response of the device."""
 
 
 class Requests(RestResource):
-    """Requests to devices. A hex identifier selects the raw operation, a name the decoded one (request-34).
+    """Requests to devices: raw for a hex identifier, decoded for an identifier's name (request-34).
 
-    Responses with an error status are returned too: `meshfleet.client.check` raises an error for them. If no
-    response arrives, methods raise `Unanswered`.
+    Responses with an error status are returned too; pass them to `meshfleet.client.check` to raise an error.
+    If no response arrives, methods raise `Unanswered`.
     """
 
     async def read(self, device: str, identifier: str, **options: Unpack[RequestOptions]) -> RequestOutcome:
-        """Read a property of a device."""
+        """Read a property of a device: the raw value for a hex identifier, the decoded value for a name."""
         return await self.send(device, _build_request(Operation.READ, identifier, options))
 
     async def write(
@@ -80,9 +80,9 @@ class Requests(RestResource):
         ext: Mapping[str, Any] | None = None,
         **options: Unpack[RequestOptions],
     ) -> RequestOutcome:
-        """Write a property of a device. None writes NULL.
+        """Write a value to a property of a device. The value None writes NULL.
 
-        For a hex identifier the value is hex or bytes, for a name any JSON.
+        For a hex identifier, the value is hex or bytes; for an identifier's name, any JSON.
         """
         extension: dict[str, Any] | UnsetType = UNSET if ext is None else dict(ext)
         request = _build_request(Operation.WRITE, identifier, options)
@@ -110,21 +110,21 @@ class Requests(RestResource):
         gateway: str | None = None,
         priority: int | None = None,
     ) -> RequestAccepted:
-        """Acknowledge the sample with this time to its device. Devices send no response to an ack."""
+        """Acknowledge a device's sample with this time. Devices send no response to an ack."""
         request = _build_request(Operation.ACK, identifier, {"gateway": gateway, "priority": priority})
         formatted_time, ack_type = format_optional_time(time) or UNSET, parse_enum(AckType, type, "type")
         request = msgspec.structs.replace(request, time=formatted_time, type=int(ack_type))
         return self._caller.decode(RequestAccepted, await self._post(device, request))
 
     async def send(self, device: str, request: NewRequest) -> RequestOutcome:
-        """Send a request and wait for the response of the device."""
+        """Send a request to a device and wait for the response of the device."""
         if not request.operation.is_answered:
             raise ValueError("an ack has no response: use post")
         response = await self._post(device, request, extra_timeout=request.timeout_ms / 1000)
         return self._caller.decode(RequestOutcome, response)
 
     async def post(self, device: str, request: NewRequest) -> RequestAccepted:
-        """Send a request without waiting for the response of the device. `show` returns the state later."""
+        """Send a request to a device without waiting for the response, which `show` returns later."""
         return self._caller.decode(RequestAccepted, await self._post(device, request, _RESPOND_ASYNC))
 
     async def show(self, request: str) -> RequestRecord:
@@ -156,15 +156,15 @@ def _build_request(operation: Operation, identifier: str | None, options: Reques
         priority=unset_if_none(options.get("priority")),
         extender_id=unset_if_none(options.get("extender_id")),
         access_type=UNSET if access is None else parse_enum(AccessType, access, "accessType"),
-        public_key=unset_if_none(_reveal(options.get("public_key"))),
-        key=unset_if_none(_reveal(options.get("key"))),
+        public_key=unset_if_none(_reveal_key(options.get("public_key"))),
+        key=unset_if_none(_reveal_key(options.get("key"))),
         gateway=UNSET if gateway is None else normalize_mac(gateway),
         timeout_ms=round(check_timeout(options.get("timeout", _DEFAULT_TIMEOUT)) * 1000),
     )
 
 
 def _encode_values(request: NewRequest) -> NewRequest:
-    """Convert `value` and `ext` of a request to JSON types. Raise `UnencodableValue` if impossible."""
+    """Convert `value` and `ext` of a request to JSON types. Raise `UnencodableValue` for other types."""
     if request.value is not UNSET:
         request = msgspec.structs.replace(request, value=to_wire_value(request.operation, request.value))
     if request.ext is not UNSET:
@@ -172,5 +172,5 @@ def _encode_values(request: NewRequest) -> NewRequest:
     return request
 
 
-def _reveal(key: str | Secret | None) -> str | None:
+def _reveal_key(key: str | Secret | None) -> str | None:
     return key.reveal() if isinstance(key, Secret) else key

@@ -1,4 +1,4 @@
-"""Decides whether and when to repeat a request. Nothing here sends or waits."""
+"""Decides whether and when a REST request is repeated, without I/O."""
 
 from __future__ import annotations
 
@@ -12,32 +12,33 @@ if TYPE_CHECKING:
     from meshfleet.errors import FleetError
 
 MAX_TRIES: Final = 5
-"""Maximum number of attempts for one call, including the first."""
+"""Maximum number of attempts for one REST request, including the first attempt."""
 
 _FIRST_PAUSE_SECONDS: Final = 0.25
+"""Maximum seconds to wait before the second attempt of a REST request."""
 _MAX_PAUSE_SECONDS: Final = 8.0
-"""Maximum seconds before any attempt; before the second attempt it is `_FIRST_PAUSE_SECONDS`."""
+"""Maximum seconds to wait before any attempt of a REST request."""
 
 _MAX_RETRY_AFTER_SECONDS: Final = 10
-"""Maximum Retry-After in seconds for which the client waits; if it is longer, the error is raised."""
+"""Maximum seconds of a `Retry-After` header for which the client waits, else the error is raised."""
 
 _TRANSIENT_STATUSES: Final = frozenset({429, 502, 503, 504})
-"""HTTP statuses of temporary errors."""
+"""HTTP statuses of temporary errors, after which a request may be repeated."""
 
 
 def compute_backoff(tries: int) -> float:
     """Return the seconds to wait after `tries` attempts: random, up to a limit that doubles each time.
 
-    The random time prevents that many clients retry at the same time.
+    The random time keeps clients from retrying all at once.
     """
     return uniform(0, min(_FIRST_PAUSE_SECONDS * 2 ** (tries - 1), _MAX_PAUSE_SECONDS))  # noqa: S311 # jitter, not cryptography
 
 
 def decide_retry_after_loss(request: HttpRequest, loss: ServiceUnreachable, tries: int) -> float | None:
-    """Return the seconds until the next attempt if no response arrived; None if there is no retry.
+    """Return the seconds to wait before a retry of a request without a response; None for no retry.
 
-    A request that may have arrived is repeated only if it is repeatable. After a timeout waiting for the
-    response there is no retry; after a connect timeout, which is half as long, there is one.
+    A request that the service may have received is repeated only if it is repeatable. After a timeout of the
+    response, there is no retry; after a timeout of the connection, which is half as long, there is one retry.
     """
     max_tries = MAX_TRIES if not loss.is_timeout else 1 if loss.was_sent else 2
     if tries >= max_tries or (loss.was_sent and not request.is_repeatable):
@@ -48,9 +49,9 @@ def decide_retry_after_loss(request: HttpRequest, loss: ServiceUnreachable, trie
 def decide_retry_after_error(
     request: HttpRequest, response: HttpResponse, error: FleetError, tries: int
 ) -> float | None:
-    """Return the seconds until the next attempt after an error response; None if there is no retry.
+    """Return the seconds to wait before a retry after an error response; None for no retry.
 
-    After `Unanswered` there is no retry, as the service has already waited for the gateway.
+    After `Unanswered`, there is no retry, because the service has already waited for the gateway.
     """
     if tries >= MAX_TRIES or not request.is_repeatable or response.status not in _TRANSIENT_STATUSES:
         return None

@@ -1,4 +1,4 @@
-"""`fleet.samples`: samples and radio links of devices, and rejected reports."""
+"""`fleet.samples`: samples and signal strengths of devices, and rejected reports."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ if TYPE_CHECKING:
     from meshfleet.rest.telemetry import Reject, Sample
 
 _IDLE_TIMEOUT: Final = 60.0
-"""Maximum seconds to wait for the next chunk of a CSV export."""
+"""Maximum seconds to wait for the next chunk of a CSV export of samples."""
 
 SampleKind = Literal["property", "measurement", "measurement-error", "event"]
 
 
 class SampleFilters(TypedDict, total=False):
-    """Filters for samples. A sample must match all given filters.
+    """Filters of the samples of a device. A sample must match all given filters.
 
     None and empty values match all samples (rest-80 to rest-83).
     """
 
     kinds: SampleKind | Iterable[SampleKind]
-    """Kinds of samples; an empty tuple means all."""
+    """Kinds of samples; an empty tuple means all kinds."""
     identifier: str | None
-    """Identifier in hex, or its name."""
+    """Hex id or name of the identifier."""
     since: Moment | None
-    """Earliest time, inclusive."""
+    """Earliest time of a sample, inclusive."""
     until: Moment | None
-    """Latest time, exclusive."""
+    """Latest time of a sample, exclusive."""
 
 
 class Samples(RestResource):
-    """Samples and radio links of the devices of a fleet. Methods accept a MAC or device id."""
+    """Samples and signal strengths of the devices of a fleet. Methods accept a MAC or device id."""
 
     def list(self, device: str, **filters: Unpack[SampleFilters]) -> AsyncGenerator[Sample, None]:
         """List the samples of a device that match all filters, the newest first."""
@@ -59,7 +59,7 @@ class Samples(RestResource):
         )
 
     async def csv(self, device: str, **filters: Unpack[SampleFilters]) -> AsyncGenerator[str, None]:
-        """Export the samples of a device as CSV: a header line, then a line per sample, the oldest first."""
+        """Yield the samples of a device as CSV: a header line, then a line per sample, the oldest first."""
         path = samples_path(normalize_device_id(device))
         request = HttpRequest(
             method="GET", path=path, query=_build_filter_query(filters), accept="text/csv", is_repeatable=True
@@ -82,9 +82,9 @@ class Samples(RestResource):
         until: Moment | None = None,
         points: int | None = None,
     ) -> Series:
-        """Get the values of one identifier over time, summarized in at most `points` time buckets.
+        """Get the values of one identifier over time, aggregated in at most `points` time intervals.
 
-        Without `since` and `until`, get the last day.
+        Without `since` and `until`, the values are those of the last day.
         """
         query = build_query({"Identifier": identifier, **_build_bucket_query(since, until, points)})
         return await self._caller.get(Series, series_path(normalize_device_id(device)), query)
@@ -97,15 +97,15 @@ class Samples(RestResource):
         until: Moment | None = None,
         points: int | None = None,
     ) -> Links:
-        """Get the mesh nodes (parents) that received a device, with their latest RSSI and its history.
+        """Get the mesh nodes (parents) that received a device, with the latest RSSI and the RSSI over time.
 
-        The history has at most `points` time buckets. By default it covers the last day.
+        The RSSI over time has at most `points` intervals. Without `since`, it covers the last day.
         """
         query = build_query(_build_bucket_query(since, until, points))
         return await self._caller.get(Links, links_path(normalize_device_id(device)), query)
 
     def rejects(self, gateway: str | None = None) -> AsyncGenerator[Reject, None]:
-        """List rejected reports, the newest first, of one gateway or of all if `gateway` is None."""
+        """List the rejected reports of one gateway, or of all gateways if None, the newest first."""
         query = build_query({"Gateway": None if gateway is None else normalize_mac(gateway)})
         return self._caller.iterate_items(RejectPage, REJECTS_PATH, query)
 
@@ -113,7 +113,7 @@ class Samples(RestResource):
 def _build_bucket_query(
     since: Moment | None, until: Moment | None, points: int | None
 ) -> dict[str, str | int | None]:
-    """Build the query parameters for a time range and a number of buckets."""
+    """Build the query parameters for a time range and a maximum number of time intervals."""
     return {
         "From": format_optional_time(since, "since"),
         "To": format_optional_time(until, "until"),

@@ -1,7 +1,7 @@
-"""Login, and renewal of access tokens (auth-6 to auth-10).
+"""Login to a service, and renewal of access tokens (auth-6 to auth-10).
 
 An access token is valid for half an hour and is exchanged for a new token before it expires. Twelve hours
-after the login, the password is needed again. Concurrent calls share one login and one attempt to log in.
+after the login, the password is needed again. Concurrent calls share one attempt to log in.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from meshfleet.client.rest.transport import HttpTransport
 
 _RENEWAL_MARGIN: Final = 1 / 6
-"""Remaining fraction of a token's lifetime at which the token is renewed."""
+"""Remaining fraction of an access token's lifetime at which the token is renewed."""
 
 _RETRY_RENEWAL_SECONDS: Final = 30.0
-"""Seconds until the next attempt to renew a token after a failed attempt."""
+"""Seconds between a failed attempt to renew an access token and the next attempt."""
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """Login that a program may store and use later. The token grants access, so keep the login secret."""
+    """Login to a service that a program may store and use later. Keep it secret: the token grants access."""
 
     url: str
     user: str | None
-    """User name; None if only a token or an API key was given."""
+    """User name; None if only an access token or an API key was given."""
     token: str
     """Access token or API key."""
 
@@ -58,18 +58,18 @@ class Session(Struct, frozen=True, kw_only=True):
 class _Token(Struct, frozen=True, kw_only=True):
     text: str
     renew_at: float
-    """Monotonic time in seconds at which to renew the token; infinity for an API key."""
+    """Time of the monotonic clock, in seconds, at which to renew the token; infinity for an API key."""
 
 
 class _Claims(Struct, frozen=True):
-    """Claims of an access token that the client needs."""
+    """Times in an access token: when it was issued and when it expires (Unix time in seconds)."""
 
     iat: float
     exp: float
 
 
 class Credentials:
-    """Credentials of one account, and its current access token."""
+    """User name and password, or API key, of one account, and its current access token."""
 
     def __init__(
         self,
@@ -95,11 +95,11 @@ class Credentials:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """Password and token, for removal from error texts."""
+        """Password and access token, which must not appear in error messages."""
         return tuple(filter(None, (self._password, self.token)))
 
     async def get_token(self) -> str:
-        """Return a valid token. Renew the token if it is about to expire; log in if there is none."""
+        """Return a valid access token. Renew a token that expires soon; log in if there is no token."""
         if self._token is None or self._now() >= self._token.renew_at:
             await self.renew()
         if self._token is None:
@@ -108,18 +108,18 @@ class Credentials:
 
     @property
     def seconds_until_renewal(self) -> float:
-        """Seconds until the token is to be renewed; infinity without a token or for an API key."""
+        """Seconds until the access token must be renewed; infinity without a token or for an API key."""
         return math.inf if self._token is None else max(0.0, self._token.renew_at - self._now())
 
     async def renew(self) -> None:
-        """Get a new token by renewal or login. Concurrent callers wait for the same attempt."""
+        """Get a new access token by renewal or login. Concurrent callers share one attempt."""
         if self._renewal is None:
             self._renewal = asyncio.create_task(self._renew_token(), name="client.login")
             self._renewal.add_done_callback(self._on_renewal_done)
         await asyncio.shield(self._renewal)
 
     def discard_token(self, rejected: str) -> bool:
-        """Discard a token that the service rejected. Return whether `get_token` can return another token.
+        """Discard an access token that the service rejected. Return whether `get_token` can get a new token.
 
         Without a password, the token is kept and the result is False.
         """
@@ -130,22 +130,22 @@ class Credentials:
         return True
 
     async def wait_for_renewal(self) -> None:
-        """Wait until a renewal in progress has ended."""
+        """Wait until a renewal of the access token that is in progress has ended."""
         if self._renewal is not None:
             await asyncio.wait([self._renewal])
 
     def clear_token(self) -> None:
-        """Discard the token after a logout."""
+        """Discard the access token after a logout."""
         self._token = None
 
     def change_password(self, password: str) -> None:
-        """Use this password for future logins, if a password is used at all."""
+        """Use this password for future logins, unless only a token or an API key is used."""
         if self._password is not None:
             self._password = password
             self._login_error = None
 
     async def close(self) -> None:
-        """Cancel a renewal in progress."""
+        """Cancel a renewal of the access token that is in progress."""
         if self._renewal is not None:
             self._renewal.cancel()
             await asyncio.wait([self._renewal])
@@ -156,11 +156,11 @@ class Credentials:
             renewal.exception()  # marked as retrieved; waiting callers get it too
 
     async def _renew_token(self) -> None:
-        if self._token is None or not await self._refresh(self._token):
+        if self._token is None or not await self._refresh_token(self._token):
             await self._log_in()
 
-    async def _refresh(self, current: _Token) -> bool:
-        """Exchange a token for a new one. Return False if a login is needed: the token is no longer valid."""
+    async def _refresh_token(self, current: _Token) -> bool:
+        """Exchange an access token for a new token. Return False if the token is invalid: log in instead."""
         request = HttpRequest(method="POST", path=REFRESH_PATH, is_repeatable=True)
         try:
             response = await self._transport.send(request, current.text)
@@ -206,9 +206,9 @@ class Credentials:
 
 
 def check_token(token: str) -> str:
-    """Return a token or API key unchanged. Raise `MalformedText` for invalid characters.
+    """Return an access token or API key unchanged. Raise `MalformedText` for invalid characters.
 
-    The error does not quote the token.
+    The error message does not contain the token.
     """
     if parse_bearer(f"Bearer {token}") is None:
         raise MalformedText("token", "has characters that are not valid in an access token or API key")
@@ -216,7 +216,7 @@ def check_token(token: str) -> str:
 
 
 def _wrap_given_token(token: str, now: float) -> _Token:
-    """Wrap a token that the caller supplied. The time of its renewal is computed from its claims."""
+    """Return a given access token or API key with the time of its renewal; `now` is monotonic time."""
     claims = _decode_claims(check_token(token))
     if claims is None:
         return _Token(text=token, renew_at=math.inf)
@@ -226,7 +226,7 @@ def _wrap_given_token(token: str, now: float) -> _Token:
 
 
 def _decode_claims(token: str) -> _Claims | None:
-    """Decode the claims of a token without verifying it; None if it is an API key."""
+    """Decode the times in an access token without verifying the token; None for an API key."""
     parts = token.split(".")
     if len(parts) != 3:  # noqa: PLR2004 # header, claims, signature
         return None

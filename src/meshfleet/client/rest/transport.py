@@ -1,6 +1,6 @@
-"""HTTP transport to the service, with retries of repeatable requests.
+"""Sends HTTP requests to the service, and retries repeatable requests.
 
-Errors raised here have no `__cause__`: exceptions of httpx contain the request, with its token or password.
+Errors have no `__cause__`, because exceptions of httpx contain the request with its token or password.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 # Splits a byte stream into lines.
 
 _MAX_LINE_BYTES: Final = 4 * 1024 * 1024
-"""Maximum bytes of a line. A sample has up to 64 KiB, and a live event is not much larger."""
+"""Maximum size of a line in bytes. A sample has up to 64 KiB, and a live event is not much larger."""
 
 
 class LineSplitter:
-    """Splits a stream into lines. A last line without a line end is not returned."""
+    """Splits a byte stream into lines. A last line without a line end is not returned."""
 
     def __init__(self, end: bytes) -> None:
         self._end = end
         self._buffer = bytearray()
 
     def feed(self, chunk: bytes) -> Iterator[bytes]:
-        """Add a chunk and return the lines that it completes, without their line ends."""
+        """Add a chunk of the stream. Return the lines that the chunk completes, without line ends."""
         searched = max(0, len(self._buffer) - len(self._end) + 1)
         self._buffer += chunk
         start = 0
@@ -57,14 +57,14 @@ class LineSplitter:
 ResultT = TypeVar("ResultT")
 
 _MAX_CONCURRENT: Final = 50
-"""Maximum concurrent requests. Further requests wait; their timeouts start when they are sent."""
+"""Maximum concurrent HTTP requests. Further requests wait; the timeout starts when a request is sent."""
 
 _MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-"""Maximum bytes of a response body. A page has up to 1000 samples of some KiB each."""
+"""Maximum size of a response body in bytes. A page has up to 1000 samples of some KiB each."""
 
 
 class HttpTransport:
-    """Sends requests to one service over a pool of connections."""
+    """Sends HTTP requests to one service over a pool of connections."""
 
     def __init__(self, base_url: BaseUrl, *, tls_ca: Path | None, timeout: float) -> None:
         self.base_url = base_url
@@ -77,23 +77,27 @@ class HttpTransport:
         )
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all HTTP connections to the service."""
         await self._http.aclose()
 
     async def send(self, request: HttpRequest, bearer: str | None) -> HttpResponse:
-        """Send a request, with retries. Return the response whatever its status."""
-        return await self._retry(request, lambda: self._send_once(request, bearer))
+        """Send a request, with retries. Return the response, also if it is an error response."""
+        return await self._send_with_retries(request, lambda: self._send_once(request, bearer))
 
     async def open_stream(
         self, request: HttpRequest, bearer: str | None, *, idle_timeout: float
     ) -> HttpResponse | ResponseStream:
-        """Send a request, with retries. Return a successful response as a stream, others as a whole.
+        """Send a request, with retries. Return a success as a stream, an error response as a whole.
 
-        `idle_timeout` is the maximum number of seconds between two chunks.
+        `idle_timeout` is the maximum number of seconds between two chunks of the stream.
         """
-        return await self._retry(request, lambda: self._open_stream_once(request, bearer, idle_timeout))
+        return await self._send_with_retries(
+            request, lambda: self._open_stream_once(request, bearer, idle_timeout)
+        )
 
-    async def _retry(self, request: HttpRequest, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    async def _send_with_retries(
+        self, request: HttpRequest, attempt: Callable[[], Awaitable[ResultT]]
+    ) -> ResultT:
         attempts = 1
         while True:
             try:
@@ -193,7 +197,7 @@ class HttpTransport:
 
 
 class ResponseStream:
-    """Response body that is read in chunks."""
+    """Body of an HTTP response that is read in chunks."""
 
     def __init__(self, base_url: BaseUrl, response: httpx.Response) -> None:
         self._base_url = base_url
@@ -202,7 +206,7 @@ class ResponseStream:
         self._is_plain = response.headers.get("Content-Encoding", "identity") == "identity"
 
     async def read(self) -> bytes | None:
-        """Read the next chunk; None at the end."""
+        """Return the next chunk of the response body; None at the end."""
         if not self._is_plain:
             raise ServiceRefused(f"{self._base_url} sent a response in an encoding that was not requested")
         try:
@@ -212,7 +216,7 @@ class ResponseStream:
         raise problem
 
     async def close(self) -> None:
-        """Close the response, whether or not it was read to the end."""
+        """Close the response, even if it was not read to the end."""
         await self._response.aclose()
 
 
