@@ -1,4 +1,4 @@
-"""Engines for a PostgreSQL server, which several machines can share."""
+"""SQLAlchemy engines for a PostgreSQL server, which several machines can share."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _KEEPALIVE_OPTIONS: Final = {
 
 
 def create_postgresql_engines(address: str) -> Engines:
-    """Create the connection pool of a server without connecting yet."""
+    """Create the connection pool of a PostgreSQL server without connecting yet."""
     try:
         engine = _engine(make_url(address).set(drivername="postgresql+psycopg"))
     except (ArgumentError, ValueError):

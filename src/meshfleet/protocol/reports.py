@@ -1,4 +1,4 @@
-"""Reports that gateways publish about devices: the payload, decoder and encoding of each kind."""
+"""Reports that gateways publish about devices: the payload type, decoder and encoder of each report kind."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Heartbeat(Payload, frozen=True, kw_only=True):
     time: TimeField
     seq: SequenceField
     status: IntegerField
-    """0 is OK; any other value is an error or warning of the device."""
+    """Status of the device: 0 is OK; any other value is an error or warning."""
     last_count: CountField | UnsetType = UNSET
-    """Number of copies in which the previous heartbeat was received."""
+    """Number of copies of the previous heartbeat that were received."""
 
 
 class Dfu(Payload, frozen=True, kw_only=True):
-    """Device that advertises in DFU mode (report-2)."""
+    """Report that a device advertises in DFU mode (report-2)."""
 
     time: TimeField
     parent: MacField
@@ -54,7 +54,7 @@ class Dfu(Payload, frozen=True, kw_only=True):
 
 
 class Rssi(Payload, frozen=True, kw_only=True):
-    """Signal strength with which a mesh node receives a device (report-3)."""
+    """Report of the signal strength with which a mesh node receives a device (report-3)."""
 
     time: TimeField
     parent: MacField
@@ -62,11 +62,11 @@ class Rssi(Payload, frozen=True, kw_only=True):
     channel: ChannelField | UnsetType = UNSET
     seq: SequenceField | UnsetType = UNSET
     unreachable: bool = False
-    """Whether the device cannot be reached through this parent."""
+    """Whether the device cannot be reached through the mesh node `parent`."""
 
 
 class Property(Payload, frozen=True, kw_only=True):
-    """Raw value of a property (report-4)."""
+    """Report of the raw value (hex) of a property (report-4)."""
 
     time: TimeField
     value: HexField
@@ -74,7 +74,7 @@ class Property(Payload, frozen=True, kw_only=True):
 
 
 class PropertyDecoded(Payload, frozen=True, kw_only=True):
-    """Decoded value of a property (report-5)."""
+    """Report of the decoded value (JSON) of a property (report-5)."""
 
     time: TimeField
     value: Json
@@ -83,7 +83,7 @@ class PropertyDecoded(Payload, frozen=True, kw_only=True):
 
 
 class Measurement(Payload, frozen=True, kw_only=True):
-    """Raw sample of a measurement (report-6)."""
+    """Report of a measurement with its raw value (hex) (report-6)."""
 
     time: TimeField
     seq: SequenceField
@@ -91,7 +91,7 @@ class Measurement(Payload, frozen=True, kw_only=True):
 
 
 class MeasurementDecoded(Payload, frozen=True, kw_only=True):
-    """Decoded sample of a measurement (report-7)."""
+    """Report of a measurement with its decoded value (JSON) (report-7)."""
 
     time: TimeField
     seq: SequenceField
@@ -100,7 +100,7 @@ class MeasurementDecoded(Payload, frozen=True, kw_only=True):
 
 
 class MeasurementError(Payload, frozen=True, kw_only=True):
-    """Failed measurement; raw and decoded reports have the same form (report-8, report-9)."""
+    """Report of a failed measurement, raw or decoded in the same form (report-8, report-9)."""
 
     time: TimeField
     seq: SequenceField
@@ -109,7 +109,7 @@ class MeasurementError(Payload, frozen=True, kw_only=True):
 
 
 class Event(Payload, frozen=True, kw_only=True):
-    """Event; some events have a raw value (report-10)."""
+    """Report of an event; some events have a raw value (hex) (report-10)."""
 
     time: TimeField
     seq: SequenceField
@@ -117,7 +117,7 @@ class Event(Payload, frozen=True, kw_only=True):
 
 
 class EventDecoded(Payload, frozen=True, kw_only=True):
-    """Event; some events have a decoded value (report-11)."""
+    """Report of an event; some events have a decoded value (JSON) (report-11)."""
 
     time: TimeField
     seq: SequenceField
@@ -198,7 +198,7 @@ def _is_flat(data: bytes) -> bool:
 
 
 def _build_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
-    """Build the decoder of a report that has only numbers besides the time, so no other `Z`."""
+    """Build the decoder of a report with only numbers besides the time, so with a `Z` only in the time."""
     decode_plain = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _ReportT:
@@ -217,8 +217,8 @@ def _build_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
 def _build_json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
     """Build the decoder of a report with any JSON value.
 
-    The value may be nested too deeply. It may also contain a `Z`, so the decoder checks that `time` is the
-    first field.
+    The value may be nested too deeply. The value may also contain a `Z`, so the decoder checks that `time` is
+    the first field.
     """
     decode_plain = msgspec.json.Decoder(kind).decode
 
@@ -273,9 +273,9 @@ def _build_event_decoder() -> Callable[[bytes], Event]:
 
 
 def _build_parent_decoder(kind: type[_ParentT]) -> Callable[[bytes], _ParentT]:
-    """Build the decoder of reports that name the mesh parent that received the device.
+    """Build the decoder of a report that names the mesh parent that received the device.
 
-    The fast path accepts a parent only if the strict decoder has accepted the same MAC before.
+    The fast path accepts a parent only if the strict decoder has accepted its MAC before.
     """
     decode_plain = msgspec.json.Decoder(kind).decode
 
@@ -295,7 +295,7 @@ def _build_parent_decoder(kind: type[_ParentT]) -> Callable[[bytes], _ParentT]:
 
 
 _KNOWN_PARENTS: set[Mac] = set()
-"""Parents of decoded reports, whose MACs are valid. A mesh has few, and each appears in many reports."""
+"""Valid MACs of mesh parents from decoded reports. A mesh has few parents, each in many reports."""
 
 _MAX_KNOWN_PARENTS: Final = 1 << 17
 
@@ -328,7 +328,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 _RAW_KINDS: Final = frozenset({Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT})
-"""Kinds with a raw value. Their field names have no capital letters, so such letters are upper-case hex."""
+"""Report kinds with a raw value. As their field names are in lower case, a capital letter is a hex digit."""
 
 
 def encode_report(kind: Kind, report: Report, *, version: Version | None = None) -> bytes:

@@ -22,14 +22,14 @@ class RequestTopicRules:
         return self._topic.match(topic) is not None
 
     def expiry_time(self, now: int) -> int:
-        """Return when a request received at `now` expires, in milliseconds."""
+        """Return when a request received at `now` expires; both in milliseconds of the monotonic clock."""
         return now + self._max_age
 
 
 def contains_key(payload: bytes) -> bool:
-    """Return whether a request contains a cryptographic key, and so must not be persisted.
+    """Return whether the payload of a request contains a cryptographic key, and so must not be persisted.
 
-    Return True for a payload that cannot be decoded: it may contain one.
+    Return True for a payload that cannot be decoded: it may contain a key.
     """
     try:
         return _part_contains_key(decode_object(payload or b"{}"))

@@ -1,4 +1,4 @@
-"""Decodes single packets with all checks. `PacketParser` has a faster path for the most frequent types."""
+"""Decodes single MQTT packets with all checks. `PacketParser` decodes the most frequent types faster."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def decode_publish(raw: bytes, qos: int, retain: bool, dup: bool) -> packets.Pub
 
 
 class PacketDecoder:
-    """Decodes the bodies of one packet type. The first byte of a packet selects the decoder."""
+    """Decodes the bodies of one MQTT packet type. The first byte of a packet selects the decoder."""
 
     __slots__ = ("_read", "name")
 
@@ -179,7 +179,7 @@ class PacketDecoder:
         self._read = read
 
     def decode(self, raw: bytes) -> packets.Packet:
-        """Decode a whole body. Raise `MalformedPacket` if bytes are left over."""
+        """Decode the body of a packet. Raise `MalformedPacket` if a value is invalid or bytes remain."""
         body = _BodyReader(raw, self.name)
         packet = self._read(body)
         body.check_end()

@@ -1,6 +1,6 @@
-"""Encodes packets.
+"""Encodes MQTT packets.
 
-Values that violate the standard raise `MalformedPacket`, so that no peer receives them.
+A value that violates the standard raises `MalformedPacket`, so that no peer receives it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DUP: Final = 0x08
 
 
 def encode_packet(packet: packets.Packet) -> bytes:
-    """Encode a packet of any type."""
+    """Encode an MQTT packet of any type."""
     encoder = _ENCODERS.get(type(packet))
     if encoder is None:
         raise MalformedPacket("packet", f"{type(packet).__name__} cannot be encoded")
@@ -66,7 +66,7 @@ def encode_publish(message: packets.Publish, packet_id: int, *, dup: bool = Fals
 
 
 def encode_publish_header(topic: str, size: int, *, retain: bool = False) -> bytes:
-    """Encode the bytes of a QoS 1 PUBLISH that precede its packet identifier. `size`: bytes of the payload.
+    """Encode the bytes of a QoS 1 PUBLISH that precede its packet identifier.
 
     All subscribers of a message share these bytes; only the packet identifier differs.
     """
@@ -90,7 +90,7 @@ def encode_pubacks(packet_ids: Sequence[int]) -> bytes:
 
 @lru_cache(_CACHED_HEADERS)
 def _fixed_header(first: int, remaining: int) -> bytes:
-    """Encode a fixed header: first byte and remaining length."""
+    """Encode the fixed header of a packet: first byte and remaining length."""
     if remaining > MAX_REMAINING_LENGTH:
         raise MalformedPacket("packet", f"{remaining} bytes are more than {MAX_REMAINING_LENGTH}")
     header = bytearray((first,))
@@ -183,7 +183,7 @@ def _encode_filter(topic_filter: str, field: str) -> bytes:
 
 
 def _id_only_encoder(first: int, name: str) -> Callable[[Any], bytes]:
-    """Return the encoder of packets that contain only a packet identifier."""
+    """Return an encoder for a packet type that contains only a packet identifier."""
     return lambda packet: bytes((first, 2)) + _encode_packet_id(packet.packet_id, name)
 
 

@@ -1,4 +1,4 @@
-"""First schema: secrets, accounts, audit, devices, labels, gateways."""
+"""Creates the first schema: secrets, accounts, audit log, devices, labels, gateways."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SORTED = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Create all tables."""
+    """Create all tables of the first schema."""
     _secrets()
     _accounts()
     _audit()

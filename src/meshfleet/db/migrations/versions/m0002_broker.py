@@ -1,4 +1,4 @@
-"""Tables of the embedded broker: sessions, their queued messages, retained messages."""
+"""Adds the tables of the embedded broker: sessions, queued messages, retained messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Create the tables."""
+    """Create the tables of the embedded broker."""
     op.create_table(
         "broker_owner",
         sa.Column("token", sa.LargeBinary(), nullable=False),

@@ -1,4 +1,4 @@
-"""Connectivity history of devices, and completeness of their sample series."""
+"""Adds tables for the connectivity history of devices and for the gaps in their sample series."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Create the tables, and add the column of the usual heartbeat interval."""
+    """Create the tables `connectivity`, `series` and `hole`, and add the usual heartbeat interval."""
     op.add_column("device_state", sa.Column("rhythm", sa.BigInteger(), nullable=True))
     op.create_table(
         "connectivity",

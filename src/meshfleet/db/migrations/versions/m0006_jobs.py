@@ -1,4 +1,4 @@
-"""Firmware records and update jobs."""
+"""Adds the tables of firmware records and update jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AGAIN = sa.text("state = 'QUEUED' AND expires IS NOT NULL")
 
 
 def upgrade() -> None:
-    """Create the tables."""
+    """Create the tables of firmware records and update jobs."""
     _make_firmware()
     _make_jobs()
     _make_executions()
