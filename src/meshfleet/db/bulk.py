@@ -65,7 +65,7 @@ def upsert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, on
     # One statement for all rows, as in `update_rows`.
     expressions = ", ".join(_json_fields(len(table.columns)))
     source = f"SELECT {expressions} FROM json_each(?) WHERE true"  # noqa: S608 # constant names
-    connection.exec_driver_sql(_build_insert(table, source, on_conflict), (_json(rows),))
+    connection.exec_driver_sql(_build_insert(table, source, on_conflict), (_rows_to_json(rows),))
 
 
 def insert_columns(
@@ -83,14 +83,14 @@ def insert_columns(
         typed_columns = [
             (column.name, column.type.compile(connection.dialect).lower()) for column in target_columns
         ]
-        _copy(connection, table.name, typed_columns, ((*row, *constants.values()) for row in rows))
+        _copy_rows(connection, table.name, typed_columns, ((*row, *constants.values()) for row in rows))
         return
     # One statement for all rows, as in `update_rows`.
     expressions = _json_fields(len(columns)) + ["?"] * len(constants)
     source = f"SELECT {', '.join(expressions)} FROM json_each(?)"  # noqa: S608 # constant names
     names = ", ".join(column.name for column in target_columns)
     connection.exec_driver_sql(
-        f"INSERT INTO {table.name} ({names}) {source}", (*constants.values(), _json(rows))
+        f"INSERT INTO {table.name} ({names}) {source}", (*constants.values(), _rows_to_json(rows))
     )
 
 
@@ -154,7 +154,7 @@ def update_rows(connection: Connection, table: Table, change: BulkUpdate, rows: 
         fields = zip(_json_fields(len(change.columns)), change.columns, strict=True)
         expressions = ", ".join(f"{value} AS {column}" for value, column in fields)
         source = f" FROM (SELECT {expressions} FROM json_each(?)) AS new"  # noqa: S608 # constant names
-        values: tuple[object, ...] = (_json(rows),)
+        values: tuple[object, ...] = (_rows_to_json(rows),)
     else:
         arrays = ", ".join(f"%s::{_postgresql_type(table.columns[column])}[]" for column in change.columns)
         source = f" FROM unnest({arrays}) AS new ({', '.join(change.columns)})"
@@ -230,7 +230,7 @@ def _copy_to_temporary_table(connection: Connection, table: Table, rows: Sequenc
     connection.exec_driver_sql(
         f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table.name} ({column_definitions})"
     )
-    _copy(
+    _copy_rows(
         connection,
         f"new_{table.name}",
         [(column.name, _postgresql_type(column)) for column in table.columns],
@@ -238,7 +238,9 @@ def _copy_to_temporary_table(connection: Connection, table: Table, rows: Sequenc
     )
 
 
-def _copy(connection: Connection, name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Row]) -> None:
+def _copy_rows(
+    connection: Connection, name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Row]
+) -> None:
     """Copy rows to a PostgreSQL table in binary COPY format. `columns` are pairs of column name and type."""
     names = ", ".join(column for column, _ in columns)
     with open_copy(connection, f"COPY {name} ({names}) FROM STDIN (FORMAT BINARY)") as copy:
@@ -260,7 +262,7 @@ def open_copy(connection: Connection, statement: str) -> Iterator[Any]:
         raise DBAPIError.instance(statement, None, exc, dbapi.Error, dialect=connection.dialect) from exc
 
 
-def _json(rows: Sequence[Row]) -> str:
+def _rows_to_json(rows: Sequence[Row]) -> str:
     return _encode(rows).decode()
 
 

@@ -117,7 +117,7 @@ class Database:
             with self._engines.readers.connect() as connection:
                 return work(connection, *args, **kwargs)
         except _DATABASE_FAILURES as exc:
-            raise _unavailable(exc) from exc
+            raise _to_unavailable_error(exc) from exc
 
     def write_now(
         self,
@@ -139,7 +139,7 @@ class Database:
                     raise DatabaseUnavailable(
                         "the database is too busy: the transaction kept conflicting with others"
                     ) from exc
-                raise _unavailable(exc) from exc
+                raise _to_unavailable_error(exc) from exc
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     @contextmanager
@@ -160,7 +160,7 @@ class Database:
                 connection.detach()
                 is_acquired = _acquire_lock(connection, lock)
             except _DATABASE_FAILURES as exc:
-                raise _unavailable(exc) from exc
+                raise _to_unavailable_error(exc) from exc
             yield is_acquired
 
     def close(self) -> None:
@@ -196,7 +196,7 @@ def is_duplicate_error(exc: IntegrityError) -> bool:
     return not _is_conflict(exc)
 
 
-def _unavailable(exc: Exception) -> DatabaseUnavailable:
+def _to_unavailable_error(exc: Exception) -> DatabaseUnavailable:
     return DatabaseUnavailable(
         f"the database is unavailable: {describe_driver_error(exc)}", classify_error(exc)
     )

@@ -43,14 +43,14 @@ def create_sqlite_engines(path: Path) -> Engines:
     except OSError as exc:
         raise UnusableDatabase(f"{path} cannot be used: {exc.strerror}") from exc
     return Engines(
-        readers=_engine(path, "BEGIN", size=_READERS),
-        writers=_engine(path, "BEGIN IMMEDIATE", size=1),
+        readers=_create_engine(path, "BEGIN", size=_READERS),
+        writers=_create_engine(path, "BEGIN IMMEDIATE", size=1),
         reader_threads=_READERS,
         writer_threads=1,
     )
 
 
-def _engine(path: Path, begin: str, *, size: int) -> Engine:
+def _create_engine(path: Path, begin: str, *, size: int) -> Engine:
     url = URL.create("sqlite", database=str(path))
     engine = create_engine(
         url,

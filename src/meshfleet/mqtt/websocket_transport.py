@@ -104,7 +104,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
     def resume_writing(self) -> None:
         """Tell the MQTT connection to write again, and resume reading if pings had paused it."""
         self._is_write_paused = self._is_ping_paused = False
-        self._resume_reading_if_free()
+        self._resume_reading_unless_paused()
         if self._is_inner_open:
             self._inside.resume_writing()
 
@@ -153,7 +153,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
     def resume_reading(self) -> None:
         """Resume reading from the network connection, unless reading is also paused because of pings."""
         self._is_read_paused = False
-        self._resume_reading_if_free()
+        self._resume_reading_unless_paused()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return information about the network connection, such as `peername`."""
@@ -215,6 +215,6 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         if not self.is_closing():
             self._outside.pause_reading()
 
-    def _resume_reading_if_free(self) -> None:
+    def _resume_reading_unless_paused(self) -> None:
         if not (self._is_read_paused or self._is_ping_paused or self.is_closing()):
             self._outside.resume_reading()

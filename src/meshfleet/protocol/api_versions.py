@@ -28,23 +28,25 @@ class Feature(NamedTuple):
     """Name of the field or parameter; None if the feature is the operation itself."""
 
 
-def _row(
+def _build_features(
     since: str, part: InterfacePart, message: Kind | Operation | None, *fields: str | None
 ) -> list[Feature]:
     return [Feature(Version.parse(since), part, message, field) for field in fields]
 
 
 FEATURES: Final = (
-    *_row("1.1.1", "configuration", None, "mode"),
-    *_row("1.2.0", "configuration", None, "topicPrefix", "disableSubscribe"),
-    *_row("1.3.0", "report", Kind.HEARTBEAT, "lastCount"),
-    *_row("2.0.0", "response", None, "responseTime", "origin", "route", "extenderId", "extenderRoute"),
-    *_row("2.0.0", "request", Operation.WRITE_DECODED, "ext"),
-    *_row("2.0.1", "response", Operation.APIVERSION, "responseTime", "origin", "route"),
-    *_row("2.1.0", "request", None, "extenderId"),
-    *_row("2.2.0", "request", None, "accessType", "publicKey", "key"),
-    *_row("2.4.0", "request", Operation.ACK, None),
-    *_row("2.4.0", "request", Operation.ACK_DECODED, None),
+    *_build_features("1.1.1", "configuration", None, "mode"),
+    *_build_features("1.2.0", "configuration", None, "topicPrefix", "disableSubscribe"),
+    *_build_features("1.3.0", "report", Kind.HEARTBEAT, "lastCount"),
+    *_build_features(
+        "2.0.0", "response", None, "responseTime", "origin", "route", "extenderId", "extenderRoute"
+    ),
+    *_build_features("2.0.0", "request", Operation.WRITE_DECODED, "ext"),
+    *_build_features("2.0.1", "response", Operation.APIVERSION, "responseTime", "origin", "route"),
+    *_build_features("2.1.0", "request", None, "extenderId"),
+    *_build_features("2.2.0", "request", None, "accessType", "publicKey", "key"),
+    *_build_features("2.4.0", "request", Operation.ACK, None),
+    *_build_features("2.4.0", "request", Operation.ACK_DECODED, None),
 )
 """Features that later interface versions added (version-1 to version-8). Other features always existed."""
 

@@ -212,7 +212,7 @@ def build_package(binary: bytes, *, model_number: ModelNumber, version: Version)
     part = {"bin_file": "application.bin", "dat_file": "application.dat", "init_packet_data": init_packet}
     manifest = {"manifest": {"application": part, "dfu_version": _DFU_VERSION}}
     packet_header = struct.pack("<HHIHH", device_type, _ANY, version_number, 1, _ANY_SOFTDEVICE)
-    return _zip(
+    return _build_zip(
         {
             "application.bin": binary,
             "application.dat": packet_header + struct.pack("<II32s", _HAS_HASH, len(binary), digest),
@@ -237,7 +237,7 @@ def _pack_version(version: Version) -> int:
         raise MalformedVersion("version", f"{version} has a number above 255") from exc
 
 
-def _zip(files: Mapping[str, bytes]) -> bytes:
+def _build_zip(files: Mapping[str, bytes]) -> bytes:
     packed = BytesIO()
     with ZipFile(packed, "w") as archive:
         for name, content in files.items():
@@ -255,21 +255,21 @@ def _unzip(data: bytes) -> dict[str, bytes]:
     try:
         with ZipFile(BytesIO(data)) as archive:
             entries = archive.infolist()
-            _check_entries(entries)
+            _check_zip_entries(entries)
             return {entry.filename: _read_entry(archive, entry) for entry in entries}
     except _ZIP_ERRORS as exc:
         raise MalformedImage("image", "is a damaged zip") from exc
 
 
-def _check_entries(entries: list[ZipInfo]) -> None:
+def _check_zip_entries(entries: list[ZipInfo]) -> None:
     """Raise `MalformedImage` for unsupported zip entries, before anything is unpacked."""
     for entry in entries:
         if not _is_valid_name(entry.filename):
-            _reject(entry.filename, "is not a valid file name")
+            _reject_file(entry.filename, "is not a valid file name")
         if entry.flag_bits & _ENCRYPTED:
-            _reject(entry.filename, "is encrypted")
+            _reject_file(entry.filename, "is encrypted")
         if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-            _reject(entry.filename, "uses an unsupported compression method")
+            _reject_file(entry.filename, "uses an unsupported compression method")
     if len({entry.filename for entry in entries}) < len(entries):
         raise MalformedImage("image", "contains two files with the same name")
     if sum(entry.file_size for entry in entries) > MAX_PACKAGE_BYTES:
@@ -291,14 +291,14 @@ def _read_entry(archive: ZipFile, entry: ZipInfo) -> bytes:
     with archive.open(entry) as file:
         content = file.read(entry.file_size + 1)
     if len(content) != entry.file_size:
-        _reject(entry.filename, "does not have the length given in the zip")
+        _reject_file(entry.filename, "does not have the length given in the zip")
     return content
 
 
 def _list_parts(files: Mapping[str, bytes]) -> list[_ManifestPart]:
     """Return the parts of the firmware that the manifest of a DFU package lists, the application first."""
     if _MANIFEST not in files:
-        _reject(_MANIFEST, "is missing")
+        _reject_file(_MANIFEST, "is missing")
     try:
         manifest = get_decoder(_Manifest).decode(files[_MANIFEST]).manifest
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -306,28 +306,30 @@ def _list_parts(files: Mapping[str, bytes]) -> list[_ManifestPart]:
     parts = [manifest.application, manifest.softdevice_bootloader, manifest.softdevice, manifest.bootloader]
     present = [part for part in parts if part is not None]
     if not present:
-        _reject(_MANIFEST, "lists no firmware")
+        _reject_file(_MANIFEST, "lists no firmware")
     return present
 
 
 def _check_part(part: _ManifestPart, files: Mapping[str, bytes]) -> int:
     for name in filter(None, (part.bin_file, part.dat_file)):
         if name not in files:
-            _reject(name, "is listed in the manifest but missing in the zip")
+            _reject_file(name, "is listed in the manifest but missing in the zip")
     binary, init_packet = files.get(part.bin_file, b""), part.init_packet_data
     if not binary:
-        _reject(part.bin_file, "is empty")
+        _reject_file(part.bin_file, "is empty")
     if init_packet.firmware_length not in (None, len(binary)):
-        _reject(part.bin_file, f"has {len(binary)} bytes, not {quote_input(init_packet.firmware_length)}")
+        _reject_file(
+            part.bin_file, f"has {len(binary)} bytes, not {quote_input(init_packet.firmware_length)}"
+        )
     if init_packet.firmware_crc16 not in (None, crc_hqx(binary, _CRC_START)):
-        _reject(part.bin_file, "does not match the checksum in the manifest")
+        _reject_file(part.bin_file, "does not match the checksum in the manifest")
     if (
         init_packet.firmware_hash is not None
         and init_packet.firmware_hash.lower() != sha256(binary).hexdigest()
     ):
-        _reject(part.bin_file, "does not match the hash in the manifest")
+        _reject_file(part.bin_file, "does not match the hash in the manifest")
     return len(binary)
 
 
-def _reject(name: str, reason: str) -> NoReturn:
+def _reject_file(name: str, reason: str) -> NoReturn:
     raise MalformedImage(quote_name(name), reason)

@@ -59,12 +59,14 @@ def decode_payload(kind: type[PayloadT], payload: bytes, *, excluded: Collection
     return build_payload(kind, decode_object(payload), excluded=excluded)
 
 
-def build_payload(kind: type[PayloadT], given: dict[str, Any], *, excluded: Collection[str] = ()) -> PayloadT:
+def build_payload(
+    kind: type[PayloadT], json_object: dict[str, Any], *, excluded: Collection[str] = ()
+) -> PayloadT:
     """Build a payload from a JSON object. Ignore unknown fields and the fields in `excluded`."""
     values = {}
     for field in _list_fields(kind):
-        if field.name in given and field.name not in excluded:
-            value = given[field.name]
+        if field.name in json_object and field.name not in excluded:
+            value = json_object[field.name]
             values[field.name] = field.decode(value, field.name) if field.decode else value
     get_decoder(kind)  # inspects the struct under a lock, for `convert` too
     try:
@@ -87,12 +89,12 @@ def decode_object(payload: bytes) -> dict[str, Any]:
         raise MalformedPayload("payload", "is nested too deeply") from None
     if not isinstance(decoded, dict):
         raise MalformedPayload("payload", "is not a JSON object")
-    if text.count("[") + text.count("{") > MAX_NESTING_DEPTH and _is_deep(decoded):
+    if text.count("[") + text.count("{") > MAX_NESTING_DEPTH and _is_nested_too_deeply(decoded):
         raise MalformedPayload("payload", "is nested too deeply")
     return decoded
 
 
-def _is_deep(value: Any) -> bool:
+def _is_nested_too_deeply(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_NESTING_DEPTH):
         contents = (item.values() if isinstance(item, dict) else item for item in level)

@@ -181,7 +181,7 @@ _FINER_THAN_MILLIS = re.compile(rb"\.\d{4}")
 _NOT_PLAIN = (msgspec.DecodeError, ValueError, IndexError, RecursionError)
 
 
-def _is_plain(data: bytes, time: datetime) -> bool:
+def _has_plain_time(data: bytes, time: datetime) -> bool:
     # An escape sequence may hide digits.
     return time.tzinfo is UTC and not _FINER_THAN_MILLIS.search(data) and b"\\" not in data
 
@@ -190,14 +190,14 @@ def _is_plain(data: bytes, time: datetime) -> bool:
 _MAX_SHALLOW_BYTES: Final = 2 * MAX_NESTING_DEPTH
 
 
-def _is_flat(data: bytes) -> bool:
+def _is_shallow(data: bytes) -> bool:
     return len(data) <= MAX_PAYLOAD_BYTES and data.count(b"[") + data.count(b"{") <= MAX_NESTING_DEPTH
 
 
 # The decoders below differ in one line each. Sharing code would need one more call, a tenth of the time.
 
 
-def _build_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
+def _build_number_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
     """Build the decoder of a report with only numbers besides the time, so with a `Z` only in the time."""
     decode_plain = msgspec.json.Decoder(kind).decode
 
@@ -205,7 +205,7 @@ def _build_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
         try:
             if len(data) <= MAX_PAYLOAD_BYTES:
                 report = decode_plain(data)
-                if data[_Z_AT] == _Z or _is_plain(data, report.time):
+                if data[_Z_AT] == _Z or _has_plain_time(data, report.time):
                     return report
         except _NOT_PLAIN:
             pass
@@ -224,9 +224,9 @@ def _build_json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
 
     def decode(data: bytes) -> _JsonT:
         try:
-            if len(data) <= _MAX_SHALLOW_BYTES or _is_flat(data):
+            if len(data) <= _MAX_SHALLOW_BYTES or _is_shallow(data):
                 report = decode_plain(data)
-                if (data[_Z_AT] == _Z and data[_T_AT] == _T) or _is_plain(data, report.time):
+                if (data[_Z_AT] == _Z and data[_T_AT] == _T) or _has_plain_time(data, report.time):
                     return report
         except _NOT_PLAIN:
             pass
@@ -244,7 +244,7 @@ def _build_raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
             if len(data) <= MAX_PAYLOAD_BYTES:
                 report = decode_plain(data)
                 unhexlify(report.value)
-                if data[_Z_AT] == _Z or _is_plain(data, report.time):
+                if data[_Z_AT] == _Z or _has_plain_time(data, report.time):
                     return report
         except _NOT_PLAIN:
             pass
@@ -263,7 +263,7 @@ def _build_event_decoder() -> Callable[[bytes], Event]:
                 report = decode_plain(data)
                 if report.value is not UNSET:
                     unhexlify(report.value)
-                if data[_Z_AT] == _Z or _is_plain(data, report.time):
+                if data[_Z_AT] == _Z or _has_plain_time(data, report.time):
                     return report
         except _NOT_PLAIN:
             pass
@@ -283,7 +283,9 @@ def _build_parent_decoder(kind: type[_ParentT]) -> Callable[[bytes], _ParentT]:
         try:
             if len(data) <= MAX_PAYLOAD_BYTES:
                 report = decode_plain(data)
-                if report.parent in _KNOWN_PARENTS and (data[_Z_AT] == _Z or _is_plain(data, report.time)):
+                if report.parent in _KNOWN_PARENTS and (
+                    data[_Z_AT] == _Z or _has_plain_time(data, report.time)
+                ):
                     return report
         except _NOT_PLAIN:
             pass
@@ -307,15 +309,15 @@ def _add_known_parent(parent: Mac) -> None:
 
 
 REPORT_DECODERS: Final[Mapping[Kind, Callable[[bytes], Report]]] = {
-    Kind.HEARTBEAT: _build_decoder(Heartbeat),
+    Kind.HEARTBEAT: _build_number_decoder(Heartbeat),
     Kind.DFU: _build_parent_decoder(Dfu),
     Kind.RSSI: _build_parent_decoder(Rssi),
     Kind.PROPERTY: _build_raw_decoder(Property),
     Kind.PROPERTY_DECODED: _build_json_decoder(PropertyDecoded),
     Kind.MEASUREMENT: _build_raw_decoder(Measurement),
     Kind.MEASUREMENT_DECODED: _build_json_decoder(MeasurementDecoded),
-    Kind.MEASUREMENT_ERROR: _build_decoder(MeasurementError),
-    Kind.MEASUREMENT_ERROR_DECODED: _build_decoder(MeasurementError),
+    Kind.MEASUREMENT_ERROR: _build_number_decoder(MeasurementError),
+    Kind.MEASUREMENT_ERROR_DECODED: _build_number_decoder(MeasurementError),
     Kind.EVENT: _build_event_decoder(),
     Kind.EVENT_DECODED: _build_json_decoder(EventDecoded),
 }

@@ -138,7 +138,7 @@ class TopicCodec:
         """Parse a topic without the cache, or raise a `MalformedInput` that names the invalid part."""
         match = self._shape.fullmatch(text)
         if match is None:
-            raise _explain_malformed(text, self._prefix)
+            raise _explain_malformed_topic(text, self._prefix)
         groups: tuple[Any, ...] = match.groups()  # the pattern has checked the MACs
         gateway, direction, device, keyword, identifier = groups
         if gateway is None:
@@ -181,7 +181,7 @@ _PREFIX = re.compile(
     r"(?!\$)(?!.{129})[^/+#\x00-\x1f\x7f\ud800-\udfff]+(?:/[^/+#\x00-\x1f\x7f\ud800-\udfff]+)*"
 )
 
-# One match parses a valid topic. Only if it fails, `_explain_malformed` determines the reason.
+# One match parses a valid topic. Only if it fails, `_explain_malformed_topic` determines the reason.
 _SHAPE = (
     r"mt/(?:gateway/([0-9a-f]{12})/(device|request|response)|gateways/request)"
     r"/([0-9a-f]{12})/([^/]+)(?:/([^/]+))?"
@@ -190,7 +190,7 @@ _SHAPE = (
 _REQUEST = r"mt/(?:gateway/([0-9a-f]{12})|gateways)/request/([0-9a-f]{12})/([^+#\x00]+)"
 
 
-def _explain_malformed(text: str, prefix: str) -> MalformedInput:
+def _explain_malformed_topic(text: str, prefix: str) -> MalformedInput:
     """Return the error that says why a topic is malformed."""
     if not text.startswith(prefix):
         return MalformedTopic(

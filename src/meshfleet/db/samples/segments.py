@@ -268,7 +268,7 @@ _log = logging.getLogger(__name__)
 _QUARANTINE_FOLDER: Final = "unknown"
 
 
-def prepare_segment_folder(folder: Path) -> None:
+def create_segment_folder(folder: Path) -> None:
     """Create the directory of segment files if it is missing, and sync its parent directory to the disk."""
     folder.mkdir(mode=0o700, exist_ok=True)
     sync_path(folder.parent)
@@ -290,7 +290,7 @@ def remove_unregistered_files(folder: Path, segments: Iterable[Segment], highest
     for path in unregistered:
         if _segment_number(path) <= highest_number:
             path.unlink()
-    _quarantine(folder / _QUARANTINE_FOLDER, unknown)
+    _move_to_quarantine(folder / _QUARANTINE_FOLDER, unknown)
     return (
         max(
             [
@@ -303,7 +303,7 @@ def remove_unregistered_files(folder: Path, segments: Iterable[Segment], highest
     )
 
 
-def _quarantine(quarantine: Path, paths: list[Path]) -> None:
+def _move_to_quarantine(quarantine: Path, paths: list[Path]) -> None:
     if not paths:
         return
     quarantine.mkdir(mode=0o700, exist_ok=True)

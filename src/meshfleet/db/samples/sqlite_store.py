@@ -33,8 +33,8 @@ from meshfleet.db.samples.sample import (
 from meshfleet.db.samples.segments import (
     Segment,
     SegmentMissing,
-    clean_segment_folder,
-    prepare_segment_folder,
+    create_segment_folder,
+    remove_unregistered_files,
 )
 from meshfleet.db.samples.sorted_merge import BlockSource, merge_sources, scan_days
 from meshfleet.errors import SamplesDamaged
@@ -117,9 +117,9 @@ class SqliteSampleStore:
         self._is_closed = False
         self._reader_pool = ThreadPoolExecutor(_READER_THREADS, "samples.read")
         self._compaction_pool = ThreadPoolExecutor(2, "samples.compact")
-        prepare_segment_folder(folder)
+        create_segment_folder(folder)
         self._segments: tuple[Segment, ...] = database.read_now(_load_segments)
-        self._next_number = clean_segment_folder(
+        self._next_number = remove_unregistered_files(
             folder, self._segments, database.read_now(_load_highest_number)
         )
         self._last_batch = 0

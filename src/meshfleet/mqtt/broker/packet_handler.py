@@ -80,7 +80,7 @@ class PacketHandler:
                 add_report(message)
                 packet_ids.append(message.packet_id)
             elif connection.permissions.may_publish(topic):
-                self._route(connection, session, message, packet_ids)
+                self._route_message(connection, session, message, packet_ids)
             else:
                 self._reject_publish(connection, topic)
                 break
@@ -104,7 +104,7 @@ class PacketHandler:
             connection.hold_reading()
             self._group_commit.release_with_next_batch(connection)
 
-    def _route(
+    def _route_message(
         self, connection: ServerConnection, session: MqttSession, message: Publish, packet_ids: list[int]
     ) -> None:
         if message.qos > 1:
@@ -144,13 +144,13 @@ class PacketHandler:
         if packet_id in session.unreleased_ids:
             session.unreleased_ids.discard(packet_id)
             self._group_commit.save_unreleased_id(session, packet_id, is_open=False)
-        self._respond(connection, session, encode_packet(Pubcomp(packet_id)))
+        self._send_response(connection, session, encode_packet(Pubcomp(packet_id)))
 
     def handle_subscribe(self, connection: ServerConnection, session: MqttSession, packet: Subscribe) -> None:
         """Grant or refuse each topic filter of a SUBSCRIBE, then send SUBACK."""
         codes, forbidden = [], []
         for topic_filter, qos in packet.filters:
-            code = self._grant(connection, session, topic_filter, qos)
+            code = self._grant_filter(connection, session, topic_filter, qos)
             codes.append(code)
             if code == SUBACK_FAILURE and not connection.permissions.may_read(topic_filter):
                 forbidden.append(topic_filter)
@@ -158,7 +158,7 @@ class PacketHandler:
                 return
         if forbidden and self._denied_log_limiter.count(session.account):
             self._log_denied_filters(connection, session, forbidden)
-        self._respond(connection, session, encode_packet(Suback(packet.packet_id, tuple(codes))))
+        self._send_response(connection, session, encode_packet(Suback(packet.packet_id, tuple(codes))))
 
     def _log_denied_filters(
         self, connection: ServerConnection, session: MqttSession, denied: list[str]
@@ -172,7 +172,9 @@ class PacketHandler:
             ", ".join(connection.permissions.widest_filters),
         )
 
-    def _grant(self, connection: ServerConnection, session: MqttSession, topic_filter: str, qos: int) -> int:
+    def _grant_filter(
+        self, connection: ServerConnection, session: MqttSession, topic_filter: str, qos: int
+    ) -> int:
         # A filter may match all retained messages: refuse filters of a client far over its packet budget.
         if connection.is_over_budget:
             return SUBACK_FAILURE
@@ -199,9 +201,9 @@ class PacketHandler:
             if session.subscriptions.pop(topic_filter, None) is not None:
                 self._router.unsubscribe(session, topic_filter)
                 self._group_commit.save_subscription(session, topic_filter, None)
-        self._respond(connection, session, encode_packet(Unsuback(packet.packet_id)))
+        self._send_response(connection, session, encode_packet(Unsuback(packet.packet_id)))
 
-    def _respond(self, connection: ServerConnection, session: MqttSession, data: bytes) -> None:
+    def _send_response(self, connection: ServerConnection, session: MqttSession, data: bytes) -> None:
         """Send a response to a client: at once for a clean session, after a commit for a persistent one."""
         if session.persistent_id is None:
             connection.send(data)

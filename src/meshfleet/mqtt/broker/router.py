@@ -71,7 +71,7 @@ class MessageRouter:
         self._monotonic_clock = monotonic_clock
         self._subscriptions: SubscriptionTree[Subscriber] = SubscriptionTree()
         self._consumed_filters = [topic_filter.split("/") for topic_filter in consumed_filters]
-        self._consumed_pattern = re.compile("|".join(map(_to_regex, consumed_filters)), re.DOTALL)
+        self._consumed_pattern = re.compile("|".join(map(_filter_to_regex, consumed_filters)), re.DOTALL)
         self._routes: dict[str, TopicRoute] = {}
         self._distinct_routes: dict[TopicRoute, TopicRoute] = {}
         """One shared instance per distinct route, to save memory: many topics have equal routes."""
@@ -189,7 +189,7 @@ class MessageRouter:
             self._group_commit.save_retained(message.topic, row)
 
 
-def _to_regex(topic_filter: str) -> str:
+def _filter_to_regex(topic_filter: str) -> str:
     """Convert a topic filter to a regular expression."""
     levels = ["[^/]*" if level == "+" else re.escape(level) for level in topic_filter.split("/")]
     return "/".join(levels[:-1]) + "(?:/.*)?" if topic_filter.endswith("/#") else "/".join(levels)

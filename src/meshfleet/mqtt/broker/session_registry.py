@@ -80,7 +80,7 @@ class SessionRegistry:
         """
         sessions = {}
         for persistent_id, row in stored_state.sessions.items():
-            session = self._create(row.account, row.client_id, persistent_id)
+            session = self._create_session(row.account, row.client_id, persistent_id)
             session.left_at = self._wall_clock.disconnect_time_from_wall(row.left_at)
             sessions[persistent_id] = session
         for persistent_id, topic_filter, qos in stored_state.subscriptions:
@@ -108,18 +108,18 @@ class SessionRegistry:
             if previous is not None:  # [MQTT-3.1.2-6]
                 self.delete(previous)
             return OpenedSession(
-                self._create(account, client_id),
+                self._create_session(account, client_id),
                 session_present=False,
                 must_wait_for_commit=previous is not None,
             )
         if previous is not None:
-            self._apply_permissions(previous, permissions)
+            self._drop_forbidden(previous, permissions)
             return OpenedSession(previous, session_present=True, must_wait_for_commit=False)
         if self._persistent_counts[account] >= self._limits.sessions_per_account:
             reason = "the account has too many persistent sessions"
             raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, reason)
         self._last_persistent_id += 1
-        session = self._create(account, client_id, self._last_persistent_id)
+        session = self._create_session(account, client_id, self._last_persistent_id)
         session.read_rules = permissions.read_rules
         return OpenedSession(session, session_present=False, must_wait_for_commit=True)
 
@@ -177,7 +177,7 @@ class SessionRegistry:
             if is_wall_set:
                 self._group_commit.save_session(session)
 
-    def _create(self, account: str, client_id: str, persistent_id: int | None = None) -> MqttSession:
+    def _create_session(self, account: str, client_id: str, persistent_id: int | None = None) -> MqttSession:
         session = MqttSession(
             account,
             client_id,
@@ -190,7 +190,7 @@ class SessionRegistry:
             self._persistent_counts[account] += 1
         return session
 
-    def _apply_permissions(self, session: MqttSession, permissions: TopicPermissions) -> None:
+    def _drop_forbidden(self, session: MqttSession, permissions: TopicPermissions) -> None:
         """Drop the subscriptions and queued messages of a session that its account may no longer read."""
         if session.read_rules == permissions.read_rules:
             return

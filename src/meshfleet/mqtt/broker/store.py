@@ -155,7 +155,7 @@ def write_changes(connection: Connection, changes: PendingChanges) -> None:
     _write_sessions(connection, changes)
     _write_subscriptions(connection, changes)
     _write_messages(connection, changes)
-    _write_received(connection, changes)
+    _write_unreleased_ids(connection, changes)
     _write_retained(connection, changes)
 
 
@@ -180,7 +180,7 @@ def _write_messages(connection: Connection, changes: PendingChanges) -> None:
     bulk.insert_rows(connection, broker_message, rows)
 
 
-def _write_received(connection: Connection, changes: PendingChanges) -> None:
+def _write_unreleased_ids(connection: Connection, changes: PendingChanges) -> None:
     deleted = [key for key, is_open in changes.unreleased_ids.items() if not is_open]
     bulk.execute_many(connection, "DELETE FROM broker_received WHERE session = ? AND packet_id = ?", deleted)
     bulk.insert_rows(

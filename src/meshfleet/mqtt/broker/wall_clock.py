@@ -27,9 +27,9 @@ class WallClockConverter:
         self._max_age = round(request_max_age * 1000)
         self._wall_offset = self._measure_offset()
 
-    def to_wall_time(self, at: int | None) -> int | None:
+    def to_wall_time(self, monotonic_time: int | None) -> int | None:
         """Convert a time of the monotonic clock to the wall clock, for the database. Return None for None."""
-        return None if at is None else at + self._measure_offset()
+        return None if monotonic_time is None else monotonic_time + self._measure_offset()
 
     def disconnect_time_from_wall(self, wall_time: int | None) -> int:
         """Convert the persisted time of a disconnect to the monotonic clock, but not to a time in the future.

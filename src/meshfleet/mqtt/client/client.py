@@ -174,7 +174,9 @@ class MqttClient:
             # A delivery that is done while messages remain has failed.
             while sent < len(messages) and not (delivery.remaining and delivery.done.done()):
                 connection, free_slots = await self._wait_for_slots()
-                packets = self._in_flight.prepare(messages[sent : sent + free_slots], delivery)
+                packets = self._in_flight.add_and_encode_messages(
+                    messages[sent : sent + free_slots], delivery
+                )
                 connection.send(b"".join(packets))
                 self._apply_back_pressure(connection)
                 sent += len(packets)
@@ -194,7 +196,7 @@ class MqttClient:
         delivery = Delivery(1, asyncio.get_running_loop().create_future())
         async with self._publish_lock:
             connection, _ = await self._wait_for_slots()
-            connection.send(b"".join(self._in_flight.prepare((message,), delivery)))
+            connection.send(b"".join(self._in_flight.add_and_encode_messages((message,), delivery)))
             self._apply_back_pressure(connection)
         return delivery.done
 
@@ -216,7 +218,7 @@ class MqttClient:
             or self._reconnector.is_closing
         ):
             return 0
-        packets = self._in_flight.prepare(messages[:free_slots], None)
+        packets = self._in_flight.add_and_encode_messages(messages[:free_slots], None)
         connection.send(b"".join(packets))
         return len(packets)
 

@@ -76,7 +76,7 @@ CHECKS_PER_KEEP_ALIVE: Final = 3
 
 
 class KeepAliveAction(Enum):
-    """What to do after a keep alive check."""
+    """Action that a keep alive check asks for."""
 
     NOTHING = auto()
     PING = auto()
@@ -238,7 +238,7 @@ class ClientConnection(asyncio.Protocol):
         if self._is_held:
             self._is_held = False
             self._keep_alive_check.has_received = True  # packets of the broker may wait in the socket
-            self._resume_reading_if_free()
+            self._resume_reading_unless_paused()
 
     async def disconnect(self, timeout_seconds: float) -> None:
         """Send pending output and DISCONNECT, and wait until the broker has closed the connection."""
@@ -397,9 +397,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _end_read_pause(self) -> None:
         self._is_coalescing = False
-        self._resume_reading_if_free()
+        self._resume_reading_unless_paused()
 
-    def _resume_reading_if_free(self) -> None:
+    def _resume_reading_unless_paused(self) -> None:
         if self._transport is not None and not (
             self._is_held or self._is_coalescing or self._transport.is_closing()
         ):

@@ -108,8 +108,8 @@ async def connect_to_broker(
         connection.cancel()
         if transport is not None:
             transport.abort()
-        if link_error := _to_link_error(address, error, options.timeout):
-            raise link_error from error
+        if mqtt_error := _to_mqtt_error(address, error, options.timeout):
+            raise mqtt_error from error
         raise
     return connection, connack
 
@@ -134,7 +134,7 @@ def _check_connack(address: BrokerAddress, connect: Connect, connack: Connack) -
         raise ConnectionLost("the broker kept a session although a clean session was requested")
 
 
-def _to_link_error(address: BrokerAddress, error: BaseException, timeout: float) -> MqttError | None:
+def _to_mqtt_error(address: BrokerAddress, error: BaseException, timeout: float) -> MqttError | None:
     match error:
         case ssl.SSLCertVerificationError():
             return UntrustedBroker(f"{address}: {error.verify_message}")

@@ -54,7 +54,7 @@ class InFlightWindow:
         """Number of messages that may be sent now."""
         return 0 if self._is_full else self._window - len(self._sent)
 
-    def prepare(self, messages: Sequence[Publish], delivery: Delivery | None) -> list[bytes]:
+    def add_and_encode_messages(self, messages: Sequence[Publish], delivery: Delivery | None) -> list[bytes]:
         """Encode messages as PUBLISH packets, and add those with QoS 1 to the window.
 
         The caller ensures that there are enough free slots. Encoding stops after the message that exceeds the

@@ -103,7 +103,7 @@ class PacketParser:
             self._incomplete = bytearray()
         packets: list[Packet] = []
         try:
-            position, self._bytes_needed = self._parse(data, packets)
+            position, self._bytes_needed = self._parse_packets(data, packets)
         except MalformedInput as fault:
             # Drop the traceback, which would keep the bytes and the packets of this call alive.
             self.fault = type(fault)(fault.field, fault.reason)
@@ -163,7 +163,7 @@ class PacketParser:
         qos, retain, dup = self._publish_flags[first]
         return Publish(topic, data[topic_end + 2 :], qos, retain, dup, packet_id)
 
-    def _parse(self, data: bytes, packets: list[Packet]) -> tuple[int, int]:
+    def _parse_packets(self, data: bytes, packets: list[Packet]) -> tuple[int, int]:
         """Append the complete packets of `data` to `packets`.
 
         Return the index of the first incomplete packet in `data`, and its size in bytes (0 if unknown).
@@ -244,7 +244,7 @@ class PacketParser:
         if len(data) - position < 2:
             return None
         if data[position] not in self._publish_flags and data[position] not in self._decoders:
-            raise self._unexpected(data[position])
+            raise self._unexpected_packet_error(data[position])
         remaining = 0
         for index, byte in enumerate(data[position + 1 : position + 5]):
             remaining |= (byte & 0x7F) << 7 * index
@@ -279,7 +279,7 @@ class PacketParser:
         packets.append(OversizedPublish(topic, b"", qos, retain, dup, packet_id, end - payload_start))
         return 0
 
-    def _unexpected(self, first: int) -> MalformedPacket:
+    def _unexpected_packet_error(self, first: int) -> MalformedPacket:
         if first in _PUBLISH_FLAGS[-1]:
             return MalformedPacket("PUBLISH qos", f"{first >> 1 & 3} is higher than accepted")
         return MalformedPacket("packet", f"no packet in this direction starts with {first:#04x}")

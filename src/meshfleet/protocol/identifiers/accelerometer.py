@@ -58,12 +58,12 @@ class AccelerometerLayout(Layout):
     number of samples, so its length in seconds depends on the rate.
     """
 
-    def decode(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
+    def decode(self, raw: bytes, offset: int) -> tuple[dict[str, Json], int]:
         """Decode seven bytes to the configuration object."""
-        end = at + _SIZE
+        end = offset + _SIZE
         if len(raw) < end:
             raise build_too_short_error(raw, end)
-        control, threshold1, duration1, blocking, count, threshold2, duration2 = raw[at:end]
+        control, threshold1, duration1, blocking, count, threshold2, duration2 = raw[offset:end]
         rate_code, scale_code = control & 0x0F, control >> 4 & 0x03
         if rate_code >= len(RATES_HZ):
             raise UndecodableValue("value", f"{rate_code} is not a rate code")

@@ -64,25 +64,25 @@ class RecordLayout(Layout):
         """Return a copy of this record in which all fields are optional, without defaults."""
         return RecordLayout([field._replace(optional=True, default=None) for field in self._fields])
 
-    def decode(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
+    def decode(self, raw: bytes, offset: int) -> tuple[dict[str, Json], int]:
         """Decode the fields that are present. Leave the bytes of an incomplete optional field undecoded."""
         size, unpack, names, converters = self._runs[0]
-        if at + size > len(raw):
-            size, unpack, names, converters = self._find_longest_run(raw, at)
+        if offset + size > len(raw):
+            size, unpack, names, converters = self._find_longest_run(raw, offset)
         # Names and format come from the same fields; a strict zip would cost a third of the call.
-        values: dict[str, Json] = dict(zip(names, unpack(raw, at)))  # noqa: B905 # see above
+        values: dict[str, Json] = dict(zip(names, unpack(raw, offset)))  # noqa: B905 # see above
         for name, convert in converters:
             values[name] = convert(values[name])
-        at += size
+        offset += size
         if self._last_field is not None:
-            values[self._last_field.name], at = self._last_field.layout.decode(raw, at)
-        return values, at
+            values[self._last_field.name], offset = self._last_field.layout.decode(raw, offset)
+        return values, offset
 
-    def _find_longest_run(self, raw: bytes, at: int) -> _FieldRun:
+    def _find_longest_run(self, raw: bytes, offset: int) -> _FieldRun:
         for run in self._runs:
-            if at + run.size <= len(raw):
+            if offset + run.size <= len(raw):
                 return run
-        raise build_too_short_error(raw, at + self._runs[-1].size)
+        raise build_too_short_error(raw, offset + self._runs[-1].size)
 
     def encode(self, value: Json, field: str) -> bytes:
         """Encode a JSON object. Raise `UnencodableValue` for a field that this record does not have."""
@@ -124,9 +124,9 @@ class ListLayout(Layout):
         self._count = count
         self._element = element
 
-    def decode(self, raw: bytes, at: int) -> tuple[list[Json], int]:
+    def decode(self, raw: bytes, offset: int) -> tuple[list[Json], int]:
         """Decode the count and the elements of a list to a JSON array."""
-        count, start = self._count.decode(raw, at)
+        count, start = self._count.decode(raw, offset)
         end = start + count * self._element.size
         if end > len(raw):
             raise build_too_short_error(raw, end)
@@ -158,21 +158,21 @@ class DictionaryLayout(Layout):
         self._entries = dict(entries)
         self._keys = {name: key for key, (name, _) in entries.items()}
 
-    def decode(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
+    def decode(self, raw: bytes, offset: int) -> tuple[dict[str, Json], int]:
         """Decode entries up to the end of the raw value to a JSON object."""
         values: dict[str, Json] = {}
         last_key = -1
-        while at < len(raw):
-            key = raw[at]
+        while offset < len(raw):
+            key = raw[offset]
             if key <= last_key:
                 raise UndecodableValue("value", f"key {key} follows key {last_key}")
-            end = at + 2 + sum(raw[at + 1 : at + 2])
+            end = offset + 2 + sum(raw[offset + 1 : offset + 2])
             if end > len(raw):
                 raise build_too_short_error(raw, end)
-            name, value = self._decode_entry(key, raw[at + 2 : end])
+            name, value = self._decode_entry(key, raw[offset + 2 : end])
             values[name] = value
-            at, last_key = end, key
-        return values, at
+            offset, last_key = end, key
+        return values, offset
 
     def _decode_entry(self, key: int, data: bytes) -> tuple[str, Json]:
         if key in self._entries:

@@ -31,7 +31,7 @@ class Layout(Protocol):
     """Converts the binary form of a value to JSON and back."""
 
     @abstractmethod
-    def decode(self, raw: bytes, at: int) -> tuple[Json, int]:
+    def decode(self, raw: bytes, offset: int) -> tuple[Json, int]:
         """Decode `raw` from `offset` on. Return the JSON value and the offset after it.
 
         Raise `UndecodableValue` if the bytes are invalid.
@@ -62,21 +62,21 @@ class FixedLayout(Layout):
         self._unpack = self._struct.unpack_from
         self.size = self._struct.size
 
-    def decode(self, raw: bytes, at: int) -> tuple[Json, int]:
+    def decode(self, raw: bytes, offset: int) -> tuple[Json, int]:
         """Decode one value of fixed size."""
-        end = at + self.size
+        end = offset + self.size
         if len(raw) < end:
             raise build_too_short_error(raw, end)
-        (value,) = self._unpack(raw, at)
+        (value,) = self._unpack(raw, offset)
         return (value if self.convert is None else self.convert(value)), end
 
 
 class VoidLayout(Layout):
     """Empty value: an event or command without data (value-2)."""
 
-    def decode(self, raw: bytes, at: int) -> tuple[None, int]:  # noqa: ARG002 # no bytes to decode
+    def decode(self, raw: bytes, offset: int) -> tuple[None, int]:  # noqa: ARG002 # no bytes to decode
         """Return None and the unchanged offset."""
-        return None, at
+        return None, offset
 
     def encode(self, value: Json, field: str) -> bytes:
         """Return empty bytes for None. Raise `UnencodableValue` for any other value."""
@@ -230,10 +230,10 @@ def _require_finite(number: float) -> float:
 class TextLayout(Layout):
     """UTF-8 string up to the end of the value (value-8)."""
 
-    def decode(self, raw: bytes, at: int) -> tuple[str, int]:
+    def decode(self, raw: bytes, offset: int) -> tuple[str, int]:
         """Decode a UTF-8 string up to the end of the raw value."""
         try:
-            return raw[at:].decode(), len(raw)
+            return raw[offset:].decode(), len(raw)
         except UnicodeDecodeError as exc:
             raise UndecodableValue("value", "is not UTF-8") from exc
 
@@ -284,12 +284,12 @@ class VersionLayout(FixedLayout):
 class TrailingVersionLayout(Layout):
     """Version at the end of a value: like `VersionLayout`, but a release may omit the byte for the beta."""
 
-    def decode(self, raw: bytes, at: int) -> tuple[str, int]:
+    def decode(self, raw: bytes, offset: int) -> tuple[str, int]:
         """Decode a version of 3 or 4 bytes."""
-        end = min(len(raw), at + 4)
-        if end < at + 3:
-            raise build_too_short_error(raw, at + 3)
-        return _format_version(raw[at:end]), end
+        end = min(len(raw), offset + 4)
+        if end < offset + 3:
+            raise build_too_short_error(raw, offset + 3)
+        return _format_version(raw[offset:end]), end
 
     def encode(self, value: Json, field: str) -> bytes:
         """Encode a version string `M.m.p` as 3 bytes, or `M.m.p-beta.b` as 4 bytes."""

@@ -29,7 +29,7 @@ def upgrade() -> None:
     op.create_index(op.f("ix_connectivity_device_id"), "connectivity", ["device", "id"])
     op.create_table(
         "series",
-        *_series(),
+        *_series_key_columns(),
         sa.Column("time", sa.BigInteger(), nullable=False),
         sa.Column("seq", sa.SmallInteger(), nullable=False),
         sa.Column("unfilled", sa.SmallInteger(), nullable=False),
@@ -38,7 +38,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "hole",
-        *_series(),
+        *_series_key_columns(),
         sa.Column("since", sa.BigInteger(), nullable=False),
         sa.Column("until", sa.BigInteger(), nullable=False),
         sa.Column("found_at", sa.BigInteger(), nullable=False),
@@ -48,7 +48,7 @@ def upgrade() -> None:
     )
 
 
-def _series() -> list[sa.Column[int]]:
+def _series_key_columns() -> list[sa.Column[int]]:
     return [
         sa.Column("device", sa.BigInteger(), nullable=False),
         sa.Column("kind", sa.SmallInteger(), nullable=False),
