@@ -213,7 +213,7 @@ class PostgresqlSampleStore:
         _copy_rows(transaction, "sample_stray", _COPY_STRAY_COLUMNS, stray_rows)
         return 0
 
-    def publish_committed(self, number: int, rows: SampleRows) -> None:  # noqa: ARG002 # readers see committed rows anyway
+    def publish_committed(self, batch_number: int, rows: SampleRows) -> None:  # noqa: ARG002 # readers see committed rows anyway
         """Record that the partitions of the committed batch exist. Readers see the samples already."""
         self._known_partitions |= self._written_partitions
         for partition in self._written_partitions & self._removed_kinds.keys():  # late samples have arrived

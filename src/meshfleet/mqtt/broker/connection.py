@@ -196,7 +196,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._transport.resume_reading()
 
     def charge_packets(self, count: int) -> None:
-        """Reduce the packet budget of the client by `count`, for work that costs as much as packets."""
+        """Reduce the packet budget of the client by `count`, for work as costly as `count` packets."""
         self._packet_budget -= count
 
     @property
