@@ -1,4 +1,4 @@
-"""Runs the main coroutine of a program on an event loop."""
+"""Runs the main coroutine of a program on an event loop, uvloop or asyncio's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Result = TypeVar("_Result")
 
 
 def run_program(main: Coroutine[Any, Any, _Result]) -> _Result:
-    """Run a coroutine to its end, on uvloop if it is installed, else on asyncio's own loop."""
+    """Run the main coroutine of a program to its end, on uvloop if installed, else on asyncio's own loop."""
     try:
         import uvloop  # noqa: PLC0415 # an optional dependency
     except ImportError:

@@ -1,4 +1,4 @@
-"""Groups IP addresses by network."""
+"""Groups IP addresses by network, for limits per client."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ipaddress import IPv6Address, ip_network
 def to_network(address: str) -> str:
     """Return an IPv4 address unchanged, and an IPv6 address as its /64 network.
 
-    One machine may own a whole /64. An IPv4 address in the form of a dual-stack socket (`::ffff:192.0.2.1`)
-    is returned as IPv4. A text that is not an address is returned unchanged.
+    One machine may own a whole /64. An IPv4-mapped IPv6 address (`::ffff:192.0.2.1`) is returned as IPv4. A
+    string that is not an IP address is returned unchanged.
     """
     if ":" not in address:
         return address

@@ -1,7 +1,7 @@
 """The database: SQLite in the data directory, or a PostgreSQL server.
 
-Stores are functions on a `Connection`; `Database.read` and `Database.write` run them in threads, one
-transaction each.
+Stores are functions that take a `Connection`; `Database.read` and `Database.write` run such a function in a
+thread, in one transaction.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ __all__ = [
 
 
 def open_database(address: str, folder: Path, *, stop: Event | None = None) -> Database:
-    """Open the SQLite file in `folder` (address `sqlite`) or a `postgresql://` server; migrate its schema.
+    """Open the SQLite file in `folder` (address `sqlite`) or a `postgresql://` server; migrate the schema.
 
-    While another process migrates the same database, this function waits. It raises DatabaseUnavailable if
-    `stop` is set while it waits.
+    Wait while another process migrates the database. Raise DatabaseUnavailable if `stop` is set while
+    waiting.
     """
     database = connect_database(address, folder)
     try:
@@ -51,7 +51,7 @@ def open_database(address: str, folder: Path, *, stop: Event | None = None) -> D
 def connect_database(address: str, folder: Path) -> Database:
     """Create the connection pools of a database.
 
-    Does not connect to a server and does not migrate the schema.
+    Do not connect to a server, and do not migrate the schema.
     """
     return Database(
         sqlite.create_sqlite_engines(folder / "meshfleet.sqlite")
@@ -61,7 +61,7 @@ def connect_database(address: str, folder: Path) -> Database:
 
 
 def upgrade_database(database: Database, stop: Event) -> None:
-    """Migrate the schema. Wait while another process migrates the same database.
+    """Migrate the schema of a database. Wait while another process migrates it.
 
     Raise DatabaseUnavailable if `stop` is set while waiting.
     """
@@ -86,7 +86,7 @@ def open_read_only(address: str, folder: Path) -> Iterator[Connection]:
 
 @contextmanager
 def explain_driver_errors() -> Iterator[None]:
-    """Turn driver errors of the block into `UnusableDatabase` with the message of the driver."""
+    """Raise database driver errors of the `with` block as `UnusableDatabase` with the driver's message."""
     try:
         yield
     except DBAPIError as exc:

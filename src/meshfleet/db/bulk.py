@@ -1,4 +1,4 @@
-"""Bulk inserts, updates and queries in the fastest form of each driver.
+"""Bulk inserts, updates and queries in the fastest form of each database driver.
 
 SQLAlchemy's own bulk insert takes several times as long.
 """
@@ -36,7 +36,7 @@ def insert_rows(
     """Insert rows, each with a value for every column in table order. Return the number of inserted rows.
 
     `on_conflict` is the SQL action for a row whose primary key exists, such as `UPDATE SET ...`. No two of
-    the rows may have the same primary key.
+    `rows` may have the same primary key.
     """
     if not rows:
         return 0
@@ -56,7 +56,7 @@ def insert_rows(
 
 
 def upsert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, on_conflict: str) -> None:
-    """Insert or update rows of numbers and texts; faster than `insert_rows` where most keys exist already."""
+    """Insert or update rows of numbers and strings; faster than `insert_rows` if most keys exist already."""
     if not rows:
         return
     if connection.dialect.name != "sqlite":
@@ -65,15 +65,15 @@ def upsert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, on
     # One statement for all rows, as in `update_rows`.
     expressions = ", ".join(_json_fields(len(table.columns)))
     source = f"SELECT {expressions} FROM json_each(?) WHERE true"  # noqa: S608 # constant names
-    connection.exec_driver_sql(_build_insert(table, source, on_conflict), (_json(rows),))
+    connection.exec_driver_sql(_build_insert(table, source, on_conflict), (_rows_to_json(rows),))
 
 
 def insert_columns(
     connection: Connection, table: Table, columns: Sequence[str], rows: Sequence[Row], **constants: Any
 ) -> None:
-    """Insert rows with values for `columns`, and with the same `constants` (value by column) in every row.
+    """Insert rows with values for `columns`, and with equal `constants` (value by column) in every row.
 
-    All other columns are NULL. Values must be numbers or texts. The caller checks that numbers fit their
+    All other columns are NULL. Values must be numbers or strings. The caller checks that numbers fit their
     columns, as SQLite does not.
     """
     target_columns = [table.columns[name] for name in (*columns, *constants)]
@@ -83,19 +83,19 @@ def insert_columns(
         typed_columns = [
             (column.name, column.type.compile(connection.dialect).lower()) for column in target_columns
         ]
-        _copy(connection, table.name, typed_columns, ((*row, *constants.values()) for row in rows))
+        _copy_rows(connection, table.name, typed_columns, ((*row, *constants.values()) for row in rows))
         return
     # One statement for all rows, as in `update_rows`.
     expressions = _json_fields(len(columns)) + ["?"] * len(constants)
     source = f"SELECT {', '.join(expressions)} FROM json_each(?)"  # noqa: S608 # constant names
     names = ", ".join(column.name for column in target_columns)
     connection.exec_driver_sql(
-        f"INSERT INTO {table.name} ({names}) {source}", (*constants.values(), _json(rows))
+        f"INSERT INTO {table.name} ({names}) {source}", (*constants.values(), _rows_to_json(rows))
     )
 
 
 def insert_row(connection: Connection, table: Table, *values: Any) -> int:
-    """Insert one row with `values` for all columns after the id column. Return its generated id."""
+    """Insert one row with `values` for all columns after the id column. Return the generated id."""
     id_column, *columns = (column.name for column in table.columns)
     placeholders = ", ".join("?" * len(values))
     statement = f"INSERT INTO {table.name} ({', '.join(columns)}) VALUES ({placeholders})"  # noqa: S608 # constant names
@@ -106,7 +106,7 @@ def insert_row(connection: Connection, table: Table, *values: Any) -> int:
 
 
 def reserve_ids(connection: Connection, table: Table, count: int) -> range | list[int]:
-    """Reserve ids for `count` rows to insert; no other transaction gets these ids.
+    """Reserve ids for `count` rows to insert into a table; no other transaction gets these ids.
 
     The id is the first column of the primary key.
     """
@@ -123,16 +123,16 @@ def reserve_ids(connection: Connection, table: Table, count: int) -> range | lis
 
 
 def execute_many(connection: Connection, statement: str, rows: Sequence[Row]) -> None:
-    """Run a statement with `?` placeholders once for each row of values."""
+    """Run an SQL statement with `?` placeholders once for each row of values."""
     if rows:
         connection.exec_driver_sql(_adapt_placeholders(connection, statement), list(rows))
 
 
 class BulkUpdate(NamedTuple):
-    """Describes an update of many rows. The first of `columns` is the key column; the others are set.
+    """Update of many rows by key: the first of `columns` is the key column, the other columns are set.
 
-    `condition` is SQL; rows for which it is false are not updated. In it, `{name}` stands for the new value
-    of the column `name`.
+    `condition` is an SQL condition: rows that do not satisfy the condition are not updated. In the condition,
+    `{name}` stands for the new value of the column `name`.
     """
 
     columns: tuple[str, ...]
@@ -140,12 +140,12 @@ class BulkUpdate(NamedTuple):
     null_columns: tuple[str, ...] = ()
     """Columns to set to NULL in every row.
 
-    A NULL in the row itself would cost SQLite's driver a microsecond.
+    A NULL among the values of a row would cost SQLite's driver a microsecond.
     """
 
 
 def update_rows(connection: Connection, table: Table, change: BulkUpdate, rows: Sequence[Row]) -> None:
-    """Update table rows by key. Each of `rows` has the values for `change.columns`, in that order."""
+    """Update table rows by key. Each of `rows` has the values for `change.columns`, in their order."""
     key, *value_columns = change.columns
     new_values = {column: f"new.{column}" for column in change.columns}
     if connection.dialect.name == "sqlite":
@@ -154,7 +154,7 @@ def update_rows(connection: Connection, table: Table, change: BulkUpdate, rows: 
         fields = zip(_json_fields(len(change.columns)), change.columns, strict=True)
         expressions = ", ".join(f"{value} AS {column}" for value, column in fields)
         source = f" FROM (SELECT {expressions} FROM json_each(?)) AS new"  # noqa: S608 # constant names
-        values: tuple[object, ...] = (_json(rows),)
+        values: tuple[object, ...] = (_rows_to_json(rows),)
     else:
         arrays = ", ".join(f"%s::{_postgresql_type(table.columns[column])}[]" for column in change.columns)
         source = f" FROM unnest({arrays}) AS new ({', '.join(change.columns)})"
@@ -170,42 +170,42 @@ def update_rows(connection: Connection, table: Table, change: BulkUpdate, rows: 
 
 
 def query_in(
-    connection: Connection, query: str, numbers: Sequence[int] | Sequence[str], /, **values: Any
+    connection: Connection, query: str, keys: Sequence[int] | Sequence[str], /, **values: Any
 ) -> Sequence[Row]:
-    """Run a query as `execute_in` does. Return the rows of the result."""
-    return execute_in(connection, query, numbers, **values).fetchall()
+    """Run a query that contains `IN numbers`, as `execute_in` does. Return the rows of the result."""
+    return execute_in(connection, query, keys, **values).fetchall()
 
 
-def query_rows(connection: Connection, text: str, values: Row, *, lock: str = "") -> Sequence[Row]:
+def query_rows(connection: Connection, query: str, values: Row, *, lock: str = "") -> Sequence[Row]:
     """Run a query with `?` placeholders. Return the rows of the result.
 
-    `lock` is a suffix such as FOR UPDATE, added on PostgreSQL only.
+    `lock` is an SQL suffix such as FOR UPDATE, added on PostgreSQL only.
     """
-    statement = text if connection.dialect.name == "sqlite" else text + lock
+    statement = query if connection.dialect.name == "sqlite" else query + lock
     return connection.exec_driver_sql(_adapt_placeholders(connection, statement), tuple(values)).fetchall()
 
 
-def execute_one(connection: Connection, text: str, values: Row) -> int:
-    """Run a statement with `?` placeholders. Return the number of changed rows."""
-    return connection.exec_driver_sql(_adapt_placeholders(connection, text), tuple(values)).rowcount
+def execute_one(connection: Connection, statement: str, values: Row) -> int:
+    """Run an SQL statement with `?` placeholders. Return the number of changed rows."""
+    return connection.exec_driver_sql(_adapt_placeholders(connection, statement), tuple(values)).rowcount
 
 
 def execute_in(
-    connection: Connection, statement: str, numbers: Sequence[int] | Sequence[str], /, **values: Any
+    connection: Connection, statement: str, keys: Sequence[int] | Sequence[str], /, **values: Any
 ) -> CursorResult[Any]:
-    """Run a statement that contains the text `IN numbers`, which matches the given numbers or texts.
+    """Run an SQL statement in which the condition `column IN numbers` matches any of `keys`.
 
-    Their number is not limited. `values` are the values of `:name` placeholders in the statement.
+    There may be any number of keys, integers or strings. `values` are the values of `:name` placeholders.
     """
     if connection.dialect.name == "sqlite":
         # One bound value for the whole list: the statement stays cached, and SQLite limits bound values.
-        condition, encoded = "IN (SELECT value FROM json_each(:numbers))", _encode(list(numbers)).decode()
+        condition, encoded = "IN (SELECT value FROM json_each(:numbers))", _encode(list(keys)).decode()
         text = statement.replace("IN numbers", condition)
         return connection.exec_driver_sql(text, {"numbers": encoded, **values})
     text = statement.replace("IN numbers", "= ANY(%(numbers)s)")
     for name in values:
         text = text.replace(f":{name}", f"%({name})s")
-    return connection.exec_driver_sql(text, {"numbers": list(numbers), **values})
+    return connection.exec_driver_sql(text, {"numbers": list(keys), **values})
 
 
 def _build_insert(table: Table, source: str, on_conflict: str) -> str:
@@ -215,12 +215,12 @@ def _build_insert(table: Table, source: str, on_conflict: str) -> str:
 
 
 def _adapt_placeholders(connection: Connection, statement: str) -> str:
-    """Replace the placeholders `?` of SQLite by those of PostgreSQL, if the database is PostgreSQL."""
+    """Replace the placeholders `?` of SQLite by `%s`, if the database is PostgreSQL."""
     return statement if connection.dialect.name == "sqlite" else statement.replace("?", "%s")
 
 
 def _json_fields(count: int) -> list[str]:
-    """Return SQLite expressions for the first `count` values of a row that `json_each` yields."""
+    """Return SQLite expressions for the first `count` values of a JSON array that `json_each` yields."""
     return [f"json_extract(value, '$[{index}]')" for index in range(count)]
 
 
@@ -230,7 +230,7 @@ def _copy_to_temporary_table(connection: Connection, table: Table, rows: Sequenc
     connection.exec_driver_sql(
         f"CREATE TEMPORARY TABLE IF NOT EXISTS new_{table.name} ({column_definitions})"
     )
-    _copy(
+    _copy_rows(
         connection,
         f"new_{table.name}",
         [(column.name, _postgresql_type(column)) for column in table.columns],
@@ -238,8 +238,10 @@ def _copy_to_temporary_table(connection: Connection, table: Table, rows: Sequenc
     )
 
 
-def _copy(connection: Connection, name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Row]) -> None:
-    """Send rows to a PostgreSQL table in binary COPY format, for these (column, type) pairs."""
+def _copy_rows(
+    connection: Connection, name: str, columns: Sequence[tuple[str, str]], rows: Iterable[Row]
+) -> None:
+    """Copy rows to a PostgreSQL table in binary COPY format. `columns` are pairs of column name and type."""
     names = ", ".join(column for column, _ in columns)
     with open_copy(connection, f"COPY {name} ({names}) FROM STDIN (FORMAT BINARY)") as copy:
         copy.set_types([type_name for _, type_name in columns])
@@ -249,7 +251,7 @@ def _copy(connection: Connection, name: str, columns: Sequence[tuple[str, str]],
 
 @contextmanager
 def open_copy(connection: Connection, statement: str) -> Iterator[Any]:
-    """Start a COPY statement of PostgreSQL. Yield the `Copy` object of psycopg."""
+    """Run a COPY statement of PostgreSQL around the `with` block. Yield the `Copy` object of psycopg."""
     driver: Any = connection.connection.driver_connection
     dbapi: Any = connection.dialect.dbapi  # not imported: with SQLite psycopg is never loaded
     try:
@@ -260,7 +262,7 @@ def open_copy(connection: Connection, statement: str) -> Iterator[Any]:
         raise DBAPIError.instance(statement, None, exc, dbapi.Error, dialect=connection.dialect) from exc
 
 
-def _json(rows: Sequence[Row]) -> str:
+def _rows_to_json(rows: Sequence[Row]) -> str:
     return _encode(rows).decode()
 
 

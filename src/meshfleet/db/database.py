@@ -1,8 +1,8 @@
 """Database connections: worker threads, transactions, retries and advisory locks.
 
-Stores are plain functions that take a `Connection`. They run in threads, so that the event loop never blocks.
-Readers run in parallel. SQLite has a single writer thread, so writers of this process never wait for a lock
-held by another one.
+Stores are plain functions that take a `Connection`. Stores run in threads, so that the event loop never
+blocks. Readers run in parallel. SQLite has a single writer thread, so writers of this process never wait for
+a lock held by another writer.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
 _DATABASE_FAILURES: Final = (OperationalError, InternalError, PoolTimeout)
-"""Errors that mean that the database failed, not that a query is wrong.
+"""Exceptions that mean that the database failed, not that a query is wrong.
 
-They include the error for a write to a server that has become read-only after a failover.
+A write to a server that has become read-only after a failover raises one of these exceptions too.
 """
 
 MAX_ATTEMPTS: Final = 5
 """Maximum attempts to run a transaction that conflicts with another transaction."""
 
 _CONFLICT_SQLSTATES: Final = {"40001", "40P01", "23503"}
-"""SQLSTATEs of a serialization failure, a deadlock, and a foreign key to a concurrently deleted row."""
+"""SQLSTATEs for a serialization failure, a deadlock, and a foreign key to a concurrently deleted row."""
 
 _UNREADABLE: Final = "\N{REPLACEMENT CHARACTER}"
 _MESSAGE_FIELD: Final = ord("M")
-"""Field code of the message text in a PostgreSQL error."""
+"""Field code of the error message in a PostgreSQL error."""
 
 _LOCK_WAIT_SECONDS: Final = 2.0
 """Maximum seconds to wait for an advisory lock, which a killed process may still hold.
@@ -55,7 +55,7 @@ _LOCK_POLL_SECONDS: Final = 0.05
 
 
 class WriteConflict(Exception):
-    """Raised in a transaction to run the transaction again: another process has changed the same data."""
+    """Raised in a transaction to run the transaction again, after another process has changed its data."""
 
 
 class Engines(NamedTuple):
@@ -68,10 +68,10 @@ class Engines(NamedTuple):
 
 
 class Database:
-    """Open database. `read` and `write` run a function in a transaction and return its result."""
+    """Open database. `read` and `write` run a function in a transaction, and return what it returns."""
 
     def __init__(self, engines: Engines, *, max_attempts: int = MAX_ATTEMPTS) -> None:
-        """Create the thread pools. A transaction that conflicts with others has up to `max_attempts`."""
+        """Create the thread pools. A transaction with conflicts runs up to `max_attempts` times."""
         self._engines = engines
         self._max_attempts = max_attempts
         self._readers = ThreadPoolExecutor(engines.reader_threads, "db.read")
@@ -88,7 +88,7 @@ class Database:
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """Run a function that only reads. All its queries see the same snapshot of the database."""
+        """Run a function that only reads. All its queries see one snapshot of the database."""
         task = partial(self.read_now, work, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._readers, task)
 
@@ -112,12 +112,12 @@ class Database:
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """Run `read` in the calling thread, for programs without an event loop."""
+        """Run a function like `read`, but in the calling thread, for programs without an event loop."""
         try:
             with self._engines.readers.connect() as connection:
                 return work(connection, *args, **kwargs)
         except _DATABASE_FAILURES as exc:
-            raise _unavailable(exc) from exc
+            raise _to_unavailable_error(exc) from exc
 
     def write_now(
         self,
@@ -125,7 +125,7 @@ class Database:
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """Run `write` in the calling thread, for programs without an event loop."""
+        """Run a function like `write`, but in the calling thread, for programs without an event loop."""
         for attempts_left in reversed(range(self._max_attempts)):
             try:
                 with self._engines.writers.begin() as connection:
@@ -139,16 +139,16 @@ class Database:
                     raise DatabaseUnavailable(
                         "the database is too busy: the transaction kept conflicting with others"
                     ) from exc
-                raise _unavailable(exc) from exc
+                raise _to_unavailable_error(exc) from exc
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     @contextmanager
     def hold_advisory_lock(self, lock: int) -> Iterator[bool]:
-        """Hold a PostgreSQL advisory lock while the block runs. Yield False if another process holds it.
+        """Hold a PostgreSQL advisory lock during the `with` block. Yield False if another process holds it.
 
-        The lock has its own connection; the server releases the lock when that connection ends. As this may
-        happen a little after a process was killed, acquiring is retried for two seconds. On SQLite this
-        always yields True: only one service uses the file.
+        The lock has its own connection; the server releases the lock when the connection ends. As that may
+        be a little after a process was killed, acquiring is retried for two seconds. On SQLite, always yield
+        True: only one service uses the file.
         """
         if self.is_sqlite:
             yield True
@@ -160,11 +160,11 @@ class Database:
                 connection.detach()
                 is_acquired = _acquire_lock(connection, lock)
             except _DATABASE_FAILURES as exc:
-                raise _unavailable(exc) from exc
+                raise _to_unavailable_error(exc) from exc
             yield is_acquired
 
     def close(self) -> None:
-        """Wait for running work, then close all connections."""
+        """Wait for running reads and writes, then close all connections."""
         self._writers.shutdown()
         self._readers.shutdown()
         self._engines.readers.dispose()
@@ -181,7 +181,7 @@ def _acquire_lock(connection: Connection, lock: int) -> bool:
 
 
 def _is_conflict(exc: Exception) -> bool:
-    """Return whether the transaction may succeed if it runs again."""
+    """Return whether a failed transaction may succeed if it runs again."""
     return (
         isinstance(exc, WriteConflict)
         or getattr(getattr(exc, "orig", None), "sqlstate", None) in _CONFLICT_SQLSTATES
@@ -189,23 +189,23 @@ def _is_conflict(exc: Exception) -> bool:
 
 
 def is_duplicate_error(exc: IntegrityError) -> bool:
-    """Return whether a row was refused because its key exists.
+    """Return whether the database refused a row because its key exists already.
 
-    Otherwise a concurrent transaction is the cause: it deleted a row to which a foreign key points.
+    Return False if a concurrent transaction deleted the row to which a foreign key points.
     """
     return not _is_conflict(exc)
 
 
-def _unavailable(exc: Exception) -> DatabaseUnavailable:
+def _to_unavailable_error(exc: Exception) -> DatabaseUnavailable:
     return DatabaseUnavailable(
         f"the database is unavailable: {describe_driver_error(exc)}", classify_error(exc)
     )
 
 
 def describe_driver_error(exc: Exception) -> str:
-    """Return the driver's message on one line.
+    """Return the message of a database error on one line.
 
-    The SQL statement and its values are omitted, as they may contain secrets.
+    Omit the SQL statement and its values, which may contain secrets.
     """
     reason = exc.orig if isinstance(exc, DBAPIError) else exc
     diagnosis = getattr(reason, "diag", None)  # PostgreSQL only; str() would append the statement
@@ -218,8 +218,8 @@ def describe_driver_error(exc: Exception) -> str:
 def _decode_server_message(error: Any) -> str | None:
     """Return the message of a PostgreSQL error with invalid UTF-8 bytes escaped; None if it has no message.
 
-    Such bytes occur because the server truncates long names to 63 bytes, even within a character, and sends
-    messages before the login in an unknown encoding. psycopg would replace each of them by U+FFFD.
+    Invalid bytes occur because the server truncates long names to 63 bytes, even within a character, and
+    sends messages before the login in an unknown encoding. psycopg would replace such bytes by U+FFFD.
     """
     raw = None
     if error.pgresult is not None:

@@ -1,4 +1,4 @@
-"""Classification of database and disk errors by their code, never by their text."""
+"""Classification of database and disk errors by error code, never by error message."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SQLITE: Final = {
     sqlite3.SQLITE_BUSY: ReadinessCode.DATABASE_LOCKED,
     sqlite3.SQLITE_LOCKED: ReadinessCode.DATABASE_LOCKED,
 }
-"""Readiness code by primary result code of SQLite."""
+"""Readiness code of the service by primary result code of SQLite."""
 
 _POSTGRESQL: Final = {
     "53100": ReadinessCode.DISK_FULL,
@@ -24,7 +24,7 @@ _POSTGRESQL: Final = {
     "42P01": ReadinessCode.SCHEMA,  # undefined_table
     "42703": ReadinessCode.SCHEMA,  # undefined_column
 }
-"""Readiness code by SQLSTATE."""
+"""Readiness code of the service by SQLSTATE of PostgreSQL."""
 
 _ERRNO: Final = {
     errno.ENOSPC: ReadinessCode.DISK_FULL,
@@ -38,7 +38,7 @@ _PRIMARY_CODE_MASK: Final = 0xFF
 
 
 def classify_error(exc: Exception) -> ReadinessCode:
-    """Return the readiness code of an error; DATABASE_UNREACHABLE if its code is not listed here."""
+    """Return the readiness code of a database or disk error; DATABASE_UNREACHABLE for all other errors."""
     if isinstance(exc, DatabaseUnavailable):
         return exc.readiness_problem.code
     reason = exc.orig if isinstance(exc, DBAPIError) else exc

@@ -1,4 +1,4 @@
-"""Engines for a PostgreSQL server, which several machines can share."""
+"""SQLAlchemy engines for a PostgreSQL server, which several machines can share."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _KEEPALIVE_OPTIONS: Final = {
 
 
 def create_postgresql_engines(address: str) -> Engines:
-    """Create the connection pool of a server without connecting yet."""
+    """Create the connection pool of a PostgreSQL server without connecting yet."""
     try:
-        engine = _engine(make_url(address).set(drivername="postgresql+psycopg"))
+        engine = _create_engine(make_url(address).set(drivername="postgresql+psycopg"))
     except (ArgumentError, ValueError):
         # Without its cause: the address may hold a password.
         raise WrongSettings([Fault("database", "is not a URL such as postgresql://user@host/name")]) from None
@@ -47,7 +47,7 @@ def create_postgresql_engines(address: str) -> Engines:
     return Engines(readers=readers, writers=engine, reader_threads=_CONNECTIONS, writer_threads=_CONNECTIONS)
 
 
-def _engine(url: URL) -> Engine:
+def _create_engine(url: URL) -> Engine:
     options = " ".join(f"-c {name}={value}" for name, value in _SESSION_OPTIONS.items())
     return create_engine(
         url,

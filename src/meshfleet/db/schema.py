@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _MIGRATION_LOCK: Final = 0x6D657368
-"""Key of the advisory lock for migrations; any number, but the same in all versions of Meshfleet."""
+"""Key of the advisory lock for migrations: any number, but equal in all versions of Meshfleet."""
 
 _LOCK_POLL_SECONDS: Final = 0.05
 """Seconds between two attempts to acquire the migration lock."""
@@ -25,15 +25,16 @@ _LOCK_POLL_SECONDS: Final = 0.05
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 OLDEST_POSTGRESQL: Final = 15
+"""Oldest supported major version of PostgreSQL."""
 _OLDEST_SQLITE: Final = (3, 34)
-"""First version with the trigram index for substring searches."""
+"""Oldest supported SQLite version: the first with the trigram index for substring searches."""
 
 
 def migrate_schema(connection: Connection, stop: Event) -> None:
-    """Upgrade the schema to this version of Meshfleet. Does nothing if the schema is current.
+    """Upgrade the schema to this version of Meshfleet. Do nothing if the schema is current.
 
-    While another process migrates the database, this waits; it raises DatabaseUnavailable if `stop` is set
-    while it waits. Runs in the transaction of `connection`, so a failure leaves the database unchanged.
+    Wait while another process migrates the database; raise DatabaseUnavailable if `stop` is set while
+    waiting. All changes are in the transaction of `connection`: a failure leaves the database unchanged.
     """
     _check_server_version(connection)
     if connection.dialect.name == "postgresql":
@@ -45,9 +46,9 @@ def migrate_schema(connection: Connection, stop: Event) -> None:
 
 
 def run_migrations(connection: Connection, revision: str = "head") -> None:
-    """Run the missing migrations up to `revision`.
+    """Run the missing schema migrations up to `revision`.
 
-    Imports Alembic only here, as most starts do not need it.
+    Alembic is imported only here, as most starts need no migration.
     """
     from alembic import command  # noqa: PLC0415 # loaded only when needed
     from alembic.config import Config  # noqa: PLC0415 # loaded only when needed
@@ -60,19 +61,19 @@ def run_migrations(connection: Connection, revision: str = "head") -> None:
 
 
 def _wait_for_lock(connection: Connection, stop: Event) -> None:
-    """Acquire the migration lock by polling: a query that waits for the lock could not be stopped."""
+    """Acquire the migration lock by polling, because a query that waits for the lock could not be stopped."""
     while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({_MIGRATION_LOCK})").scalar():
         if stop.wait(_LOCK_POLL_SECONDS):
             raise DatabaseUnavailable("stopped while another process was migrating the database")
 
 
 def is_schema_current(connection: Connection) -> bool:
-    """Return whether the database has exactly the newest schema revision that this version knows."""
+    """Return whether the database has the newest schema revision of this version of Meshfleet."""
     return load_revision(connection) == list_revisions()[-1]
 
 
 def load_revision(connection: Connection) -> str | None:
-    """Return the schema revision, which Alembic stores in the database; None if there is none yet."""
+    """Return the schema revision that Alembic stored in the database; None if there is no schema yet."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     revision: str | None = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
@@ -81,7 +82,7 @@ def load_revision(connection: Connection) -> str | None:
 
 @cache
 def list_revisions() -> tuple[str, ...]:
-    """Return all schema revisions of this version in order, from file names: m0001_first.py is 0001."""
+    """Return all schema revisions of this version of Meshfleet, in order: m0001_first.py is 0001."""
     return tuple(sorted(file.name[1:5] for file in (_MIGRATIONS / "versions").glob("m[0-9]*_*.py")))
 
 

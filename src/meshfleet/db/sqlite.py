@@ -1,4 +1,4 @@
-"""Engines for SQLite: one file, one writer, parallel readers."""
+"""SQLAlchemy engines for SQLite: one file, one writer, parallel readers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _READERS: Final = 4
 
 _PRAGMA_ATTEMPTS: Final = 100
+"""Maximum attempts to set a pragma of a connection."""
 _PRAGMA_RETRY_SECONDS: Final = 0.02
 """Seconds between two attempts to set a pragma."""
 
@@ -36,14 +37,14 @@ _PRAGMAS: Final = {
 
 
 def create_sqlite_engines(path: Path) -> Engines:
-    """Create the database file, readable only by its owner, unless it exists. Return engines for it."""
+    """Return engines for an SQLite file. If the file does not exist, create it readable only by its owner."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as exc:
         raise UnusableDatabase(f"{path} cannot be used: {exc.strerror}") from exc
     return Engines(
-        readers=_engine(path, "BEGIN", size=_READERS),
-        writers=_engine(path, "BEGIN IMMEDIATE", size=1),
+        readers=_create_engine(path, "BEGIN", size=_READERS),
+        writers=_create_engine(path, "BEGIN IMMEDIATE", size=1),
         reader_threads=_READERS,
         writer_threads=1,
     )
@@ -59,7 +60,7 @@ def create_read_only_engine(path: Path) -> Engine:
     return create_engine("sqlite://", creator=lambda: sqlite3.connect(uri, uri=True), poolclass=NullPool)
 
 
-def _engine(path: Path, begin: str, *, size: int) -> Engine:
+def _create_engine(path: Path, begin: str, *, size: int) -> Engine:
     url = URL.create("sqlite", database=str(path))
     engine = create_engine(
         url,
@@ -84,9 +85,9 @@ def _engine(path: Path, begin: str, *, size: int) -> Engine:
 
 
 def _set_pragma(connection: Any, pragma: str) -> None:
-    """Run a PRAGMA, with retries.
+    """Run a PRAGMA statement, with retries.
 
-    Of two connections that switch a new file to WAL at the same time, one fails at once despite
+    If two connections switch a new file to WAL at the same time, one of them fails at once despite
     `busy_timeout`.
     """
     for attempts_left in reversed(range(_PRAGMA_ATTEMPTS)):

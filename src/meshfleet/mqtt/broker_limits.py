@@ -9,30 +9,30 @@ class BrokerLimits(Struct, frozen=True, kw_only=True):
     """Limits of the embedded broker; each field is a setting of the service."""
 
     connections: int = 10_000
-    """Maximum concurrent connections."""
+    """Maximum concurrent connections of MQTT clients."""
     connections_per_address: int = 2000
-    """Maximum concurrent connections from one network address."""
+    """Maximum concurrent connections from one IP address."""
     connections_per_account: int = 20
-    """Maximum concurrent connections with the credentials of one account."""
+    """Maximum concurrent MQTT connections that use the credentials of one account."""
     failed_connections: int = 50
-    """Maximum connections per second from one network address that end without a login."""
+    """Maximum connections per second from one IPv4 address or IPv6 /64 network that end without a login."""
     connect_seconds: int = 10
-    """Seconds a client has to send CONNECT after it connected."""
+    """Seconds that a client has to send CONNECT after its connection was opened."""
     packet_size: int = 262_144
-    """Maximum size of a packet from a client, in bytes."""
+    """Maximum size of an MQTT packet from a client, in bytes."""
     subscriptions: int = 100
-    """Maximum topic filters per client."""
+    """Maximum topic filters that one client may subscribe to."""
     in_flight: int = 100
-    """Maximum unacknowledged messages per client."""
+    """Maximum QoS 1 messages sent to one client without a PUBACK."""
     queue_bytes: int = 67_108_864
-    """Maximum bytes queued for one client, unacknowledged messages included."""
+    """Maximum bytes of messages queued for one client, unacknowledged messages included."""
     queues_bytes: int = 268_435_456
-    """Maximum bytes queued for all clients together."""
+    """Maximum bytes of messages queued for all clients together."""
     publish_rate: int = 2000
-    """Maximum packets per second read from one client; further packets wait in its socket."""
+    """Maximum packets per second read from one client; further packets stay unread in the socket."""
     sessions_per_account: int = 20
-    """Maximum persistent sessions per account."""
+    """Maximum persistent MQTT sessions per account."""
     session_age: int = 604_800
-    """Seconds a client may stay disconnected before its session is deleted."""
+    """Seconds that a client may stay disconnected before its persistent session is deleted."""
     retained: int = 10_000
-    """Maximum retained messages on all topics."""
+    """Maximum retained messages on all topics together."""

@@ -6,7 +6,7 @@ from asyncio import Future, get_running_loop
 
 
 class ChangeSignal:
-    """Signal for any number of waiting coroutines; `notify` costs next to nothing while none waits.
+    """Wakes all coroutines that wait for a change. `notify` is cheap while no coroutine waits.
 
     The signal does not say what changed: wait in a loop that checks the condition.
     """
@@ -27,7 +27,7 @@ class ChangeSignal:
                 self._waiting.remove(waiter)
 
     def notify(self) -> None:
-        """Wake all coroutines that wait now."""
+        """Wake all coroutines that are waiting in `wait`."""
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             if not waiter.done():

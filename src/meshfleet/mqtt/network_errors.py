@@ -8,7 +8,7 @@ import ssl
 
 
 def describe_network_error(error: BaseException) -> str:
-    """Return the reason of a network error in words, without errno and without OpenSSL's source line."""
+    """Describe a network error in words, without its errno and without OpenSSL's source line."""
     match error:
         case ssl.SSLError(reason=str(reason)):
             return f"TLS failed, {reason.lower().replace('_', ' ')}"

@@ -1,9 +1,8 @@
-"""Base class of the WebSocket transports of client and broker: MQTT in binary frames [MQTT-6.0.0-2].
+"""Base class for MQTT over WebSocket, in client and broker: MQTT in binary frames [MQTT-6.0.0-2].
 
 `WebSocketTransport` stands between the network and an MQTT connection. To asyncio it is a protocol; to the
-MQTT connection it is a transport, which wraps written bytes in frames. The `websockets` library parses and
-builds the frames; only its part without I/O is used. The subclasses for client and server add the upgrade and
-the close.
+MQTT connection it is a transport, which wraps written bytes in frames. The part of the `websockets` library
+without I/O parses and builds the frames. The subclasses for client and server add the upgrade and the close.
 """
 
 from __future__ import annotations
@@ -23,36 +22,36 @@ from meshfleet.errors.mqtt import ConnectionLost
 if TYPE_CHECKING:
 
     class InnerProtocol(typing.Protocol):
-        """Methods of an MQTT connection that its transport calls."""
+        """Methods that `WebSocketTransport` calls on the MQTT connection inside the WebSocket."""
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            """Start the MQTT connection on this transport."""
+            """Start the MQTT connection on `transport`."""
 
         def data_received(self, data: bytes) -> None:
-            """Handle received bytes."""
+            """Parse received MQTT bytes and handle the packets."""
 
         def eof_received(self) -> bool | None:
             """Handle the end of the received stream: the other side has stopped sending."""
 
         def pause_writing(self) -> None:
-            """Stop writing."""
+            """Stop writing to the transport until `resume_writing` is called."""
 
         def resume_writing(self) -> None:
-            """Resume writing."""
+            """Resume writing to the transport."""
 
         def connection_lost(self, exc: Exception | None) -> None:
-            """End the MQTT connection."""
+            """End the MQTT connection, because the transport has closed."""
 
 
 SUBPROTOCOL: Final = Subprotocol("mqtt")
 
 WEBSOCKETS_LOG: Final = logging.getLogger(f"{__name__}.library")
-"""Logger of the `websockets` library, which logs every connection at INFO and passwords at DEBUG."""
+"""Logger of the `websockets` library, set to WARNING: the library logs passwords at DEBUG."""
 WEBSOCKETS_LOG.setLevel(logging.WARNING)
 
 
 class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
-    """Wraps MQTT in WebSocket frames: a protocol to asyncio, a transport to the MQTT connection."""
+    """Wraps MQTT bytes in WebSocket frames: a protocol to asyncio, a transport to the MQTT connection."""
 
     _outside: asyncio.Transport  # set by connection_made, which asyncio calls first
 
@@ -66,10 +65,10 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         self._is_lost = False
         """Whether the network connection has ended."""
         self._is_write_paused = False
-        """Whether the write buffer is full."""
+        """Whether writing is paused because the write buffer of the network connection is full."""
         self._is_read_paused = self._is_ping_paused = False
-        """Whether reading is paused: by the MQTT connection, or because the other side sends pings without
-        reading the responses."""
+        """Two reasons why reading may be paused: the MQTT connection asked for it, or the other side sends
+        WebSocket pings without reading the pongs."""
 
     # Protocol side, called by asyncio
 
@@ -79,7 +78,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         self._outside = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Unwrap frames and pass their payload to the MQTT connection."""
+        """Unwrap received WebSocket frames, and pass their payload to the MQTT connection."""
         self._frames.receive_data(data)
         unwrapped = b"".join(map(self._unwrap, self._frames.events_received()))
         if unwrapped and self._is_inner_open and not self.is_closing():
@@ -92,7 +91,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
             self._finish()
 
     def eof_received(self) -> None:
-        """Notify the MQTT connection. The transport then closes: a WebSocket cannot be half-closed."""
+        """Tell the MQTT connection that the other side stopped sending. asyncio then closes the transport."""
         if self._is_inner_open:
             self._inside.eof_received()
 
@@ -105,19 +104,19 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
     def resume_writing(self) -> None:
         """Tell the MQTT connection to write again, and resume reading if pings had paused it."""
         self._is_write_paused = self._is_ping_paused = False
-        self._resume_reading_if_free()
+        self._resume_reading_unless_paused()
         if self._is_inner_open:
             self._inside.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Record the end of the network connection. Subclasses end the MQTT connection."""
+        """Record that the network connection has ended. Subclasses also end the MQTT connection."""
         del exc
         self._is_lost = True
 
     # Transport side, called by the MQTT connection
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes in a frame. After a close frame, bytes are discarded, as on any closed transport."""
+        """Send MQTT bytes in a binary WebSocket frame; discard the bytes if the WebSocket is not open."""
         if self._frames.state is State.OPEN:
             self._frames.send_binary(data)
             self._flush()
@@ -127,13 +126,13 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         return True
 
     def write_eof(self) -> None:
-        """Send a close frame."""
+        """Send a WebSocket close frame if the WebSocket is open."""
         if self._frames.state is State.OPEN:
             self._frames.send_close(CloseCode.NORMAL_CLOSURE)
             self._flush()
 
     def close(self) -> None:
-        """Send a close frame, then close the network connection."""
+        """Send a WebSocket close frame, then close the network connection."""
         self.write_eof()
         self._outside.close()
 
@@ -147,35 +146,35 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         return self._outside.is_closing()
 
     def pause_reading(self) -> None:
-        """Stop reading."""
+        """Stop reading from the network connection."""
         self._is_read_paused = True
         self._stop_reading()
 
     def resume_reading(self) -> None:
-        """Read again, unless reading is also paused because of pings."""
+        """Resume reading from the network connection, unless reading is also paused because of pings."""
         self._is_read_paused = False
-        self._resume_reading_if_free()
+        self._resume_reading_unless_paused()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         """Return information about the network connection, such as `peername`."""
         return self._outside.get_extra_info(name, default)
 
     def get_write_buffer_size(self) -> int:
-        """Return the bytes that were not sent yet, frame headers included."""
+        """Return the number of written bytes that were not sent yet, WebSocket frame headers included."""
         return self._outside.get_write_buffer_size()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set the buffer sizes at which writing pauses and resumes."""
+        """Set the sizes of the write buffer in bytes at which writing pauses (`high`) and resumes (`low`)."""
         self._outside.set_write_buffer_limits(high, low)
 
     # Implemented by client and server
 
     def _handle_upgrade(self, event: Event) -> None:
-        """Handle the upgrade request or response of the other side."""
+        """Handle the WebSocket upgrade request of a client, or the upgrade response of a server."""
         raise NotImplementedError
 
     def _finish(self) -> None:
-        """End the WebSocket after a close frame, an end of the output, or invalid frames."""
+        """Close the WebSocket after a close frame, an invalid frame, or the end of the output."""
         self.close()
 
     # Internal
@@ -202,7 +201,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         self._inside.connection_made(self)
 
     def _flush(self) -> None:
-        """Send the output of the `websockets` library. An empty last chunk means: close the sending side."""
+        """Write the output of the `websockets` library. An empty last chunk closes the sending side."""
         chunks = self._frames.data_to_send()
         if not chunks or self.is_closing():
             return
@@ -216,6 +215,6 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         if not self.is_closing():
             self._outside.pause_reading()
 
-    def _resume_reading_if_free(self) -> None:
+    def _resume_reading_unless_paused(self) -> None:
         if not (self._is_read_paused or self._is_ping_paused or self.is_closing()):
             self._outside.resume_reading()

@@ -1,4 +1,4 @@
-"""Codec for the messages between gateways, devices and the service. Pure: no I/O, no clock, no logging.
+"""Codec for the MQTT messages between gateways and the service, without I/O, clock and logging.
 
 The topic of a message (`topics`) determines the type of its payload (`reports`, `requests`, `responses`).
 The catalogue (`identifiers`) converts raw values to JSON and back. `api_versions` lists the interface version

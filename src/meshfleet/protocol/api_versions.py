@@ -1,4 +1,4 @@
-"""Table of the interface version that introduced each field, parameter and operation."""
+"""Table of the gateway interface version that introduced each field, parameter and operation."""
 
 from __future__ import annotations
 
@@ -12,40 +12,43 @@ from meshfleet.protocol.ids import Version
 InterfacePart = Literal["report", "request", "response", "configuration"]
 
 LATEST_VERSION: Final = Version(2, 4, 0)
+"""Latest interface version of gateways that this code supports."""
 ASSUMED_VERSION: Final = Version(1, 2, 0)
-"""Version assumed for a gateway until it has reported its own (version-11)."""
+"""Interface version assumed for a gateway until the gateway reports its version (version-11)."""
 
 
 class Feature(NamedTuple):
-    """Field, parameter or operation, and the version that introduced it."""
+    """Field, parameter or operation of the gateway interface, and the version that introduced it."""
 
     since: Version
     part: InterfacePart
     message: Kind | Operation | None
-    """Kind or operation that has the field; None for every one without its own row for this field."""
+    """Report kind or operation that has the field; None for all that have no row of their own for it."""
     field: str | None
     """Name of the field or parameter; None if the feature is the operation itself."""
 
 
-def _row(
+def _build_features(
     since: str, part: InterfacePart, message: Kind | Operation | None, *fields: str | None
 ) -> list[Feature]:
     return [Feature(Version.parse(since), part, message, field) for field in fields]
 
 
 FEATURES: Final = (
-    *_row("1.1.1", "configuration", None, "mode"),
-    *_row("1.2.0", "configuration", None, "topicPrefix", "disableSubscribe"),
-    *_row("1.3.0", "report", Kind.HEARTBEAT, "lastCount"),
-    *_row("2.0.0", "response", None, "responseTime", "origin", "route", "extenderId", "extenderRoute"),
-    *_row("2.0.0", "request", Operation.WRITE_DECODED, "ext"),
-    *_row("2.0.1", "response", Operation.APIVERSION, "responseTime", "origin", "route"),
-    *_row("2.1.0", "request", None, "extenderId"),
-    *_row("2.2.0", "request", None, "accessType", "publicKey", "key"),
-    *_row("2.4.0", "request", Operation.ACK, None),
-    *_row("2.4.0", "request", Operation.ACK_DECODED, None),
+    *_build_features("1.1.1", "configuration", None, "mode"),
+    *_build_features("1.2.0", "configuration", None, "topicPrefix", "disableSubscribe"),
+    *_build_features("1.3.0", "report", Kind.HEARTBEAT, "lastCount"),
+    *_build_features(
+        "2.0.0", "response", None, "responseTime", "origin", "route", "extenderId", "extenderRoute"
+    ),
+    *_build_features("2.0.0", "request", Operation.WRITE_DECODED, "ext"),
+    *_build_features("2.0.1", "response", Operation.APIVERSION, "responseTime", "origin", "route"),
+    *_build_features("2.1.0", "request", None, "extenderId"),
+    *_build_features("2.2.0", "request", None, "accessType", "publicKey", "key"),
+    *_build_features("2.4.0", "request", Operation.ACK, None),
+    *_build_features("2.4.0", "request", Operation.ACK_DECODED, None),
 )
-"""Features that were added later (version-1 to version-8). A feature without a row has always existed."""
+"""Features that later interface versions added (version-1 to version-8). Other features always existed."""
 
 _FIRST_VERSIONS = {feature[1:]: feature.since for feature in FEATURES}
 
@@ -53,7 +56,7 @@ _FIRST_VERSIONS = {feature[1:]: feature.since for feature in FEATURES}
 def find_first_version(
     part: InterfacePart, message: Kind | Operation | None, field: str | None
 ) -> Version | None:
-    """Return the version that introduced a field, or an operation if `field` is None.
+    """Return the interface version that introduced a field, or an operation if `field` is None.
 
     Return None if the field or operation has always existed.
     """

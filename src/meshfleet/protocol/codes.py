@@ -1,4 +1,4 @@
-"""Enumerations of the protocol: kinds, operations and numeric codes."""
+"""Enumerations of the protocol: report kinds, request operations and numeric codes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import IntEnum, StrEnum
 
 
 class UpdateState(IntEnum):
-    """State of an update on a device. Decoded values contain its name in lower case (firmware-5)."""
+    """State of a firmware update on a device. JSON values have the name in lower case (firmware-5)."""
 
     IDLE = 0
     FETCHING = 1
@@ -21,7 +21,7 @@ class UpdateState(IntEnum):
 
 
 class UpdateErrorCode(IntEnum):
-    """Reason of a failed update (firmware-6)."""
+    """Reason why a firmware update failed (firmware-6)."""
 
     NONE = 0
     NO_IMAGE = 1
@@ -35,7 +35,7 @@ class UpdateErrorCode(IntEnum):
 
 
 class Kind(StrEnum):
-    """Kind of a report, as written in its topic (report-1 to report-11)."""
+    """Kind of a report, as written in the topic of the report (report-1 to report-11)."""
 
     HEARTBEAT = "heartbeat"
     DFU = "dfu"
@@ -59,17 +59,17 @@ class Kind(StrEnum):
 
     @property
     def raw_kind(self) -> Kind:
-        """Kind without `-decoded`: raw and decoded samples are stored under the same kind (report-37)."""
+        """Report kind without `-decoded`: raw and decoded samples are stored under one kind (report-37)."""
         return Kind(self.removesuffix("-decoded"))
 
     @property
     def has_identifier(self) -> bool:
-        """Whether the topic has an identifier (topic-12 to topic-14)."""
+        """Whether the topic of such a report has an identifier (topic-12 to topic-14)."""
         return self not in (Kind.HEARTBEAT, Kind.DFU, Kind.RSSI)
 
 
 class Operation(StrEnum):
-    """Operation of a request, as in its topic."""
+    """Operation of a request, as written in the topic of the request."""
 
     APIVERSION = "apiversion"
     READ = "read"
@@ -88,12 +88,12 @@ class Operation(StrEnum):
 
     @property
     def has_identifier(self) -> bool:
-        """Whether the topic has an identifier (topic-17 to topic-19)."""
+        """Whether the topic of such a request has an identifier (topic-17 to topic-19)."""
         return self is not Operation.APIVERSION
 
     @property
     def is_answered(self) -> bool:
-        """Whether the gateway sends a response (ack-5)."""
+        """Whether the gateway sends a response to such a request (ack-5)."""
         return self not in (Operation.ACK, Operation.ACK_DECODED)
 
 
@@ -108,16 +108,16 @@ class Priority(IntEnum):
 
 
 class Origin(IntEnum):
-    """Sender of a response (response-4)."""
+    """Sender of a response to a request (response-4)."""
 
     CONNECTED = 0
-    """The target itself, which is connected to the mesh."""
+    """The target device itself, which is connected to the mesh."""
     UNCONNECTED = 1
-    """The target itself, which is not connected; an extender forwarded its response."""
+    """The target device itself, which is not connected to the mesh; an extender forwarded the response."""
     EXTENDER = 16
-    """An extender, on behalf of a target that is not connected."""
+    """An extender, on behalf of a target device that is not connected to the mesh."""
     GATEWAY = 32
-    """The gateway, on behalf of the target."""
+    """The gateway, on behalf of the target device."""
 
 
 class AckType(IntEnum):
@@ -147,9 +147,9 @@ class Status(IntEnum):
     NOT_SUPPORTED = 5
     INVALID_VALUE = 6
     ACCESS_NOT_ALLOWED = 7
-    """Read of a write-only property, or write of a read-only one."""
+    """The request reads a write-only property or writes a read-only property."""
     BUSY = 8
     TIMEOUT = 9
     UNREACHABLE = 10
     ACCESS_DENIED = 11
-    """The key or the access type is wrong."""
+    """The key or the access type in the request is wrong."""

@@ -1,9 +1,9 @@
-"""Diagnostics topics, on which gateways request the location of a firmware image.
+"""Diagnostics topics, on which gateways request the location of a firmware image ({g}: MAC of the gateway).
 
     meshtech/diagnostics/{g}/server-command/firmware      request of the gateway
     meshtech/diagnostics/{g}/server-response/firmware     response of the service
 
-These topics have no prefix (topic-9).
+The topics never have the topic prefix of the installation (topic-9).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Sha256Field = Annotated[HexField, Meta(min_length=64, max_length=64)]
 
 
 class FirmwareQuestion(Payload, frozen=True, kw_only=True):
-    """Request for the image of a model in a version (firmware-16)."""
+    """Request of a gateway for the firmware image of a model and version (firmware-16)."""
 
     model_number: ModelNumberField
     version: VersionField
@@ -55,45 +55,45 @@ class FirmwareQuestion(Payload, frozen=True, kw_only=True):
 
 
 class FirmwareAnswer(Payload, frozen=True, kw_only=True):
-    """Response with the location of the image (firmware-19)."""
+    """Response to a gateway with the location of a firmware image (firmware-19)."""
 
     uri: str
     file_name: str
     firmware_type: FirmwareTypeField
     sha256: Sha256Field | UnsetType = UNSET
-    """Hash of the file at `uri`. With hash and `size` the gateway verifies the download (firmware-35)."""
+    """SHA-256 hash of the file at `uri`, with which the gateway verifies the download (firmware-35)."""
     size: CountField | UnsetType = UNSET
 
 
 class ReceivedQuestion(NamedTuple):
-    """Request of a gateway for the location of an image."""
+    """Decoded request of a gateway for the location of a firmware image."""
 
     id: str
-    """Id of the request, which its response repeats."""
+    """Id of the request, which the response repeats."""
     question: FirmwareQuestion
 
 
 class ReceivedAnswer(NamedTuple):
-    """Response to a request for the location of an image."""
+    """Decoded response to a request for the location of a firmware image."""
 
     id: str
-    """Id of the request."""
+    """Id of the request that the response belongs to."""
     answer: FirmwareAnswer | None
-    """Location of the image; None if no such image exists."""
+    """Location of the firmware image; None if no such image exists."""
 
 
 def format_question_topic(gateway: Mac) -> str:
-    """Return the topic on which this gateway requests firmware."""
+    """Return the topic on which a gateway requests the location of a firmware image."""
     return f"meshtech/diagnostics/{gateway}/server-command/firmware"
 
 
 def format_answer_topic(gateway: Mac) -> str:
-    """Return the topic on which this gateway expects the response to a firmware request."""
+    """Return the topic on which a gateway expects the response to a firmware request."""
     return f"meshtech/diagnostics/{gateway}/server-response/firmware"
 
 
 def parse_question_topic(topic: str) -> Mac:
-    """Return the MAC of the gateway that requests a firmware image on this topic."""
+    """Return the MAC of the gateway that requests a firmware image on a topic, or raise `MalformedTopic`."""
     match = _QUESTION_TOPIC.fullmatch(topic)
     if match is None:
         raise MalformedTopic("topic", f"{quote_input(topic)} is not a firmware request topic")
@@ -101,12 +101,12 @@ def parse_question_topic(topic: str) -> Mac:
 
 
 def encode_question(question_id: str, question: FirmwareQuestion) -> bytes:
-    """Encode a firmware request."""
+    """Encode the payload of a gateway's firmware request."""
     return msgspec.json.encode({"id": question_id, "params": payload.to_json_object(question)})
 
 
 def decode_question(data: bytes) -> ReceivedQuestion:
-    """Decode a firmware request (firmware-15)."""
+    """Decode the payload of a gateway's firmware request (firmware-15)."""
     envelope = payload.decode_object(data)
     return ReceivedQuestion(
         _get_id(envelope), payload.build_payload(FirmwareQuestion, _get_object(envelope, "params"))

@@ -1,4 +1,4 @@
-"""Field types of payloads.
+"""Types of the fields in message payloads.
 
 A field type is a Python type with limits that msgspec checks. A field type has a `FieldCodec` if the
 protocol accepts several spellings of its values or requires a particular one.
@@ -25,17 +25,17 @@ Json = Any
 
 
 class FieldCodec(NamedTuple):
-    """Converts a field from and to JSON, where msgspec's own conversion is not sufficient."""
+    """Converts the values of a field from and to JSON, where msgspec's own conversion is not sufficient."""
 
     decode: Callable[[Any, str], Any]
     """Function that takes the JSON value and the field name and returns the converted value.
 
-    A value that needs no conversion is returned unchanged. So is a value of a wrong type, which
-    msgspec rejects afterwards.
+    A value that needs no conversion is returned unchanged, as is a value of a wrong type, which msgspec
+    rejects afterwards.
     """
 
     encode: Callable[[Any], Any] | None = None
-    """Function that converts the value to JSON; None if msgspec's own conversion is sufficient."""
+    """Function that converts a field value to JSON; None if msgspec's own conversion is sufficient."""
 
 
 def _decode_time(value: Any, field: str) -> Any:
@@ -87,14 +87,14 @@ def _decode_model_number(value: Any, field: str) -> ModelNumber:
 
 
 def _require_string(value: Any, field: str) -> str:
-    """Return the value if it is a string. msgspec's own error would name an internal type."""
+    """Return a string unchanged, or raise `MalformedPayload`, which is clearer than msgspec's error."""
     if not isinstance(value, str):
         raise MalformedPayload(field, "is not a string")
     return value
 
 
 INTEGER_CODEC = FieldCodec(_decode_integer)
-"""Codec for whole numbers; accepts `2.0` for 2 (report-17)."""
+"""Codec for fields with whole numbers; accepts `2.0` for 2 (report-17)."""
 
 TimeField = Annotated[datetime, Meta(tz=True), FieldCodec(_decode_time, format_time)]
 """UTC time in whole milliseconds (id-18 to id-23)."""
@@ -106,13 +106,13 @@ ChannelField = Annotated[int, Meta(ge=37, le=39), INTEGER_CODEC]
 """BLE advertising channel (report-23)."""
 
 SequenceField = Annotated[int, Meta(ge=0, le=255), FieldCodec(_decode_sequence)]
-"""Sequence number from 0 to 255. Accepted as a number or in quotes (report-16, report-22)."""
+"""Sequence number from 0 to 255, accepted as a JSON number or string (report-16, report-22)."""
 
 MacField = Annotated[Mac, FieldCodec(_decode_mac)]
-"""MAC in a payload, accepted in upper and lower case (id-3)."""
+"""MAC in a payload, accepted in upper or lower case (id-3)."""
 
 ExtenderIdField = Annotated[Mac, FieldCodec(_decode_mac, str.upper)]
-"""MAC of an extender, written in upper case (id-27)."""
+"""MAC of an extender, written in upper case in payloads (id-27)."""
 
 HexField = Annotated[Hex, FieldCodec(_decode_hex, str.lower)]
 HexOrNullField = Annotated[Hex | None, FieldCodec(_decode_hex_or_null, str.lower)]

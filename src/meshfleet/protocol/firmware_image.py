@@ -1,4 +1,4 @@
-"""Firmware images as downloaded: bare, or in a Nordic DFU package.
+"""Checks and builds firmware image files: bare images, and Nordic DFU packages.
 
 A package is a zip with a `manifest.json`. For each part of the firmware the manifest names a `bin_file` (the
 bytes that are sent over the air) and a `dat_file` (for the bootloader). In the older format the manifest also
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 # Bare firmware images: the code of a Cortex-M chip without a package around it.
 
 MIN_BARE_IMAGE_BYTES: Final = 256
-"""Minimum size of a bare image: 16 core vectors, 32 interrupt vectors of the smallest chip, and some code."""
+"""Minimum bytes of a bare image: 16 core vectors, 32 interrupt vectors of the smallest chip, some code."""
 
 MAX_BARE_IMAGE_BYTES: Final = 1024 * 1024
-"""Maximum size of a bare image: the flash memory of the largest chip."""
+"""Maximum bytes of a bare image: the flash memory of the largest chip."""
 
 _RAM: Final = 0x20000000
 _RAM_END: Final = _RAM + 512 * 1024
@@ -59,11 +59,12 @@ _HANDLERS: Final = {
     14: "PendSV",
     15: "SysTick",
 }
-"""Core exceptions by index in the vector table, besides reset. Other entries are reserved, with any value."""
+"""Names of the core exceptions of a Cortex-M chip besides reset, by index in the vector table. The other
+indexes are reserved and may have any value."""
 
 
 def check_bare_image(image: bytes) -> list[str]:
-    """Return the reasons why a file is not a bare image, for users; an empty list if it is a bare image."""
+    """Return the reasons, for users, why a file is not a bare firmware image; an empty list if it is one."""
     if len(image) < MIN_BARE_IMAGE_BYTES:
         return [f"it has {len(image)} bytes; a bare image has at least {MIN_BARE_IMAGE_BYTES}"]
     if len(image) > MAX_BARE_IMAGE_BYTES:
@@ -89,15 +90,15 @@ def _check_vectors(words: tuple[int, ...], size: int) -> Iterator[str]:
 
 
 def _is_code(address: int) -> bool:
-    """Return whether a vector points to Thumb code in flash, behind the vector table."""
+    """Return whether an address is of Thumb code in flash memory, behind the vector table."""
     return address % 2 == 1 and _VECTOR_TABLE.size < address < MAX_BARE_IMAGE_BYTES
 
 
 MAX_PACKAGE_BYTES: Final = 16 * 1024 * 1024
-"""Maximum size of a package, packed and unpacked: far more than the flash of any device."""
+"""Maximum bytes of a DFU package, packed and unpacked: far more than the flash memory of any device."""
 
 MAX_BINARY_BYTES: Final = MAX_PACKAGE_BYTES - 4096
-"""Maximum size of a binary to package. The 4096 bytes are for manifest, init packet and zip overhead."""
+"""Maximum bytes of a binary in a DFU package; 4096 bytes are for manifest, init packet and zip overhead."""
 
 _MAX_ENTRIES: Final = 64
 _MAX_NAME: Final = 255
@@ -107,10 +108,10 @@ _ENTRY_SIGNATURE: Final = b"PK\x01\x02"
 _ENCRYPTED: Final = 0x1
 
 _FIRST_VERSION: Final = 0x01000000
-"""Lowest `application_version` that is taken as a version: 1.0.0."""
+"""Lowest `application_version` in a manifest that is taken as a version: 1.0.0."""
 _NO_VERSION: Final = 0xFFFFFFFF
 _ANY: Final = 0xFFFF
-"""Device type or revision that means "any"."""
+"""Number in an init packet that means "any device type" or "any revision"."""
 _ANY_SOFTDEVICE: Final = 0xFFFE
 _CRC_START: Final = 0xFFFF
 _DFU_VERSION: Final = 0.7
@@ -128,20 +129,20 @@ _ZIP_ERRORS = (
     RuntimeError,
     ValueError,
 )
-"""Exceptions that zipfile raises for a damaged zip, depending on where it is damaged."""
+"""Exceptions that zipfile raises for a damaged zip, depending on the damage."""
 
 
 class ImageInfo(Struct, frozen=True):
-    """Properties of a firmware image whose checks have passed."""
+    """Properties of a firmware image that has passed all checks."""
 
     size: int
     """Number of bytes that are sent over the air."""
     sha256: bytes
-    """Hash of the file as downloaded."""
+    """SHA-256 hash of the whole image file."""
     model_number: ModelNumber | None
-    """Model for which the image is; None if the image is for any model or names none."""
+    """Model number that the image is for; None if the image is for any model or names none."""
     version: Version | None = None
-    """Version that the image contains; None if the image contains no version."""
+    """Firmware version that the image names; None if the image names no version."""
 
 
 class _InitPacket(Struct, frozen=True):
@@ -170,12 +171,12 @@ class _Manifest(Struct, frozen=True):
 
 
 def is_zip(data: bytes) -> bool:
-    """Return whether a file starts like a package; any other file is a bare image."""
+    """Return whether a firmware file starts like a zip package; any other file is a bare image."""
     return data.startswith(_ZIP_SIGNATURE)
 
 
 def inspect_image(data: bytes) -> ImageInfo:
-    """Read and verify the properties of an image. Raise `MalformedImage` if a check fails."""
+    """Verify a firmware image and return its properties. Raise `MalformedImage` if a check fails."""
     if not data:
         raise MalformedImage("image", "is empty")
     digest = sha256(data).digest()
@@ -191,7 +192,7 @@ def inspect_image(data: bytes) -> ImageInfo:
 
 
 def build_package(binary: bytes, *, model_number: ModelNumber, version: Version) -> bytes:
-    """Build a DFU package with an application. The same input always gives the same bytes."""
+    """Build a Nordic DFU package of an application binary. Equal input always gives equal bytes."""
     if not 0 < len(binary) <= MAX_BINARY_BYTES:
         raise MalformedImage("image", f"has {len(binary)} bytes; a package holds 1 to {MAX_BINARY_BYTES}")
     device_type, version_number, digest = (
@@ -211,7 +212,7 @@ def build_package(binary: bytes, *, model_number: ModelNumber, version: Version)
     part = {"bin_file": "application.bin", "dat_file": "application.dat", "init_packet_data": init_packet}
     manifest = {"manifest": {"application": part, "dfu_version": _DFU_VERSION}}
     packet_header = struct.pack("<HHIHH", device_type, _ANY, version_number, 1, _ANY_SOFTDEVICE)
-    return _zip(
+    return _build_zip(
         {
             "application.bin": binary,
             "application.dat": packet_header + struct.pack("<II32s", _HAS_HASH, len(binary), digest),
@@ -221,7 +222,7 @@ def build_package(binary: bytes, *, model_number: ModelNumber, version: Version)
 
 
 def _parse_version(init_packet: _InitPacket) -> Version | None:
-    """Return the version in the init packet of a part; None if it contains none."""
+    """Return the firmware version in an init packet; None if the packet contains no version."""
     number = init_packet.application_version
     if not isinstance(number, int) or not _FIRST_VERSION <= number < _NO_VERSION:
         return None
@@ -229,14 +230,14 @@ def _parse_version(init_packet: _InitPacket) -> Version | None:
 
 
 def _pack_version(version: Version) -> int:
-    """Return a version as the number of four bytes in `application_version`."""
+    """Return a version as the four-byte number in `application_version` of a manifest."""
     try:
         return int.from_bytes((*version[:3], version.beta), "big")
     except ValueError as exc:
         raise MalformedVersion("version", f"{version} has a number above 255") from exc
 
 
-def _zip(files: Mapping[str, bytes]) -> bytes:
+def _build_zip(files: Mapping[str, bytes]) -> bytes:
     packed = BytesIO()
     with ZipFile(packed, "w") as archive:
         for name, content in files.items():
@@ -254,21 +255,21 @@ def _unzip(data: bytes) -> dict[str, bytes]:
     try:
         with ZipFile(BytesIO(data)) as archive:
             entries = archive.infolist()
-            _check_entries(entries)
+            _check_zip_entries(entries)
             return {entry.filename: _read_entry(archive, entry) for entry in entries}
     except _ZIP_ERRORS as exc:
         raise MalformedImage("image", "is a damaged zip") from exc
 
 
-def _check_entries(entries: list[ZipInfo]) -> None:
-    """Reject unsupported entries before anything is unpacked."""
+def _check_zip_entries(entries: list[ZipInfo]) -> None:
+    """Raise `MalformedImage` for unsupported zip entries, before anything is unpacked."""
     for entry in entries:
         if not _is_valid_name(entry.filename):
-            _reject(entry.filename, "is not a valid file name")
+            _reject_file(entry.filename, "is not a valid file name")
         if entry.flag_bits & _ENCRYPTED:
-            _reject(entry.filename, "is encrypted")
+            _reject_file(entry.filename, "is encrypted")
         if entry.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
-            _reject(entry.filename, "uses an unsupported compression method")
+            _reject_file(entry.filename, "uses an unsupported compression method")
     if len({entry.filename for entry in entries}) < len(entries):
         raise MalformedImage("image", "contains two files with the same name")
     if sum(entry.file_size for entry in entries) > MAX_PACKAGE_BYTES:
@@ -290,14 +291,14 @@ def _read_entry(archive: ZipFile, entry: ZipInfo) -> bytes:
     with archive.open(entry) as file:
         content = file.read(entry.file_size + 1)
     if len(content) != entry.file_size:
-        _reject(entry.filename, "does not have the length given in the zip")
+        _reject_file(entry.filename, "does not have the length given in the zip")
     return content
 
 
 def _list_parts(files: Mapping[str, bytes]) -> list[_ManifestPart]:
-    """Return the parts of the firmware that the manifest lists, the application first."""
+    """Return the parts of the firmware that the manifest of a DFU package lists, the application first."""
     if _MANIFEST not in files:
-        _reject(_MANIFEST, "is missing")
+        _reject_file(_MANIFEST, "is missing")
     try:
         manifest = get_decoder(_Manifest).decode(files[_MANIFEST]).manifest
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
@@ -305,28 +306,30 @@ def _list_parts(files: Mapping[str, bytes]) -> list[_ManifestPart]:
     parts = [manifest.application, manifest.softdevice_bootloader, manifest.softdevice, manifest.bootloader]
     present = [part for part in parts if part is not None]
     if not present:
-        _reject(_MANIFEST, "lists no firmware")
+        _reject_file(_MANIFEST, "lists no firmware")
     return present
 
 
 def _check_part(part: _ManifestPart, files: Mapping[str, bytes]) -> int:
     for name in filter(None, (part.bin_file, part.dat_file)):
         if name not in files:
-            _reject(name, "is listed in the manifest but missing in the zip")
+            _reject_file(name, "is listed in the manifest but missing in the zip")
     binary, init_packet = files.get(part.bin_file, b""), part.init_packet_data
     if not binary:
-        _reject(part.bin_file, "is empty")
+        _reject_file(part.bin_file, "is empty")
     if init_packet.firmware_length not in (None, len(binary)):
-        _reject(part.bin_file, f"has {len(binary)} bytes, not {quote_input(init_packet.firmware_length)}")
+        _reject_file(
+            part.bin_file, f"has {len(binary)} bytes, not {quote_input(init_packet.firmware_length)}"
+        )
     if init_packet.firmware_crc16 not in (None, crc_hqx(binary, _CRC_START)):
-        _reject(part.bin_file, "does not match the checksum in the manifest")
+        _reject_file(part.bin_file, "does not match the checksum in the manifest")
     if (
         init_packet.firmware_hash is not None
         and init_packet.firmware_hash.lower() != sha256(binary).hexdigest()
     ):
-        _reject(part.bin_file, "does not match the hash in the manifest")
+        _reject_file(part.bin_file, "does not match the hash in the manifest")
     return len(binary)
 
 
-def _reject(name: str, reason: str) -> NoReturn:
+def _reject_file(name: str, reason: str) -> NoReturn:
     raise MalformedImage(quote_name(name), reason)

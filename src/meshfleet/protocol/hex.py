@@ -1,4 +1,4 @@
-"""Bytes as hex text: the form of raw values and keys in payloads."""
+"""Bytes as hex strings: the form of raw values and keys in payloads."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import NewType, final
 from meshfleet.errors.protocol import MalformedHex
 
 Hex = NewType("Hex", str)
-"""Hex digits of whole bytes, in their original case. Compare the bytes, not the text."""
+"""String of hex digits, two per byte, in upper or lower case. Compare the bytes, not the strings."""
 
 
 def parse_hex(text: str, field: str = "value") -> bytes:
-    """Parse hex in upper or lower case. The error never contains the text, which may be a key."""
+    """Parse hex digits in upper or lower case. The error never contains the digits, which may be a key."""
     try:
         return unhexlify(text)
     except ValueError as exc:
@@ -26,7 +26,7 @@ def format_hex(raw: bytes) -> Hex:
 
 @final
 class Secret:
-    """Key that does not appear in logs and errors; only `reveal` returns it, for a payload (request-32)."""
+    """Cryptographic key that never appears in logs and errors; only `reveal` returns the key (request-32)."""
 
     __slots__ = ("_raw",)
 
@@ -34,7 +34,7 @@ class Secret:
         self._raw = raw
 
     def reveal(self) -> Hex:
-        """Return the key as hex."""
+        """Return the key as hex, for a payload."""
         return format_hex(self._raw)
 
     def __repr__(self) -> str:

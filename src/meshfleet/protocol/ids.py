@@ -1,4 +1,4 @@
-"""Typed ids. Text from outside is parsed into one of these types once and never checked again.
+"""Types of ids. A string from outside is parsed into one of these types once and never checked again.
 
 The types are NewTypes of `str`, not subclasses: at run time they are plain strings, which JSON, SQL drivers
 and dictionaries accept at no cost. Only the type checker distinguishes them.
@@ -22,22 +22,22 @@ Mac = NewType("Mac", str)
 """Bluetooth address of a gateway or device, in lower-case hex (id-1)."""
 
 DeviceId = NewType("DeviceId", str)
-"""Device id in the REST API: `bmac-` and the MAC."""
+"""Device id in the REST API: `bmac-` followed by the MAC."""
 
 Identifier = NewType("Identifier", str)
 """Identifier of a property, measurement or event: the lower-case hex of 1 to 4 bytes."""
 
 IdentifierName = NewType("IdentifierName", str)
-"""Name of an identifier. A gateway may use names that are not in the catalogue."""
+"""Name of a property, measurement or event. A gateway may use names that are not in the catalogue."""
 
 RequestId = NewType("RequestId", str)
-"""Id of a request, which its response repeats. Any text; a client must never use an id twice."""
+"""Id of a request, which the response repeats: any string. A client must never use an id twice."""
 
 ModelNumber = NewType("ModelNumber", str)
 """Model number: four upper-case hex digits, such as `2011` or `000F`."""
 
 EVERY_GATEWAY: Final = Mac("ffffffffffff")
-"""MAC that in a request to all gateways stands for each receiving gateway itself."""
+"""MAC that stands for each receiving gateway itself, in a request to all gateways."""
 
 _MAC = re.compile(r"[0-9a-f]{12}")
 _DEVICE_ID = re.compile(r"bmac-([0-9a-f]{12})")
@@ -57,24 +57,24 @@ def parse_mac(text: str, field: str = "mac") -> Mac:
 
 
 def parse_device_id(text: str, field: str = "id") -> DeviceId:
-    """Parse a device id."""
+    """Parse a device id of the REST API: `bmac-` followed by the MAC in lower case."""
     if not _DEVICE_ID.fullmatch(text):
         raise MalformedDeviceId(field, f"{quote_input(text)} is not 'bmac-' and 12 lowercase hex digits")
     return DeviceId(text)
 
 
 def to_device_id(mac: Mac) -> DeviceId:
-    """Return the REST id of the device with this MAC."""
+    """Return the device id in the REST API of the device with this MAC."""
     return DeviceId(f"bmac-{mac}")
 
 
 def to_mac(device: DeviceId) -> Mac:
-    """Return the MAC of a device id."""
+    """Return the MAC in a device id of the REST API."""
     return Mac(device.removeprefix("bmac-"))
 
 
 def is_identifier(text: str) -> bool:
-    """Return whether a text is a hex identifier of 1 to 4 bytes, not a name (id-7 to id-9)."""
+    """Return whether a string is a hex identifier of 1 to 4 bytes, not a name (id-7 to id-9)."""
     return _IDENTIFIER.fullmatch(text) is not None
 
 
@@ -86,7 +86,7 @@ def parse_identifier(text: str, field: str = "identifier") -> Identifier:
 
 
 def parse_identifier_name(text: str, field: str = "identifier") -> IdentifierName:
-    """Parse the name of an identifier. The name need not be in the catalogue."""
+    """Parse the name of a property, measurement or event, which need not be in the catalogue."""
     if not _NAME.fullmatch(text):
         raise MalformedIdentifier(field, f"{quote_input(text)} is not the name of an identifier")
     return IdentifierName(text)
@@ -111,22 +111,22 @@ def to_dfu_mac(mac: Mac) -> Mac:
 
 @final
 class Version(tuple[int, int, int, int]):
-    """API or firmware version major.minor.patch; `-beta.n` sorts before its release."""
+    """Interface or firmware version `major.minor.patch[-beta.n]`; a beta sorts before its release."""
 
     __slots__ = ()
 
     _RELEASE = 256
-    """Fourth element of a release, larger than any beta number (1-255): a release sorts after its betas."""
+    """Fourth element of the tuple for a release: higher than any beta number (1-255), for sorting."""
 
     def __new__(cls, major: int, minor: int, patch: int, beta: int | None = None) -> Self:
-        """Create a version. `beta` is None or 0 for a release; devices report 0."""
+        """Create a version. For a release, `beta` is None or 0, as devices report it."""
         if not 0 <= (beta or 0) < cls._RELEASE:
             raise ValueError(f"the beta number must be between 0 and 255, not {beta}")
         return super().__new__(cls, (major, minor, patch, beta or cls._RELEASE))
 
     @classmethod
     def parse(cls, text: str, field: str = "version") -> Self:
-        """Parse `M.m.p`, `M.m.p-beta.b` or `M.m` (patch 0)."""
+        """Parse a version: `M.m.p`, `M.m.p-beta.b` or `M.m` (patch 0)."""
         match = _VERSION.fullmatch(text)
         if match is None or not 0 < int(match[4] or 1) < cls._RELEASE:
             raise MalformedVersion(
@@ -136,12 +136,12 @@ class Version(tuple[int, int, int, int]):
         return cls(major, minor, patch, beta)
 
     def __getnewargs__(self) -> tuple[int, int, int, int]:
-        """Return the arguments of `__new__`, for copies and pickles; the default would be one tuple."""
+        """Return the arguments of `__new__`, for copying and pickling."""
         return (*self[:3], self.beta)
 
     @property
     def beta(self) -> int:
-        """Number of the beta, 0 for a release."""
+        """Number of the beta; 0 for a release."""
         return self[3] % self._RELEASE
 
     def __str__(self) -> str:
@@ -153,10 +153,10 @@ class Version(tuple[int, int, int, int]):
 
 
 def mac_to_int(mac: Mac) -> int:
-    """Return the MAC as a number, its form in the database. Numbers sort like the MACs."""
+    """Convert a MAC to the number that the database stores. The numbers sort like the MACs."""
     return int(mac, 16)
 
 
 def mac_from_int(number: int) -> Mac:
-    """Return the MAC of a number from `mac_to_int`."""
+    """Convert a number from `mac_to_int` back to the MAC."""
     return Mac(f"{number:012x}")

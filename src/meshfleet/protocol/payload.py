@@ -1,7 +1,7 @@
-"""Conversion of payloads (JSON objects in UTF-8) to structs and back.
+"""Conversion of message payloads (JSON objects in UTF-8) to structs and back.
 
-`decode_payload` accepts every spelling that the protocol tolerates; its errors name the invalid field. It is
-complete but slow. Reports have a fast decoder, which calls `decode_payload` for unusual spellings and errors.
+`decode_payload` accepts every spelling that the protocol tolerates; its errors name the invalid field.
+Reports have a faster decoder, which calls `decode_payload` for unusual spellings and errors.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 MAX_PAYLOAD_BYTES = 64 * 1024
-"""Maximum size of a payload; a longer one is rejected without being decoded (report-28)."""
+"""Maximum bytes of a message payload; a longer payload is rejected without being decoded (report-28)."""
 
 
 MAX_NESTING_DEPTH = 128
-"""Maximum nesting depth of objects and arrays. Python's own limit varies with version and call stack."""
+"""Maximum nesting depth of objects and arrays in a payload. Python's own limit varies."""
 
 
 class Payload(Struct, frozen=True, gc=False, forbid_unknown_fields=True, omit_defaults=True, rename="camel"):
-    """Base class of all payloads.
+    """Base class of all message payloads.
 
-    `build_payload` ignores unknown fields; msgspec's decoder rejects them. Encode payloads with
+    `build_payload` ignores unknown fields; msgspec's decoder rejects unknown fields. Encode payloads with
     `encode_payload`: msgspec itself would format times and versions differently. Only `encode_report` uses
     msgspec directly, and corrects the time.
     """
@@ -59,12 +59,14 @@ def decode_payload(kind: type[PayloadT], payload: bytes, *, excluded: Collection
     return build_payload(kind, decode_object(payload), excluded=excluded)
 
 
-def build_payload(kind: type[PayloadT], given: dict[str, Any], *, excluded: Collection[str] = ()) -> PayloadT:
-    """Build a payload from a JSON object. Unknown fields and those in `excluded` are ignored."""
+def build_payload(
+    kind: type[PayloadT], json_object: dict[str, Any], *, excluded: Collection[str] = ()
+) -> PayloadT:
+    """Build a payload from a JSON object. Ignore unknown fields and the fields in `excluded`."""
     values = {}
     for field in _list_fields(kind):
-        if field.name in given and field.name not in excluded:
-            value = given[field.name]
+        if field.name in json_object and field.name not in excluded:
+            value = json_object[field.name]
             values[field.name] = field.decode(value, field.name) if field.decode else value
     get_decoder(kind)  # inspects the struct under a lock, for `convert` too
     try:
@@ -74,7 +76,7 @@ def build_payload(kind: type[PayloadT], given: dict[str, Any], *, excluded: Coll
 
 
 def decode_object(payload: bytes) -> dict[str, Any]:
-    """Decode bytes to a JSON object. Check their size, UTF-8 and nesting depth."""
+    """Decode a payload to a JSON object. Raise an error if it is too long, not UTF-8 or nested too deeply."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise PayloadTooLarge("payload", f"has {len(payload)} bytes; at most {MAX_PAYLOAD_BYTES} are allowed")
     # msgspec does not validate the bytes of skipped fields, so UTF-8 is checked for the whole text.
@@ -87,12 +89,12 @@ def decode_object(payload: bytes) -> dict[str, Any]:
         raise MalformedPayload("payload", "is nested too deeply") from None
     if not isinstance(decoded, dict):
         raise MalformedPayload("payload", "is not a JSON object")
-    if text.count("[") + text.count("{") > MAX_NESTING_DEPTH and _is_deep(decoded):
+    if text.count("[") + text.count("{") > MAX_NESTING_DEPTH and _is_nested_too_deeply(decoded):
         raise MalformedPayload("payload", "is nested too deeply")
     return decoded
 
 
-def _is_deep(value: Any) -> bool:
+def _is_nested_too_deeply(value: Any) -> bool:
     level = [value]
     for _ in range(MAX_NESTING_DEPTH):
         contents = (item.values() if isinstance(item, dict) else item for item in level)
@@ -101,7 +103,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def decode_utf8(payload: bytes) -> str:
-    """Decode UTF-8 text. The error never contains the text, which may include a key."""
+    """Decode a UTF-8 payload to a string. The error never contains the payload, which may include a key."""
     # Python's own error contains the whole payload, maybe with a key: it is not kept as the cause.
     with suppress(UnicodeDecodeError):
         return str(payload, "utf-8")
@@ -111,7 +113,7 @@ def decode_utf8(payload: bytes) -> str:
 def encode_payload(body: Payload, *, excluded: Collection[str] = ()) -> bytes:
     """Encode a payload. Omit unset fields, fields with their default value, and the fields in `excluded`.
 
-    Values are not checked: their limits are checked when a payload is decoded or built.
+    Values are not checked here, but when a payload is decoded or built.
     """
     try:
         return msgspec.json.encode(to_json_object(body, excluded=excluded))
@@ -140,7 +142,7 @@ def _list_fields(kind: type[Payload]) -> tuple[_Field, ...]:
 
 
 def _find_codec(hint: Any) -> FieldCodec | None:
-    """Return the codec in the annotation of a field, or in a member of its union; None if it has none."""
+    """Return the `FieldCodec` in a type hint, or in a member of a union type; None if there is none."""
     if get_origin(hint) is Annotated:
         return next((extra for extra in hint.__metadata__ if isinstance(extra, FieldCodec)), None)
     return next(filter(None, map(_find_codec, get_args(hint))), None)
@@ -157,7 +159,7 @@ def _join_path(place: str | None, field: str) -> str:
 
 
 def to_malformed_payload(kind: type[Struct], exc: msgspec.ValidationError) -> MalformedPayload:
-    """Convert an error of msgspec to a `MalformedPayload`. The name of the field is taken from its text."""
+    """Convert a validation error of msgspec to a `MalformedPayload` that names the invalid field."""
     text = str(exc)
     if missing := _MISSING_FIELD.fullmatch(text):
         return MalformedPayload(_join_path(missing["place"], missing["field"]), "is missing")

@@ -33,7 +33,7 @@ _NAMES: Final = {
 
 
 class NamedProduct(NamedTuple):
-    """Product with a known name."""
+    """Product whose name is known."""
 
     model: ModelNumber
     variant: int | None
@@ -42,7 +42,7 @@ class NamedProduct(NamedTuple):
 
 
 class UpdateMethod(StrEnum):
-    """Method of a firmware update."""
+    """Method by which a device gets a firmware update."""
 
     DOWNLOAD = "download"
     BROADCAST = "broadcast"
@@ -68,16 +68,16 @@ _UPDATE_METHODS: Final = {
 }
 
 _NRF51: Final = frozenset({"000F"})
-"""Models with an nRF51 chip. They keep their MAC in DFU mode, and the gateway switches them to that mode."""
+"""Models with an nRF51 chip, which keep their MAC in DFU mode and are switched to DFU mode by the gateway."""
 
 
 def get_update_methods(model: ModelNumber) -> frozenset[UpdateMethod]:
-    """Return the update methods of a model; all methods for an unknown model."""
+    """Return the firmware update methods of a model; all methods for an unknown model."""
     return _UPDATE_METHODS.get(model, _ALL_METHODS)
 
 
 def get_default_update_method(model: ModelNumber) -> UpdateMethod:
-    """Return the update method used for a model if the job requests none (firmware-32)."""
+    """Return the update method for devices of a model if a job requests no method (firmware-32)."""
     return (
         UpdateMethod.DOWNLOAD
         if UpdateMethod.DOWNLOAD in get_update_methods(model)
@@ -91,7 +91,7 @@ def is_nrf51(model: ModelNumber) -> bool:
 
 
 def format_product_code(model: ModelNumber, variant: int = 0) -> str:
-    """Return the product code: `0018`, or `0011-04` with a variant."""
+    """Return the product code of a model and variant: `0018`, or `0011-04` with a variant."""
     return model if variant in _NO_VARIANT else f"{model}-{variant:02d}"
 
 
@@ -103,5 +103,5 @@ def list_named_products() -> Iterator[NamedProduct]:
 
 
 def find_product_name(model: ModelNumber, variant: int = 0) -> str | None:
-    """Return the name of a product; None if it is unknown."""
+    """Return the name of a product; None if the product is unknown."""
     return _NAMES.get(format_product_code(model, variant)) or _NAMES.get(model)

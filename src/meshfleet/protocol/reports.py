@@ -1,4 +1,4 @@
-"""Reports that gateways publish about devices: the payload, decoder and encoding of each kind."""
+"""Reports that gateways publish about devices: the payload type, decoder and encoder of each report kind."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Heartbeat(Payload, frozen=True, kw_only=True):
     time: TimeField
     seq: SequenceField
     status: IntegerField
-    """0 is OK; any other value is an error or warning of the device."""
+    """Status of the device: 0 is OK; any other value is an error or warning."""
     last_count: CountField | UnsetType = UNSET
-    """Number of copies in which the previous heartbeat was received."""
+    """Number of copies of the previous heartbeat that were received."""
 
 
 class Dfu(Payload, frozen=True, kw_only=True):
-    """Device that advertises in DFU mode (report-2)."""
+    """Report that a device advertises in DFU mode (report-2)."""
 
     time: TimeField
     parent: MacField
@@ -54,7 +54,7 @@ class Dfu(Payload, frozen=True, kw_only=True):
 
 
 class Rssi(Payload, frozen=True, kw_only=True):
-    """Signal strength with which a mesh node receives a device (report-3)."""
+    """Report of the signal strength with which a mesh node receives a device (report-3)."""
 
     time: TimeField
     parent: MacField
@@ -62,11 +62,11 @@ class Rssi(Payload, frozen=True, kw_only=True):
     channel: ChannelField | UnsetType = UNSET
     seq: SequenceField | UnsetType = UNSET
     unreachable: bool = False
-    """Whether the device cannot be reached through this parent."""
+    """Whether the device cannot be reached through the mesh node `parent`."""
 
 
 class Property(Payload, frozen=True, kw_only=True):
-    """Raw value of a property (report-4)."""
+    """Report of the raw value (hex) of a property (report-4)."""
 
     time: TimeField
     value: HexField
@@ -74,7 +74,7 @@ class Property(Payload, frozen=True, kw_only=True):
 
 
 class PropertyDecoded(Payload, frozen=True, kw_only=True):
-    """Decoded value of a property (report-5)."""
+    """Report of the decoded value (JSON) of a property (report-5)."""
 
     time: TimeField
     value: Json
@@ -83,7 +83,7 @@ class PropertyDecoded(Payload, frozen=True, kw_only=True):
 
 
 class Measurement(Payload, frozen=True, kw_only=True):
-    """Raw sample of a measurement (report-6)."""
+    """Report of a measurement with its raw value (hex) (report-6)."""
 
     time: TimeField
     seq: SequenceField
@@ -91,7 +91,7 @@ class Measurement(Payload, frozen=True, kw_only=True):
 
 
 class MeasurementDecoded(Payload, frozen=True, kw_only=True):
-    """Decoded sample of a measurement (report-7)."""
+    """Report of a measurement with its decoded value (JSON) (report-7)."""
 
     time: TimeField
     seq: SequenceField
@@ -100,7 +100,7 @@ class MeasurementDecoded(Payload, frozen=True, kw_only=True):
 
 
 class MeasurementError(Payload, frozen=True, kw_only=True):
-    """Failed measurement; raw and decoded reports have the same form (report-8, report-9)."""
+    """Report of a failed measurement, raw or decoded in the same form (report-8, report-9)."""
 
     time: TimeField
     seq: SequenceField
@@ -109,7 +109,7 @@ class MeasurementError(Payload, frozen=True, kw_only=True):
 
 
 class Event(Payload, frozen=True, kw_only=True):
-    """Event; some events have a raw value (report-10)."""
+    """Report of an event; some events have a raw value (hex) (report-10)."""
 
     time: TimeField
     seq: SequenceField
@@ -117,7 +117,7 @@ class Event(Payload, frozen=True, kw_only=True):
 
 
 class EventDecoded(Payload, frozen=True, kw_only=True):
-    """Event; some events have a decoded value (report-11)."""
+    """Report of an event; some events have a decoded value (JSON) (report-11)."""
 
     time: TimeField
     seq: SequenceField
@@ -181,7 +181,7 @@ _FINER_THAN_MILLIS = re.compile(rb"\.\d{4}")
 _NOT_PLAIN = (msgspec.DecodeError, ValueError, IndexError, RecursionError)
 
 
-def _is_plain(data: bytes, time: datetime) -> bool:
+def _has_plain_time(data: bytes, time: datetime) -> bool:
     # An escape sequence may hide digits.
     return time.tzinfo is UTC and not _FINER_THAN_MILLIS.search(data) and b"\\" not in data
 
@@ -190,22 +190,22 @@ def _is_plain(data: bytes, time: datetime) -> bool:
 _MAX_SHALLOW_BYTES: Final = 2 * MAX_NESTING_DEPTH
 
 
-def _is_flat(data: bytes) -> bool:
+def _is_shallow(data: bytes) -> bool:
     return len(data) <= MAX_PAYLOAD_BYTES and data.count(b"[") + data.count(b"{") <= MAX_NESTING_DEPTH
 
 
 # The decoders below differ in one line each. Sharing code would need one more call, a tenth of the time.
 
 
-def _build_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
-    """Build the decoder of a report that has only numbers besides the time, so no other `Z`."""
+def _build_number_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
+    """Build the decoder of a report with only numbers besides the time, so with a `Z` only in the time."""
     decode_plain = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _ReportT:
         try:
             if len(data) <= MAX_PAYLOAD_BYTES:
                 report = decode_plain(data)
-                if data[_Z_AT] == _Z or _is_plain(data, report.time):
+                if data[_Z_AT] == _Z or _has_plain_time(data, report.time):
                     return report
         except _NOT_PLAIN:
             pass
@@ -217,16 +217,16 @@ def _build_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
 def _build_json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
     """Build the decoder of a report with any JSON value.
 
-    The value may be nested too deeply. It may also contain a `Z`, so the decoder checks that `time` is the
-    first field.
+    The value may be nested too deeply. The value may also contain a `Z`, so the decoder checks that `time` is
+    the first field.
     """
     decode_plain = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _JsonT:
         try:
-            if len(data) <= _MAX_SHALLOW_BYTES or _is_flat(data):
+            if len(data) <= _MAX_SHALLOW_BYTES or _is_shallow(data):
                 report = decode_plain(data)
-                if (data[_Z_AT] == _Z and data[_T_AT] == _T) or _is_plain(data, report.time):
+                if (data[_Z_AT] == _Z and data[_T_AT] == _T) or _has_plain_time(data, report.time):
                     return report
         except _NOT_PLAIN:
             pass
@@ -244,7 +244,7 @@ def _build_raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
             if len(data) <= MAX_PAYLOAD_BYTES:
                 report = decode_plain(data)
                 unhexlify(report.value)
-                if data[_Z_AT] == _Z or _is_plain(data, report.time):
+                if data[_Z_AT] == _Z or _has_plain_time(data, report.time):
                     return report
         except _NOT_PLAIN:
             pass
@@ -263,7 +263,7 @@ def _build_event_decoder() -> Callable[[bytes], Event]:
                 report = decode_plain(data)
                 if report.value is not UNSET:
                     unhexlify(report.value)
-                if data[_Z_AT] == _Z or _is_plain(data, report.time):
+                if data[_Z_AT] == _Z or _has_plain_time(data, report.time):
                     return report
         except _NOT_PLAIN:
             pass
@@ -273,9 +273,9 @@ def _build_event_decoder() -> Callable[[bytes], Event]:
 
 
 def _build_parent_decoder(kind: type[_ParentT]) -> Callable[[bytes], _ParentT]:
-    """Build the decoder of reports that name the mesh parent that received the device.
+    """Build the decoder of a report that names the mesh parent that received the device.
 
-    The fast path accepts a parent only if the strict decoder has accepted the same MAC before.
+    The fast path accepts a parent only if the strict decoder has accepted its MAC before.
     """
     decode_plain = msgspec.json.Decoder(kind).decode
 
@@ -283,7 +283,9 @@ def _build_parent_decoder(kind: type[_ParentT]) -> Callable[[bytes], _ParentT]:
         try:
             if len(data) <= MAX_PAYLOAD_BYTES:
                 report = decode_plain(data)
-                if report.parent in _KNOWN_PARENTS and (data[_Z_AT] == _Z or _is_plain(data, report.time)):
+                if report.parent in _KNOWN_PARENTS and (
+                    data[_Z_AT] == _Z or _has_plain_time(data, report.time)
+                ):
                     return report
         except _NOT_PLAIN:
             pass
@@ -295,7 +297,7 @@ def _build_parent_decoder(kind: type[_ParentT]) -> Callable[[bytes], _ParentT]:
 
 
 _KNOWN_PARENTS: set[Mac] = set()
-"""Parents of decoded reports, whose MACs are valid. A mesh has few, and each appears in many reports."""
+"""Valid MACs of mesh parents from decoded reports. A mesh has few parents, each in many reports."""
 
 _MAX_KNOWN_PARENTS: Final = 1 << 17
 
@@ -307,15 +309,15 @@ def _add_known_parent(parent: Mac) -> None:
 
 
 REPORT_DECODERS: Final[Mapping[Kind, Callable[[bytes], Report]]] = {
-    Kind.HEARTBEAT: _build_decoder(Heartbeat),
+    Kind.HEARTBEAT: _build_number_decoder(Heartbeat),
     Kind.DFU: _build_parent_decoder(Dfu),
     Kind.RSSI: _build_parent_decoder(Rssi),
     Kind.PROPERTY: _build_raw_decoder(Property),
     Kind.PROPERTY_DECODED: _build_json_decoder(PropertyDecoded),
     Kind.MEASUREMENT: _build_raw_decoder(Measurement),
     Kind.MEASUREMENT_DECODED: _build_json_decoder(MeasurementDecoded),
-    Kind.MEASUREMENT_ERROR: _build_decoder(MeasurementError),
-    Kind.MEASUREMENT_ERROR_DECODED: _build_decoder(MeasurementError),
+    Kind.MEASUREMENT_ERROR: _build_number_decoder(MeasurementError),
+    Kind.MEASUREMENT_ERROR_DECODED: _build_number_decoder(MeasurementError),
     Kind.EVENT: _build_event_decoder(),
     Kind.EVENT_DECODED: _build_json_decoder(EventDecoded),
 }
@@ -328,7 +330,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 _RAW_KINDS: Final = frozenset({Kind.PROPERTY, Kind.MEASUREMENT, Kind.EVENT})
-"""Kinds with a raw value. Their field names have no capital letters, so such letters are upper-case hex."""
+"""Report kinds with a raw value. As their field names are in lower case, a capital letter is a hex digit."""
 
 
 def encode_report(kind: Kind, report: Report, *, version: Version | None = None) -> bytes:

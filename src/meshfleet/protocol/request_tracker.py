@@ -1,4 +1,4 @@
-"""Matches responses to requests.
+"""Matches the responses of gateways to the requests of a client.
 
 A response belongs to a request if gateway, device, operation, identifier and id are equal (request-27).
 """
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from meshfleet.protocol.topics import TopicCodec
 
 MAX_OPEN_REQUESTS: Final = 20_000
-"""Default for the maximum number of requests that wait for a response."""
+"""Default limit on the number of requests that wait for a response."""
 
 _MAX_CLOSED_REQUESTS: Final = 10_000
-"""Number of closed requests that are remembered. A response to an older request counts as foreign."""
+"""Number of closed requests that are remembered. A response to an older closed request counts as foreign."""
 
 _MAX_UNREADABLE_TOPICS: Final = 1000
 """Maximum number of topics for which an unreadable response is remembered."""
 
 
 class ResponseMatch(StrEnum):
-    """Relation of a response to the tracked requests (request-28)."""
+    """Relation of a received response to the requests of this client (request-28)."""
 
     ANSWER = "answer"
     """Response to an open request."""
     REPEATED = "repeated"
-    """Response to a request that was answered before."""
+    """Response to a request that already got a response."""
     LATE = "late"
     """Response to a request that was abandoned, for instance after a timeout."""
     FOREIGN = "foreign"
@@ -44,17 +44,17 @@ class ResponseMatch(StrEnum):
 
 
 class ReceivedResponse(NamedTuple):
-    """Message on a response topic, matched to the tracked requests."""
+    """Message on a response topic, and how it relates to the requests of this client."""
 
     match: ResponseMatch
     request_id: RequestId | None
     """Request id in the payload; None if the payload has no valid id."""
     topic: ResponseTopic
     data: bytes
-    """Payload, not decoded."""
+    """Payload of the response as received, not decoded."""
 
     def decode(self) -> Response | MalformedResponse:
-        """Decode the payload. Return, not raise, the error if the payload is malformed."""
+        """Decode the payload of the response. If the payload is malformed, return the error, not raise it."""
         try:
             return responses.decode_response(self.topic.operation, self.data)
         except MalformedInput as exc:
@@ -73,10 +73,10 @@ class _OpenRequest(NamedTuple):
 
 
 class RequestTracker:
-    """Keeps the open requests and matches responses to them. The caller sends requests and waits."""
+    """Keeps the requests that wait for a response, and matches responses to these requests."""
 
     def __init__(self, id_prefix: str, *, max_open: int = MAX_OPEN_REQUESTS) -> None:
-        """Create a tracker. All its request ids start with `id_prefix`, which no other client may use."""
+        """Create a tracker whose request ids start with `id_prefix`, which no other client may use."""
         self._id_prefix = id_prefix
         self._max_open = max_open
         self._numbers = count(1)
@@ -98,7 +98,7 @@ class RequestTracker:
     def open(self, expected: ResponseTopic, request_id: RequestId | None = None) -> RequestId:
         """Add a request that waits for a response on the topic `expected`. Return the request id.
 
-        The id is a new one if `request_id` is None. Raise `TooManyRequests` if the limit is reached.
+        Create a new id if `request_id` is None. Raise `TooManyRequests` if `max_open` requests wait already.
         """
         self.check_capacity()
         request_id = request_id or self.new_id()
@@ -106,12 +106,12 @@ class RequestTracker:
         return request_id
 
     def check_capacity(self) -> None:
-        """Raise `TooManyRequests` if no more requests can be opened."""
+        """Raise `TooManyRequests` if the maximum number of requests wait for a response."""
         if len(self._open) >= self._max_open:
             raise TooManyRequests(f"{self._max_open} requests are waiting for a response")
 
     def match_message(self, topics: TopicCodec, topic: str, data: bytes) -> ReceivedResponse | None:
-        """Match a received message to the requests, as `match_response` does.
+        """Match a received MQTT message to the requests of this client, as `match_response` does.
 
         Return None if the message is not on a response topic.
         """
@@ -130,7 +130,7 @@ class RequestTracker:
         return ReceivedResponse(self.match_response(parsed, request_id), request_id, parsed, data)
 
     def match_response(self, topic: ResponseTopic, request_id: RequestId | None) -> ResponseMatch:
-        """Return how a received response relates to the requests. An answered request is closed."""
+        """Return how a received response relates to the requests, and close the request that it answers."""
         if request_id is None:
             return ResponseMatch.FOREIGN
         if request_id in self._open and self._open[request_id].topic == topic:
@@ -140,9 +140,9 @@ class RequestTracker:
         return match if expected == topic else ResponseMatch.FOREIGN
 
     def may_be_unreadable(self, request_id: RequestId) -> bool:
-        """Return whether the response to an open request may have arrived, but is not a JSON object.
+        """Return whether a response to an open request may have arrived that is not a JSON object.
 
-        The id of such a response is unknown, so the response may belong to any open request on its topic.
+        The id of such a response is unknown, so it may belong to any open request with the same topic.
         """
         request = self._open.get(request_id)
         return request is not None and self._unreadable.get(request.topic, 0) > request.unreadable_before
@@ -150,7 +150,7 @@ class RequestTracker:
     def abandon(self, request_id: RequestId) -> bool:
         """Stop waiting for the response to a request.
 
-        Return False if the response was received or the request was abandoned before.
+        Return False if the request was answered or abandoned before.
         """
         if request_id not in self._open:
             return False

@@ -1,4 +1,4 @@
-"""Requests of clients to gateways and, through them, to devices."""
+"""Payloads of the requests of clients to gateways and, through gateways, to devices."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ AckTypeField = Annotated[AckType, INTEGER_CODEC]
 
 
 class ApiVersionRequest(Payload, frozen=True, kw_only=True):
-    """Request for the interface version of the gateway (request-8)."""
+    """Request for the interface version of a gateway (request-8)."""
 
     id: RequestId | UnsetType = UNSET
     priority: PriorityField = Priority.MEDIUM
 
 
 class ReadRequest(Payload, frozen=True, kw_only=True):
-    """Request to read a property, raw or decoded (request-10, request-11)."""
+    """Request to read the raw or decoded value of a property (request-10, request-11)."""
 
     id: RequestId | UnsetType = UNSET
     priority: PriorityField = Priority.MEDIUM
@@ -50,7 +50,7 @@ class ReadRequest(Payload, frozen=True, kw_only=True):
 
 
 class WriteRequest(Payload, frozen=True, kw_only=True):
-    """Request to write a property as hex; None writes NULL (request-12, request-15)."""
+    """Request to write the raw value (hex) of a property; None writes NULL (request-12, request-15)."""
 
     value: HexOrNullField = None
     id: RequestId | UnsetType = UNSET
@@ -62,9 +62,9 @@ class WriteRequest(Payload, frozen=True, kw_only=True):
 
 
 class WriteDecodedRequest(Payload, frozen=True, kw_only=True):
-    """Request to write a property as JSON; None writes NULL, an empty string does not.
+    """Request to write the decoded value (JSON) of a property (request-13).
 
-    (request-13, request-16 and -17)
+    None writes NULL, an empty string does not (request-16, request-17).
     """
 
     value: Json = None
@@ -78,7 +78,7 @@ class WriteDecodedRequest(Payload, frozen=True, kw_only=True):
 
 
 class AckRequest(Payload, frozen=True, kw_only=True):
-    """Acknowledgment of a timestamped sample, raw or decoded, without a response (ack-1 to ack-4)."""
+    """Request that acknowledges a raw or decoded sample, and gets no response (ack-1 to ack-4)."""
 
     time: TimeField
     type: AckTypeField
@@ -104,15 +104,15 @@ def decode_request(
 ) -> Request:
     """Decode the payload of a request as a gateway of this version does, ignoring newer parameters.
 
-    If this raises an error, the gateway responds with INVALID_VALUE for the fields `value` and `ext`, and
-    with INVALID_REQUEST for all others.
+    If the payload is malformed, the gateway responds with INVALID_VALUE for errors in `value` and `ext`, and
+    with INVALID_REQUEST for errors in other fields.
     """
     unknown = api_versions.list_unsupported_fields("request", operation, version)
     return payload.decode_payload(_REQUEST_TYPES[operation], data or b"{}", excluded=unknown)
 
 
 def build_request(operation: Operation, parameters: dict[str, Json]) -> Request:
-    """Build a request from JSON parameters, named and checked as in a payload."""
+    """Build a request from its parameters in JSON, which are named and checked as in a payload."""
     return payload.build_payload(_REQUEST_TYPES[operation], parameters)
 
 
@@ -134,7 +134,7 @@ def encode_request(request: Request) -> bytes:
 
 
 def check_request_supported(operation: Operation, request: Request, version: Version) -> None:
-    """Raise `GatewayTooOld` if a gateway of this version lacks the operation or a parameter used."""
+    """Raise `GatewayTooOld` if a gateway of this version lacks the operation or a parameter of a request."""
     used_parameters = frozenset(
         name
         for attribute, name in _parameter_names(type(request))
@@ -145,5 +145,5 @@ def check_request_supported(operation: Operation, request: Request, version: Ver
 
 @cache
 def _parameter_names(kind: type[Request]) -> tuple[tuple[str, str], ...]:
-    """Return (attribute, JSON name) of each parameter of a request. Cached, as msgspec lists them slowly."""
+    """Return the attribute and the JSON name of each parameter of a request type. Cached: msgspec is slow."""
     return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))

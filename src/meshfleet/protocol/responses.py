@@ -1,4 +1,4 @@
-"""Responses of gateways to requests."""
+"""Payloads of the responses of gateways to requests."""
 
 from __future__ import annotations
 
@@ -32,35 +32,38 @@ ResponseTime = Annotated[int, Meta(ge=0, le=2**53)] | Annotated[float, Meta(ge=0
 
 
 class Response(Payload, frozen=True, kw_only=True):
-    """Response to a write, and the fields that all responses have (response-1 to response-13)."""
+    """Response to a write request, and base class with the fields of all responses.
+
+    (response-1 to response-13)
+    """
 
     time: TimeField
     status: IntegerField
-    """0 is success; any other number is an error, which may be missing in `Status`."""
+    """Status code: 0 is success; any other number is an error, which may be missing in `Status`."""
     response_time: ResponseTime | UnsetType = UNSET
     origin: OriginField | UnsetType = UNSET
     id: RequestId | UnsetType = UNSET
     error_message: str | UnsetType = UNSET
-    """Message for people. Its text may change at any time, so code must not depend on it."""
+    """Error message for people, which may change at any time: code must not depend on it."""
     route: str | UnsetType = UNSET
     extender_id: ExtenderIdField | UnsetType = UNSET
     extender_route: str | UnsetType = UNSET
 
 
 class ApiVersionResponse(Response, frozen=True, kw_only=True):
-    """Response to apiversion (response-14)."""
+    """Response to an `apiversion` request (response-14)."""
 
     version: VersionField | UnsetType = UNSET
 
 
 class ReadResponse(Response, frozen=True, kw_only=True):
-    """Response to read (response-15)."""
+    """Response to a `read` request (response-15)."""
 
     value: HexField | UnsetType = UNSET
 
 
 class ReadDecodedResponse(Response, frozen=True, kw_only=True):
-    """Response to read-decoded (response-16, response-17)."""
+    """Response to a `read-decoded` request (response-16, response-17)."""
 
     value: Json | UnsetType = UNSET
     ext: dict[str, Json] | UnsetType = UNSET
@@ -73,7 +76,7 @@ _RESPONSE_TYPES: Final[Mapping[Operation, type[Response]]] = {
     Operation.WRITE: Response,
     Operation.WRITE_DECODED: Response,
 }
-"""Type of the response by operation. Acks are missing, as they have no response."""
+"""Payload type of the response, by operation. The ack operations have no response."""
 
 _REQUIRED_FIELDS: Final = {
     Operation.APIVERSION: "version",
@@ -84,7 +87,7 @@ _REQUIRED_FIELDS: Final = {
 
 
 def decode_response(operation: Operation, data: bytes) -> Response:
-    """Decode the response to an operation. Raise an error if a successful response lacks the value."""
+    """Decode the response to an operation. Raise an error if a successful response lacks a required field."""
     if operation not in _RESPONSE_TYPES:
         raise MalformedTopic("operation", f"{operation} has no response")
     response = payload.decode_payload(_RESPONSE_TYPES[operation], data)
@@ -104,7 +107,7 @@ def encode_response(operation: Operation, response: Response, *, version: Versio
 
 
 def encode_unknown_operation(response: Response, *, version: Version | None = None) -> bytes:
-    """Encode the response to an operation that the gateway does not know (response-24)."""
+    """Encode the response to a request whose operation the gateway does not know (response-24)."""
     return payload.encode_payload(
         response, excluded=api_versions.list_unsupported_fields("response", Operation.WRITE, version)
     )

@@ -1,7 +1,7 @@
 """Parsing and formatting of times in messages. Times are UTC in whole milliseconds (id-18 to id-23).
 
-Times are written in one format and accepted in all formats of ISO 8601. Digits beyond milliseconds are
-truncated: otherwise two reports of a sample, with three and with seven digits, would be different samples.
+Times are written in one format and accepted in all formats of ISO 8601. Digits beyond milliseconds are cut
+off: otherwise two reports of one sample, with three and with seven digits, would be different samples.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def format_time(time: datetime) -> str:
 
 
 def parse_time(text: str, field: str = "time") -> datetime:
-    """Parse any ISO 8601 date with time. Without a UTC offset the time is UTC."""
+    """Parse any ISO 8601 date with time. A time without a UTC offset is taken as UTC."""
     match = next(filter(None, (pattern.fullmatch(text) for pattern in _PATTERNS)), None)
     if match is None:
         raise MalformedTime(field, f"{quote_input(text)} is not an ISO 8601 date and time")
@@ -54,27 +54,27 @@ def parse_time(text: str, field: str = "time") -> datetime:
 
 
 def parse_millis(text: str, field: str = "time") -> int:
-    """Parse any ISO 8601 date with time. Return milliseconds since 1970."""
+    """Parse any ISO 8601 date with time. Return the Unix time in milliseconds."""
     return to_millis(parse_time(text, field))
 
 
 def to_millis(time: datetime) -> int:
-    """Convert a time to milliseconds since 1970, its form in the database."""
+    """Convert a time to Unix time in milliseconds, as stored in the database."""
     return (time - _EPOCH) // _MILLISECOND
 
 
 def from_millis(millis: int) -> datetime:
-    """Convert milliseconds since 1970 to a time."""
+    """Convert Unix time in milliseconds to a UTC datetime."""
     return _EPOCH + millis * _MILLISECOND
 
 
 def format_millis(millis: int) -> str:
-    """Format milliseconds since 1970 like `format_time`."""
+    """Format Unix time in milliseconds as an ISO 8601 string in UTC, like `format_time`."""
     return format_time(from_millis(millis))
 
 
 def format_optional_millis(millis: int | None) -> str | None:
-    """Format milliseconds since 1970 like `format_time`; None stays None."""
+    """Format Unix time in milliseconds as an ISO 8601 string in UTC. Return None for None."""
     return None if millis is None else format_millis(millis)
 
 

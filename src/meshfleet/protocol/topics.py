@@ -1,11 +1,11 @@
-"""Parsing and formatting of topics.
+"""Parsing and formatting of MQTT topics; {g} and {d} are the MACs of gateway and device.
 
     mt/gateway/{g}/device/{d}/<kind>[/<identifier>]            a report
     mt/gateway/{g}/request/{d}/<operation>[/<identifier>]      a request to one gateway
     mt/gateways/request/{d}/<operation>[/<identifier>]         a request to all gateways
     mt/gateway/{g}/response/{d}/<operation>[/<identifier>]     a response
 
-The topic types do not contain a prefix; `TopicCodec` adds and removes it.
+The topic types do not contain the topic prefix of an installation; `TopicCodec` adds and removes the prefix.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class RequestTopic(Struct, frozen=True, gc=False):
     identifier: AnyIdentifier | None = None
 
     def to_response_topic(self) -> ResponseTopic:
-        """Return the topic of the response: the same device, operation and identifier (topic-4)."""
+        """Return the topic of the response to this request (topic-4)."""
         return ResponseTopic(self.gateway, self.device, self.operation, self.identifier)
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ class BroadcastTopic(Struct, frozen=True, gc=False):
     identifier: AnyIdentifier | None = None
 
     def to_request_topic(self, gateway: Mac) -> RequestTopic:
-        """Return the topic as if the request had been sent to this gateway only (topic-11)."""
+        """Return the topic that the request would have if it were sent to one gateway only (topic-11)."""
         device = gateway if self.device == EVERY_GATEWAY else self.device
         return RequestTopic(gateway, device, self.operation, self.identifier)
 
@@ -88,7 +88,7 @@ class BroadcastTopic(Struct, frozen=True, gc=False):
 
 
 class ResponseTopic(Struct, frozen=True, gc=False):
-    """Topic of a response."""
+    """Topic of the response of a gateway to a request."""
 
     gateway: Mac
     device: Mac
@@ -103,10 +103,10 @@ Topic = ReportTopic | RequestTopic | BroadcastTopic | ResponseTopic
 
 
 class TopicCodec:
-    """Parses and formats the topics below one prefix. Parsed topics are cached."""
+    """Parses and formats the MQTT topics below one topic prefix. Parsed topics are cached."""
 
     def __init__(self, prefix: str = "", *, identifier_names: Container[str] = ()) -> None:
-        """Create a codec for the topics below `prefix`; an empty prefix means none.
+        """Create a codec for the topics below the topic prefix `prefix`, which may be empty.
 
         In `measurement-error/{name}` only names in `identifier_names` are accepted (topic-16).
         """
@@ -119,14 +119,14 @@ class TopicCodec:
         self.parse: Callable[[str], Topic] = lru_cache(TOPIC_CACHE_SIZE)(self.parse_uncached)
 
     def format_topic(self, topic: Topic) -> str:
-        """Format a topic with the prefix (topic-7)."""
+        """Return the MQTT topic string, with the topic prefix (topic-7)."""
         return f"{self._prefix}{topic}"
 
     def format_response_topic(self, text: str, gateway: Mac) -> str | None:
-        """Return the topic on which this gateway responds to a request whose topic `parse` rejects.
+        """Return the topic on which a gateway responds to a request whose topic `parse` rejects.
 
-        Unknown operations, such as those of later versions, also get a response (response-24). Return None if
-        the topic is not that of a request to this gateway.
+        Unknown operations, such as operations of later versions, also get a response (response-24). Return
+        None if the topic is not that of a request to the gateway.
         """
         match = self._request.fullmatch(text)
         if match is None or match[1] not in {None, gateway}:
@@ -138,7 +138,7 @@ class TopicCodec:
         """Parse a topic without the cache, or raise a `MalformedInput` that names the invalid part."""
         match = self._shape.fullmatch(text)
         if match is None:
-            raise _explain_malformed(text, self._prefix)
+            raise _explain_malformed_topic(text, self._prefix)
         groups: tuple[Any, ...] = match.groups()  # the pattern has checked the MACs
         gateway, direction, device, keyword, identifier = groups
         if gateway is None:
@@ -160,11 +160,11 @@ class TopicCodec:
         return text in self._identifier_names and not is_identifier(text)
 
     def report_filter(self, gateway: Mac | None = None) -> str:
-        """Return the topic filter for the reports of one gateway, or of all if `gateway` is None."""
+        """Return the topic filter for reports of one gateway, or of all gateways if `gateway` is None."""
         return f"{self._prefix}mt/gateway/{gateway or '+'}/device/#"
 
     def response_filter(self, gateway: Mac | None = None) -> str:
-        """Return the topic filter for the responses of one gateway, or of all if `gateway` is None."""
+        """Return the topic filter for responses of one gateway, or of all gateways if `gateway` is None."""
         return f"{self._prefix}mt/gateway/{gateway or '+'}/response/#"
 
     def request_filter(self, gateway: Mac) -> str:
@@ -172,7 +172,7 @@ class TopicCodec:
         return f"{self._prefix}mt/gateway/{gateway}/request/#"
 
     def broadcast_filter(self) -> str:
-        """Return the topic filter for messages to all gateways: requests, and messages of other kinds."""
+        """Return the topic filter for all messages that are sent to all gateways, such as requests."""
         return f"{self._prefix}mt/gateways/#"
 
 
@@ -181,7 +181,7 @@ _PREFIX = re.compile(
     r"(?!\$)(?!.{129})[^/+#\x00-\x1f\x7f\ud800-\udfff]+(?:/[^/+#\x00-\x1f\x7f\ud800-\udfff]+)*"
 )
 
-# One match parses a valid topic. Only if it fails, `_explain_malformed` determines the reason.
+# One match parses a valid topic. Only if it fails, `_explain_malformed_topic` determines the reason.
 _SHAPE = (
     r"mt/(?:gateway/([0-9a-f]{12})/(device|request|response)|gateways/request)"
     r"/([0-9a-f]{12})/([^/]+)(?:/([^/]+))?"
@@ -190,8 +190,8 @@ _SHAPE = (
 _REQUEST = r"mt/(?:gateway/([0-9a-f]{12})|gateways)/request/([0-9a-f]{12})/([^+#\x00]+)"
 
 
-def _explain_malformed(text: str, prefix: str) -> MalformedInput:
-    """Return the error for a topic that does not match the pattern."""
+def _explain_malformed_topic(text: str, prefix: str) -> MalformedInput:
+    """Return the error that says why a topic is malformed."""
     if not text.startswith(prefix):
         return MalformedTopic(
             "topic", f"{quote_input(text)} does not start with the prefix {quote_input(prefix)}"
@@ -248,7 +248,7 @@ _IdentifierParser = Callable[[str | None], AnyIdentifier | None]
 
 
 def _keyword_table(keywords: type[_KeywordT]) -> dict[str, tuple[_KeywordT, _IdentifierParser]]:
-    """Return the kinds or operations by their text in a topic, each with the parser for its identifier."""
+    """Return the report kinds or operations by their name in a topic, each with its identifier parser."""
     parsers: dict[bool, _IdentifierParser] = {True: _parse_identifier_name, False: _parse_raw_identifier}
     return {
         str(keyword): (keyword, parsers[keyword.is_decoded] if keyword.has_identifier else _reject_identifier)

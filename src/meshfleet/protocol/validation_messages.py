@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 # Messages that list the allowed values of an enumeration.
 
 _MAX_LISTED_VALUES: Final = 20
-"""Maximum number of allowed values that a message lists."""
+"""Maximum number of allowed values that an error message lists."""
 
 _STEP: Final = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
-"""Step of a msgspec path: a field name, or `[…]` for an element of an array or object."""
+"""Step of a field path of msgspec: a field name, or `[…]` for an element of an array or object."""
 
 
 def explain_invalid_choice(kind: type[Struct], place: str) -> str:
-    """Return the message for a value that is not in the enumeration of its field.
+    """Return the error message for a value that is not in the enumeration of its field.
 
     `place` is the path of the field from `kind`, as msgspec writes it.
     """
@@ -50,7 +50,7 @@ def _inspect_type(kind: type[Struct]) -> inspect.Type:
 
 
 def _flatten_type(kind: inspect.Type) -> Iterable[inspect.Type]:
-    """Return the alternatives of a union, without metadata."""
+    """Return the members of a union type, or the type itself, without metadata."""
     match kind:
         case inspect.UnionType():
             return (inner_type for member in kind.types for inner_type in _flatten_type(member))
@@ -105,9 +105,9 @@ _LENGTH_UNITS: Final = {"str": "characters", "array": "items", "object": "fields
 
 
 def explain_validation_error(reason: str) -> str:
-    """Translate an error of msgspec to a plain message that can follow the name of the field.
+    """Translate an error message of msgspec to plain words that can follow the name of a field.
 
-    A text that is not recognized is returned unchanged.
+    A message that is not recognized is returned unchanged.
     """
     if match := _TYPE.fullmatch(reason):
         expected = " or ".join(_TYPE_NAMES.get(name, name) for name in match["expected"].split(" | "))

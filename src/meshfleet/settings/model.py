@@ -82,8 +82,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     gateways_autoclaim: bool | None = None
     """Value that the user gave; None if not given. Use `autoclaim`, which considers the broker too."""
     acks: bool = True
-    backup_before_migration: bool = True
     """Whether samples are acknowledged to the devices that sent them (ack-17)."""
+    backup_before_migration: bool = True
     limits: BrokerLimits = BrokerLimits()
     retention: Retention = Retention()
 

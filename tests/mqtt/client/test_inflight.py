@@ -50,7 +50,7 @@ def _prepare_all(in_flight: InFlightWindow, messages: list[Publish], delivery: D
     """Prepare messages that may be too many for one write, and return their packet identifiers."""
     packets: list[bytes] = []
     while len(packets) < len(messages):
-        packets += in_flight.prepare(messages[len(packets) :], delivery)
+        packets += in_flight.add_and_encode_messages(messages[len(packets) :], delivery)
     return _ids(packets)
 
 
@@ -63,18 +63,18 @@ def test_packet_ids_are_1_to_60000_and_start_again(loop: asyncio.AbstractEventLo
     ids = _prepare_all(in_flight, [QOS1_MESSAGE] * LAST_PUBLISH_ID, _create_delivery(loop, LAST_PUBLISH_ID))
     assert ids == list(range(1, LAST_PUBLISH_ID + 1))
     assert in_flight.acknowledge(ids)
-    assert _ids(in_flight.prepare([QOS1_MESSAGE] * 2, _create_delivery(loop, 2))) == [1, 2]
+    assert _ids(in_flight.add_and_encode_messages([QOS1_MESSAGE] * 2, _create_delivery(loop, 2))) == [1, 2]
 
 
 def test_packet_ids_in_flight_are_skipped(loop: asyncio.AbstractEventLoop) -> None:
     in_flight = InFlightWindow(LAST_PUBLISH_ID)
-    in_flight.prepare([QOS1_MESSAGE] * 5, _create_delivery(loop, 5))
+    in_flight.add_and_encode_messages([QOS1_MESSAGE] * 5, _create_delivery(loop, 5))
     in_flight.acknowledge([1, 3])
     _prepare_all(
         in_flight, [QOS1_MESSAGE] * (LAST_PUBLISH_ID - 5), _create_delivery(loop, LAST_PUBLISH_ID - 5)
     )
     assert in_flight.free_slots == 2
-    assert _ids(in_flight.prepare([QOS1_MESSAGE] * 2, _create_delivery(loop, 2))) == [1, 3]
+    assert _ids(in_flight.add_and_encode_messages([QOS1_MESSAGE] * 2, _create_delivery(loop, 2))) == [1, 3]
     assert len(in_flight) == LAST_PUBLISH_ID
 
 
@@ -90,7 +90,7 @@ def test_a_full_window_opens_again_at_half(
     loop: asyncio.AbstractEventLoop, window: int, reopens: int
 ) -> None:
     in_flight = InFlightWindow(window)
-    ids = _ids(in_flight.prepare([QOS1_MESSAGE] * window, _create_delivery(loop, window)))
+    ids = _ids(in_flight.add_and_encode_messages([QOS1_MESSAGE] * window, _create_delivery(loop, window)))
     for left in range(window - 1, reopens, -1):
         assert not in_flight.acknowledge([ids.pop()])
         assert (len(in_flight), in_flight.free_slots) == (left, 0)
@@ -100,7 +100,7 @@ def test_a_full_window_opens_again_at_half(
 
 def test_a_window_that_was_never_full_has_its_remaining_slots(loop: asyncio.AbstractEventLoop) -> None:
     in_flight = InFlightWindow(10)
-    in_flight.prepare([QOS1_MESSAGE] * 9, _create_delivery(loop, 9))
+    in_flight.add_and_encode_messages([QOS1_MESSAGE] * 9, _create_delivery(loop, 9))
     assert in_flight.free_slots == 1
     assert not in_flight.acknowledge([1])
     assert in_flight.free_slots == 2
@@ -108,7 +108,11 @@ def test_a_window_that_was_never_full_has_its_remaining_slots(loop: asyncio.Abst
 
 def test_messages_at_qos_0_use_no_packet_id_and_no_slot(loop: asyncio.AbstractEventLoop) -> None:
     in_flight = InFlightWindow(2)
-    assert _ids(in_flight.prepare([QOS0_MESSAGE, QOS1_MESSAGE, QOS0_MESSAGE], _create_delivery(loop, 1))) == [
+    assert _ids(
+        in_flight.add_and_encode_messages(
+            [QOS0_MESSAGE, QOS1_MESSAGE, QOS0_MESSAGE], _create_delivery(loop, 1)
+        )
+    ) == [
         0,
         1,
         0,
@@ -119,12 +123,12 @@ def test_messages_at_qos_0_use_no_packet_id_and_no_slot(loop: asyncio.AbstractEv
 
 def test_a_malformed_message_prevents_all_others_of_its_call(loop: asyncio.AbstractEventLoop) -> None:
     in_flight = InFlightWindow(10)
-    in_flight.prepare([QOS1_MESSAGE], _create_delivery(loop, 1))
+    in_flight.add_and_encode_messages([QOS1_MESSAGE], _create_delivery(loop, 1))
     before = in_flight.resend_packets()
     with pytest.raises(MalformedPacket):
-        in_flight.prepare([QOS1_MESSAGE, QOS1_MESSAGE, MALFORMED], _create_delivery(loop, 3))
+        in_flight.add_and_encode_messages([QOS1_MESSAGE, QOS1_MESSAGE, MALFORMED], _create_delivery(loop, 3))
     assert (len(in_flight), in_flight.free_slots, in_flight.resend_packets()) == (1, 9, before)
-    ids = _ids(in_flight.prepare([QOS1_MESSAGE] * 9, _create_delivery(loop, 9)))
+    ids = _ids(in_flight.add_and_encode_messages([QOS1_MESSAGE] * 9, _create_delivery(loop, 9)))
     assert len({1, *ids}) == 10
 
 
@@ -133,15 +137,17 @@ def test_messages_too_large_for_one_write_are_prepared_in_several_calls(
 ) -> None:
     in_flight, delivery = InFlightWindow(100), _create_delivery(loop, 10)
     messages = [Publish("a", bytes(100_000), 1)] * 10
-    assert _ids(in_flight.prepare(messages, delivery)) == [1, 2, 3]
+    assert _ids(in_flight.add_and_encode_messages(messages, delivery)) == [1, 2, 3]
     assert (len(in_flight), in_flight.free_slots, delivery.remaining) == (3, 97, 10)
     assert _prepare_all(in_flight, messages[3:], delivery) == list(range(4, 11))
-    assert len(in_flight.prepare([Publish("a", bytes(10**6))] * 2, delivery)) == 1, "at least one is prepared"
+    assert len(in_flight.add_and_encode_messages([Publish("a", bytes(10**6))] * 2, delivery)) == 1, (
+        "at least one is prepared"
+    )
 
 
 def test_unknown_packet_ids_are_ignored(loop: asyncio.AbstractEventLoop) -> None:
     in_flight, delivery = InFlightWindow(10), _create_delivery(loop, 2)
-    in_flight.prepare([QOS1_MESSAGE] * 2, delivery)
+    in_flight.add_and_encode_messages([QOS1_MESSAGE] * 2, delivery)
     in_flight.acknowledge([7, 65_535, 1, 1])
     assert (len(in_flight), delivery.remaining, delivery.done.done()) == (1, 1, False)
     assert in_flight.acknowledge([2])
@@ -150,7 +156,7 @@ def test_unknown_packet_ids_are_ignored(loop: asyncio.AbstractEventLoop) -> None
 
 def test_a_message_whose_caller_was_canceled_is_acknowledged(loop: asyncio.AbstractEventLoop) -> None:
     in_flight, delivery = InFlightWindow(10), _create_delivery(loop, 1)
-    in_flight.prepare([QOS1_MESSAGE], delivery)
+    in_flight.add_and_encode_messages([QOS1_MESSAGE], delivery)
     delivery.done.cancel()
     assert in_flight.acknowledge([1])
     assert len(in_flight) == 0
@@ -164,7 +170,7 @@ def test_fail_all_fails_every_pending_delivery(loop: asyncio.AbstractEventLoop) 
         _create_delivery(loop, 1),
     )
     for delivery in (acknowledged, waiting, canceled):
-        in_flight.prepare([QOS1_MESSAGE] * delivery.remaining, delivery)
+        in_flight.add_and_encode_messages([QOS1_MESSAGE] * delivery.remaining, delivery)
     in_flight.acknowledge([1])
     canceled.done.cancel()
     reason = Undelivered(3)
@@ -192,11 +198,11 @@ class InFlightSteps(RuleBasedStateMachine):
 
     @precondition(lambda self: self.in_flight.free_slots)
     @rule(data=st.data())
-    def prepare(self, data: st.DataObject) -> None:
+    def add_and_encode_messages(self, data: st.DataObject) -> None:
         message = st.builds(Publish, st.just("t"), st.binary(max_size=3), st.integers(0, 1), st.booleans())
         messages = data.draw(st.lists(message, max_size=self.in_flight.free_slots))
         delivery = _create_delivery(self.loop, sum(each.qos for each in messages))
-        sent = _parse(self.in_flight.prepare(messages, delivery))
+        sent = _parse(self.in_flight.add_and_encode_messages(messages, delivery))
         assert [replace(each, packet_id=0) for each in sent] == messages
         self.expected += [(each, delivery) for each in sent if each.qos]
         self.is_full = len(self.expected) == self.window
@@ -206,7 +212,7 @@ class InFlightSteps(RuleBasedStateMachine):
     @rule(before=st.integers(0, 3))
     def prepare_malformed(self, before: int) -> None:
         with pytest.raises(MalformedPacket):
-            self.in_flight.prepare(
+            self.in_flight.add_and_encode_messages(
                 [*[QOS1_MESSAGE] * before, MALFORMED], _create_delivery(self.loop, before + 1)
             )
 

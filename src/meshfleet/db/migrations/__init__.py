@@ -1,1 +1,1 @@
-"""Alembic migrations of the schema."""
+"""Alembic migrations of the database schema."""

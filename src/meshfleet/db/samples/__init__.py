@@ -47,7 +47,7 @@ __all__ = [
 
 
 def open_sample_store(database: Database, folder: Path, retention: Retention, *, now: int) -> SampleStore:
-    """Open the sample store of a database; on SQLite its files are in `folder`/samples."""
+    """Open the sample store of a database; on SQLite, segment files are in `folder`/samples."""
     if database.is_sqlite:
         return SqliteSampleStore(database, folder / "samples", retention, now=now)
     return PostgresqlSampleStore(database, retention, now=now)

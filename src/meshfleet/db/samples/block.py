@@ -1,7 +1,7 @@
 """Blocks: samples of one device, encoded as bytes.
 
 A block is a MessagePack array of samples. In memory, samples are appended to the block; the number of samples
-is written to its header when the block is read or stored.
+is written to the array header when the block is read or stored.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ class BlockRow(NamedTuple):
 
     device: int
     part: int
-    """Index of the block among the blocks of the device."""
+    """Index of the block among the blocks of the device in the segment."""
     first: int
-    """Lower bound of the sample times, in milliseconds since 1970."""
+    """Inclusive lower bound of the sample times, as Unix time in milliseconds."""
     last: int
-    """Upper bound of the sample times, in milliseconds since 1970."""
+    """Inclusive upper bound of the sample times, as Unix time in milliseconds."""
     samples: bytearray
-    """Encoded samples; not bytes, because for bytes SQLite's driver first searches for an adapter."""
+    """Encoded samples; a bytearray, because for bytes SQLite's driver first searches for an adapter."""
 
 
 class Block:
-    """Block in memory, to which samples are appended."""
+    """Block of samples in memory, to which samples are appended."""
 
     __slots__ = ("_data", "count")
 
@@ -66,7 +66,7 @@ class Block:
 
     @property
     def data(self) -> bytearray:
-        """Encoded samples. This is the internal buffer, not a copy: `add` appends to it."""
+        """Encoded samples. The bytearray is the internal buffer, to which `add` appends, not a copy."""
         self._data[1:5] = self.count.to_bytes(4)
         return self._data
 
@@ -77,7 +77,7 @@ def decode_block(block: bytes | bytearray) -> list[StoredSample]:
 
 
 def encode_blocks(device: int, samples: Iterable[StoredSample]) -> Iterator[BlockRow]:
-    """Encode the sorted samples of a device as blocks."""
+    """Encode the sorted samples of a device as blocks of at most `MAX_BLOCK_SAMPLES`."""
     source = iter(samples)
     for part in count():
         block = list(islice(source, MAX_BLOCK_SAMPLES))
@@ -87,7 +87,7 @@ def encode_blocks(device: int, samples: Iterable[StoredSample]) -> Iterator[Bloc
 
 
 def sort_unique_samples(samples: Iterable[StoredSample], *, newest_first: bool = False) -> list[StoredSample]:
-    """Sort samples by identity. Of samples with the same identity keep the first received (report-36)."""
+    """Sort samples by identity. Of samples with equal identity, keep only the first received (report-36)."""
     by_identity: dict[tuple[int, int, int, int], StoredSample] = {}
     for sample in samples:
         by_identity.setdefault(sample.identity, sample)

@@ -1,6 +1,6 @@
-"""Memtable: samples in memory, where readers find them until they are written to a segment.
+"""Memtable: holds new samples in memory for readers, until the samples are written to a segment.
 
-Only the thread of the event loop writes to a memtable. Other threads may read it once it is frozen.
+Only the thread of the event loop writes to a memtable. Other threads may read a frozen memtable.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Memtable:
         self.days: dict[Day, dict[int, Block]] = {}
         self.sample_count = 0
         self.byte_size = 0
-        """Encoded size of all samples, in bytes."""
+        """Size of all samples in encoded form, in bytes."""
         self.batches: list[int] = []
         """Journal row ids of the batches in this memtable.
 
-        A batch whose commit was not confirmed is not here; it may be in the journal.
+        A batch whose commit was not confirmed is not listed here, but may be in the journal.
         """
 
-    def add(self, number: int, rows: SampleRows) -> None:
-        """Add the samples of a committed batch. `number` is the id of its journal row."""
+    def add(self, journal_id: int, rows: SampleRows) -> None:
+        """Add the samples of a committed batch, which the journal holds in the row `journal_id`."""
         for device, device_rows in rows.items():
             if len(device_rows) == 1:
                 self.byte_size += self._block(_day_of(device_rows[0]), device).add(device_rows)
@@ -52,7 +52,7 @@ class Memtable:
                 for day, day_rows in _split_by_day(device_rows):
                     self.byte_size += self._block(day, device).add(day_rows)
             self.sample_count += len(device_rows)
-        self.batches.append(number)
+        self.batches.append(journal_id)
 
     def _block(self, day: Day, device: int) -> Block:
         blocks = self.days.get(day)
@@ -64,7 +64,7 @@ class Memtable:
         return block
 
     def day_blocks(self, day: Day) -> Iterator[BlockRow]:
-        """Yield the blocks of a day as segment rows, ordered by device.
+        """Yield the sample blocks of a day as segment rows, ordered by device.
 
         The samples of a block are in the order of arrival. Only a block with more than MAX_BLOCK_SAMPLES is
         sorted and split.
@@ -83,12 +83,12 @@ class Memtable:
         return sum(block.count for block in self.days[day].values())
 
     def device_blocks(self, device: int) -> dict[Day, bytes]:
-        """Return a copy of the blocks of one device, by day."""
+        """Return copies of the encoded sample blocks of one device, by day."""
         return {day: bytes(blocks[device]) for day, blocks in self.days.items() if device in blocks}
 
 
 def _split_by_day(rows: Sequence[SampleRow]) -> Iterator[tuple[Day, Sequence[SampleRow]]]:
-    """Group rows by day. Nearly always all rows are of the same day."""
+    """Group sample rows by day. Nearly always, all rows are of one day."""
     first = _day_of(rows[0])
     if all(_day_of(row) == first for row in rows):
         yield first, rows

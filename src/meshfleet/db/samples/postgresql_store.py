@@ -55,23 +55,23 @@ _pack_int2 = struct.Struct(">ih").pack
 _pack_length = struct.Struct(">i").pack
 
 _COLUMN_COUNT, _STRAY_COLUMN_COUNT = 13, 15
-"""Number of columns in `_COPY_COLUMNS` and in `_COPY_STRAY_COLUMNS`."""
+"""Number of columns in `_COPY_COLUMNS` (13) and in `_COPY_STRAY_COLUMNS` (15)."""
 
 
 def _encode_row(device: int, row: SampleRow) -> bytes:
-    """Encode a row of the table `sample`."""
+    """Encode a sample as a row of the table `sample`, in binary COPY format."""
     return _encode_fields(_COLUMN_COUNT, device, row)
 
 
 def _encode_stray_row(device: int, row: SampleRow, clock: int, received_at: int) -> bytes:
-    """Encode a row of the table `sample_stray`. `clock` is the ClockFlag."""
+    """Encode a sample as a row of the table `sample_stray`, in binary COPY format. `clock` is a ClockFlag."""
     return (
         _encode_fields(_STRAY_COLUMN_COUNT, device, row) + _pack_int2(2, clock) + _pack_int8(8, received_at)
     )
 
 
 def _copy_rows(connection: Connection, table: str, columns: str, rows: Sequence[bytes]) -> None:
-    """Insert encoded rows, skipping rows whose key exists."""
+    """Insert rows in binary COPY format into a table, skipping rows whose key exists."""
     if not rows:
         return
     # COPY stops at an existing key, so the rows first go to a temporary table of this connection.
@@ -125,16 +125,16 @@ _RETENTION_CHECK_MS: Final = 3_600_000
 """Milliseconds between two deletions of expired samples."""
 
 _EARLY_LOCK_TIMEOUT: Final = "500ms"
-"""Maximum time for which creating a partition in advance may block other transactions."""
+"""PostgreSQL lock timeout: maximum time for which creating a partition in advance may block others."""
 
 _DROP_LOCK_TIMEOUT: Final = "1s"
-"""Maximum time for which dropping a partition may block other transactions."""
+"""PostgreSQL lock timeout: maximum time for which dropping a partition may block other transactions."""
 
 _DROP_RETRY_MS: Final = 60_000
-"""Milliseconds until the next attempt to drop an expired partition that a reader uses."""
+"""Milliseconds before the next attempt to drop an expired partition that a reader uses."""
 
 _STREAM_OPTIONS: Final = {"stream_results": True, "max_row_buffer": 2_000}
-"""Options for a server-side cursor, which fetches up to 2,000 rows at a time instead of the whole result."""
+"""SQLAlchemy options for a server-side cursor, which fetches up to 2,000 rows at a time."""
 
 _CHECK_VIOLATION: Final = "23514"
 
@@ -151,7 +151,7 @@ _KINDS_BY_TABLE: Final = {
     ),
     _ROLLED: frozenset({SampleKind.LINK, SampleKind.HEARTBEAT}),
 }
-"""Sample kinds stored in each of the two partitioned tables."""
+"""Sample kinds that each of the two partitioned tables stores."""
 _TABLE_BY_KIND: Final[dict[int, str]] = {
     kind: table for table, kinds in _KINDS_BY_TABLE.items() for kind in kinds
 }
@@ -166,7 +166,7 @@ class _Partition(NamedTuple):
 
     @classmethod
     def parse(cls, name: str) -> _Partition:
-        """Parse the name of a partition."""
+        """Parse the name of a partition, such as `sample_rolled_20260131`."""
         table, _, day = name.rpartition("_")
         return cls(table, (datetime.strptime(day, "%Y%m%d").replace(tzinfo=UTC) - _EPOCH).days)
 
@@ -178,17 +178,17 @@ class PostgresqlSampleStore:
         self._database = database
         self._retention = retention
         self._known_partitions = set(database.read_now(_list_partitions))
-        """Partitions that this process knows to exist. Another process may have created or dropped some."""
+        """Partitions that this process knows to exist. Another process may have dropped some of them."""
         self._written_partitions: set[_Partition] = set()
-        """Partitions that contain samples of the batch that is being committed."""
+        """Partitions with samples of the batch that is being committed."""
         self._removed_kinds: dict[_Partition, frozenset[int]] = {}
-        """Sample kinds that were deleted from a partition because they expire before its other kinds."""
+        """Sample kinds that were deleted from a partition, because they expire before its other kinds."""
         self._next_retention_check = now
 
     # Writing
 
     def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:
-        """Write samples within the transaction, and create missing partitions. Return 0 (not used)."""
+        """Write samples within the transaction, and create missing partitions. Return 0, an unused value."""
         plausible_rows: list[bytes] = []
         stray_rows: list[bytes] = []
         kinds_and_days: set[tuple[int, int]] = set()
@@ -213,8 +213,8 @@ class PostgresqlSampleStore:
         _copy_rows(transaction, "sample_stray", _COPY_STRAY_COLUMNS, stray_rows)
         return 0
 
-    def publish_committed(self, number: int, rows: SampleRows) -> None:  # noqa: ARG002 # readers see committed rows anyway
-        """Record that the partitions of the committed batch exist. Readers see its samples already."""
+    def publish_committed(self, batch_number: int, rows: SampleRows) -> None:  # noqa: ARG002 # readers see committed rows anyway
+        """Record that the partitions of the committed batch exist. Readers see the samples already."""
         self._known_partitions |= self._written_partitions
         for partition in self._written_partitions & self._removed_kinds.keys():  # late samples have arrived
             del self._removed_kinds[partition]
@@ -231,11 +231,11 @@ class PostgresqlSampleStore:
     # Maintenance
 
     async def ensure_capacity(self, now: int) -> None:
-        """Create the partitions of today and tomorrow, so that no batch has to wait for one."""
+        """Create the partitions of today and tomorrow, so that no batch waits for a partition."""
         await self._create_upcoming_partitions(now // DAY_MS)
 
     async def maintain(self, now: int) -> None:
-        """Create upcoming partitions, and once an hour delete samples whose retention has ended."""
+        """Create the partitions of today and tomorrow; once an hour, delete samples after their retention."""
         await self.ensure_capacity(now)
         # `now` below this range means that the clock was set back; above it, the check is due.
         if self._next_retention_check - _RETENTION_CHECK_MS <= now < self._next_retention_check:
@@ -255,7 +255,7 @@ class PostgresqlSampleStore:
                 await self._database.write(_delete_strays, kind, now - retention_ms)
 
     async def _create_upcoming_partitions(self, today: int) -> None:
-        """Create the partitions of today and tomorrow, so that no batch has to wait for one."""
+        """Create the partitions of the days `today` and `today` + 1, counted from 1970-01-01."""
         upcoming = {_Partition(table, day) for table in _KINDS_BY_TABLE for day in (today, today + 1)}
         for partition in sorted(upcoming - self._known_partitions):
             try:
@@ -284,7 +284,7 @@ class PostgresqlSampleStore:
             raise
 
     def close(self) -> None:
-        """Do nothing: the database closes its connections."""
+        """Do nothing: the `Database` closes the connections."""
 
 
 def _create_partition(connection: Connection, partition: _Partition) -> None:
@@ -301,14 +301,14 @@ def _create_partition(connection: Connection, partition: _Partition) -> None:
 
 
 def list_partition_names(connection: Connection) -> list[str]:
-    """Return the names of the tables that contain samples, each of one day; none in an older schema."""
+    """Return the names of all daily partitions of samples; an empty list in an older schema."""
     if connection.exec_driver_sql("SELECT to_regclass('sample_rolled')").scalar() is None:
         return []
     return list(map(str, _list_partitions(connection)))
 
 
 def create_partition_by_name(connection: Connection, name: str) -> None:
-    """Create the partition with this name. Raise `ValueError` if the name is not that of a partition."""
+    """Create a daily partition by its name. Raise `ValueError` if the name is not that of a partition."""
     partition = _Partition.parse(name)
     if str(partition) != name or partition.table not in _KINDS_BY_TABLE:
         raise ValueError(f"{name} is not the name of a partition")
@@ -379,7 +379,7 @@ def _read_samples(connection: Connection, query: SampleQuery, consume: SampleCon
 def _build_query(source: str, query: SampleQuery, begin: int, end: int) -> tuple[str, dict[str, Any]]:
     """Build the SQL that selects a query's samples from `begin` to before `end`, in the requested order.
 
-    `source` is the column list and the FROM clause. Return the SQL and its parameter values.
+    `source` is the column list and the FROM clause. Return the SQL and the values of its placeholders.
     """
     conditions = ["device = %(device)s", "kind = ANY(%(kinds)s)", "time >= %(begin)s", "time < %(end)s"]
     values = {"device": query.device, "kinds": list(query.kinds), "begin": begin, "end": end}

@@ -18,14 +18,14 @@ Retention: TypeAlias = Mapping[int, int | None]
 
 
 def decode_kind_mask(mask: int) -> frozenset[int]:
-    """Return the sample kinds whose bits are set in the mask (bit 0 for kind 0)."""
+    """Return the sample kinds whose bits are set in a bit mask (bit 0 for kind 0)."""
     return frozenset(kind for kind in range(mask.bit_length()) if mask >> kind & 1)
 
 
 def find_expired_kinds(
     retention: Retention, kinds: AbstractSet[int], age_from: int, now: int
 ) -> frozenset[int]:
-    """Return the kinds whose retention, counted from the time `age_from`, has ended at `now`."""
+    """Return the sample kinds whose retention, counted from the time `age_from`, has ended at `now`."""
     return frozenset(
         kind for kind in kinds if (kept := retention.get(kind)) is not None and age_from + kept <= now
     )
@@ -39,14 +39,14 @@ NO_SEQ: Final = -1
 
 
 class SampleKind(IntEnum):
-    """Kind of a sample, as stored."""
+    """Kind of a sample; samples are stored with its number."""
 
     PROPERTY = 0
     MEASUREMENT = 1
     MEASUREMENT_ERROR = 2
     EVENT = 3
     LINK = 4
-    """Link quality between a device and its parent in one minute; the identifier is the MAC of the parent."""
+    """Link quality between a device and its mesh parent in one minute; the identifier is the parent's MAC."""
     HEARTBEAT = 5
     """Number of a device's heartbeats in one minute."""
 
@@ -56,9 +56,9 @@ ALL_KINDS_MASK: Final = (1 << len(SampleKind)) - 1
 
 
 class ClockFlag(IntEnum):
-    """Says in what way the reported time of a sample is implausible.
+    """Way in which the reported time of a sample is implausible.
 
-    Such samples are stored apart, not under the day of their time.
+    Samples with a clock flag are stored apart, not under the day of their time.
     """
 
     FUTURE = 1
@@ -68,32 +68,32 @@ class ClockFlag(IntEnum):
 
 
 class SampleExtras(Struct, array_like=True, frozen=True, gc=False):
-    """Fields that only few samples have."""
+    """Additional fields of a sample, which only few samples have."""
 
     text: str | None = None
-    """Value as JSON; None if the number of the sample is the whole value."""
+    """Decoded value as JSON; None if the field `number` of the sample is the whole value."""
     ext: str | None = None
-    """Extension fields as JSON."""
+    """Extension fields of the value as JSON."""
     error: int | None = None
     error_ext: int | None = None
     clock: int | None = None
     shift: int | None = None
     """Milliseconds by which the reported time was corrected.
 
-    None if it was not: the gateway's clock is right, or its offset is unknown.
+    None if the time was not corrected: the gateway's clock is right, or its offset is unknown.
     """
 
     @property
     def has_plausible_time(self) -> bool:
-        """Whether the time, corrected if necessary, is plausible."""
+        """Whether the time of the sample, corrected if necessary, is plausible."""
         return self.clock is None or self.clock == ClockFlag.CORRECTED
 
 
 class StoredSample(Struct, array_like=True, frozen=True, gc=False):
-    """Sample of one device. The first four fields are its identity and sort order."""
+    """Sample of one device. The first four fields are the identity of the sample and the sort order."""
 
     time: int
-    """Milliseconds since 1970."""
+    """Time of the sample as Unix time in milliseconds."""
     kind: int
     identifier: int
     """Identifier as a number, from `identifier_to_int`; negative for a name that is not in the catalogue."""
@@ -106,7 +106,7 @@ class StoredSample(Struct, array_like=True, frozen=True, gc=False):
 
     @property
     def identity(self) -> SampleIdentity:
-        """Key that is unique among the samples of a device; a repeated sample has the same key."""
+        """Key that is unique among the samples of a device; a repeated sample has an equal key."""
         return self.time, self.kind, self.identifier, self.seq
 
 
@@ -116,13 +116,16 @@ SampleRow: TypeAlias = tuple[int, int, int, int, int, float | int | None, bytes 
 """Fields of a `StoredSample` as a tuple: creating an object for each sample would slow down ingest."""
 
 ROW_TIME: Final = 0
+"""Index of the field `time` in a `SampleRow`."""
 ROW_KIND: Final = 1
+"""Index of the field `kind` in a `SampleRow`."""
 ROW_GATEWAY: Final = 4
+"""Index of the field `gateway` in a `SampleRow`."""
 ROW_EXTRAS: Final = 7
-"""Indexes of the fields `time`, `kind`, `gateway` and `more` in a `SampleRow`."""
+"""Index of the field `more`, a `SampleExtras`, in a `SampleRow`."""
 
 SampleRows: TypeAlias = Mapping[int, Sequence[SampleRow]]
-"""New samples by device id."""
+"""New samples, by device id (the MAC as a number)."""
 
 
 class SampleQuery(Struct, frozen=True, kw_only=True):
@@ -132,16 +135,16 @@ class SampleQuery(Struct, frozen=True, kw_only=True):
     kinds: frozenset[int]
     identifier: int | None = None
     since: int
-    """Start in milliseconds since 1970, inclusive."""
+    """Inclusive start of the sample times, as Unix time in milliseconds."""
     until: int
-    """End in milliseconds since 1970, exclusive."""
+    """Exclusive end of the sample times, as Unix time in milliseconds."""
     newest_first: bool = False
     after: SampleIdentity | None = None
-    """Identity of the last sample of the previous page; only samples that come after it match."""
+    """Identity of the last sample of the previous page; only later samples in the sort order match."""
 
     @property
     def time_range(self) -> tuple[int, int]:
-        """Start (inclusive) and end (exclusive) of the times that can still match, considering `after`."""
+        """Start (inclusive) and end (exclusive) of the sample times that can match, considering `after`."""
         if self.after is None:
             return self.since, self.until
         after_time, *_ = self.after
@@ -150,7 +153,7 @@ class SampleQuery(Struct, frozen=True, kw_only=True):
         return max(self.since, after_time), self.until
 
     def matches(self, sample: StoredSample) -> bool:
-        """Return whether a sample matches the filter."""
+        """Return whether a sample matches the filter of this query."""
         if not self.since <= sample.time < self.until or sample.kind not in self.kinds:
             return False
         if self.identifier is not None and sample.identifier != self.identifier:
@@ -172,29 +175,29 @@ the function is called again with a new iterator.
 
 
 class SampleStore(Protocol):
-    """Interface of both sample stores. A store holds the samples of all devices."""
+    """Interface of the sample stores on SQLite and PostgreSQL, which hold the samples of all devices."""
 
     def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:
         """Write a batch of samples within the transaction. Samples that exist already do not change.
 
-        Return the batch number to pass to `publish_committed` after the commit. Until then no other batch
-        may be written.
+        Return the batch number to pass to `publish_committed` after the commit. Before that call, no other
+        batch may be written.
         """
 
-    def publish_committed(self, number: int, rows: SampleRows) -> None:
-        """Make a batch visible to readers after its transaction was committed."""
+    def publish_committed(self, batch_number: int, rows: SampleRows) -> None:
+        """Make a batch of samples visible to readers, after its transaction was committed."""
 
     async def wait_for_capacity(self) -> None:
-        """Wait while too many samples are in memory because they arrive faster than they can be flushed."""
+        """Wait while too many samples are in memory, because samples arrive faster than they are flushed."""
 
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
         """Call `consume` with the samples that match `query`. Return the result of `consume`."""
 
     async def ensure_capacity(self, now: int) -> None:
-        """Run the urgent part of `maintain`, without which writers would soon have to wait."""
+        """Do the urgent part of `maintain`, without which writers would soon have to wait."""
 
     async def maintain(self, now: int) -> None:
-        """Flush samples from memory, merge files, and delete samples whose retention has ended."""
+        """Flush samples from memory, merge segment files, and delete samples whose retention has ended."""
 
     def close(self) -> None:
-        """Wait for running work, then release all resources."""
+        """Wait for running reads and compactions, then release all resources."""

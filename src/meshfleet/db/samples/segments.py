@@ -1,7 +1,7 @@
 """Segments: read-only files, each with samples of one day.
 
 A segment is an SQLite file with one or more blocks for each device, ordered by device. The segments of a day
-are merged into larger ones, so that there are never many. Expired samples are removed by deleting the file.
+are merged into larger segments, so that a day never has many. Expired samples are removed by deleting files.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ _CREATE_TABLE: Final = """CREATE TABLE chunk (
 ) WITHOUT ROWID"""
 
 _ROWS_PER_STATEMENT: Final = 100
-"""Rows inserted by one statement."""
+"""Number of rows that one SQL statement inserts."""
 
 _UNSAFE_PRAGMAS: Final = ("journal_mode = OFF", "synchronous = OFF", "cache_size = -16384")
-"""Fast settings for writing a segment. A crash is harmless: an unfinished file is never used."""
+"""Fast SQLite settings for writing a segment. A crash is harmless: an unfinished file is never used."""
 
 _device = attrgetter("device")
 
 
 class _StoredBlock(NamedTuple):
-    """Fields of a `BlockRow`, and the path of its segment."""
+    """Fields of a `BlockRow`, and the path of the segment that contains the block."""
 
     device: int
     part: int
     first: int
     last: int
     samples: bytes | None
-    """Encoded samples; None if not loaded yet."""
+    """Encoded samples; None if the samples are not loaded yet."""
     path: Path
 
 
@@ -78,9 +78,9 @@ class Segment(NamedTuple):
     """Bit mask of the sample kinds that may be in the segment."""
     written_at: int
     origin: int
-    """Lowest number among the segments from which this one was merged.
+    """Lowest number among the segments from which this segment was merged.
 
-    Segments are read in the order of `origin`, so that of duplicate samples the one received first wins.
+    Segments are read in the order of `origin`, so that of duplicate samples the first received wins.
     """
 
 
@@ -93,12 +93,12 @@ class SegmentMissing(Exception):
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """Return the path of the segment with this number."""
+    """Return the path of the segment file with this number."""
     return folder / f"{number:08d}.samples"
 
 
 def write_segment(path: Path, rows: Iterable[BlockRow]) -> None:
-    """Write blocks, sorted by device and part, to a new file. After a failure the file does not exist."""
+    """Write blocks, sorted by device and part, to a new segment file. After a failure it does not exist."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -119,7 +119,7 @@ def write_segment(path: Path, rows: Iterable[BlockRow]) -> None:
 
 
 def _insert_blocks(file: sqlite3.Connection, rows: Iterable[BlockRow]) -> None:
-    """Insert rows, many with each statement.
+    """Insert blocks into a segment file, many blocks with each SQL statement.
 
     After each statement the driver has to wait for the GIL, which a busy event loop releases late.
     """
@@ -130,7 +130,7 @@ def _insert_blocks(file: sqlite3.Connection, rows: Iterable[BlockRow]) -> None:
 
 
 def find_block_sources(path: Path, device: int, since: int, until: int) -> list[BlockSource]:
-    """Find the blocks of a device that may have samples from `since` to before `until`, in milliseconds."""
+    """Find the blocks of a device that may have samples from `since` to before `until` (Unix time in ms)."""
     with _open_segment(path) as file:
         query = "SELECT part, first, last FROM chunk WHERE device = ? AND last >= ? AND first < ?"
         blocks = file.execute(query, (device, since, until)).fetchall()
@@ -145,7 +145,7 @@ def find_block_sources(path: Path, device: int, since: int, until: int) -> list[
 class SegmentMerger:
     """Merges several segments: iterating yields the merged blocks, without samples of the dropped kinds.
 
-    Afterwards `samples` is the number of samples yielded, and `kinds` the bit mask of their kinds.
+    After the iteration, `samples` is the number of yielded samples, and `kinds` the bit mask of their kinds.
     """
 
     def __init__(self, paths: Sequence[Path], dropped_kinds: frozenset[int]) -> None:
@@ -169,7 +169,7 @@ class SegmentMerger:
         return chain.from_iterable(map(self._keep_samples, chunks))
 
     def _keep_samples(self, samples: list[StoredSample]) -> list[StoredSample]:
-        """Return the samples whose kind is kept, and count them."""
+        """Return the samples that are not of a dropped kind, and count these samples."""
         kept = [sample for sample in samples if sample.kind not in self._dropped_kinds]
         self.samples += len(kept)
         for kind in {sample.kind for sample in kept}:
@@ -178,7 +178,7 @@ class SegmentMerger:
 
 
 def _read_blocks(path: Path) -> Iterator[_StoredBlock]:
-    """Yield the blocks of a file, ordered by device.
+    """Yield the blocks of a segment file, ordered by device.
 
     Only the samples of a device's first block are loaded; most devices have only one block.
     """
@@ -230,7 +230,7 @@ def _open_segment(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _classify_failure(path: Path, exc: Exception) -> Exception:
-    """Return the exception to raise for a read error.
+    """Return the exception to raise for an error while reading a segment file.
 
     SegmentMissing if the file was deleted, DatabaseUnavailable if reading may succeed later, otherwise
     SamplesDamaged.
@@ -243,15 +243,15 @@ def _classify_failure(path: Path, exc: Exception) -> Exception:
 
 
 def _is_temporary(exc: Exception) -> bool:
-    """Return whether an error is temporary: too many files are open, the disk is busy, or the like.
+    """Return whether an error while reading a segment is temporary, such as too many open files.
 
-    A file without the table of blocks is damaged, although SQLite raises an OperationalError for it too.
+    A file without the table of blocks is damaged, although SQLite raises an OperationalError for that too.
     """
     return isinstance(exc, sqlite3.OperationalError) and exc.sqlite_errorcode != sqlite3.SQLITE_ERROR
 
 
 def _publish_file(unfinished: Path, path: Path) -> None:
-    """Sync a finished file to the disk, then give it its final name."""
+    """Sync a finished segment file to the disk, then rename the file to its final name."""
     sync_path(unfinished)
     unfinished.rename(path)
     sync_path(path.parent)
@@ -273,36 +273,42 @@ _log = logging.getLogger(__name__)
 _QUARANTINE_FOLDER: Final = "unknown"
 
 
-def prepare_segment_folder(folder: Path) -> None:
-    """Create the directory of segments and sync its parent directory to the disk."""
+def create_segment_folder(folder: Path) -> None:
+    """Create the directory of segment files if it is missing, and sync its parent directory to the disk."""
     folder.mkdir(mode=0o700, exist_ok=True)
     sync_path(folder.parent)
 
 
-def clean_segment_folder(folder: Path, known: Iterable[Segment], highest: int) -> int:
+def remove_unregistered_files(folder: Path, segments: Iterable[Segment], highest_number: int) -> int:
     """Remove segment files that are not registered in the database. Return the next free segment number.
 
-    `known` are the registered segments, `highest` is the highest number ever registered. An unregistered
-    file with a number up to `highest` was merged into another file and is deleted. One with a higher number
-    is left over from a crash, or, if an older database was restored, the only copy of its samples: it is
-    moved to the quarantine directory.
+    `segments` are the registered segments; `highest_number` is the highest number ever registered. A file
+    with a number up to `highest_number` was merged into another file and is deleted. A file with a higher
+    number is left over from a crash, or, if an older database was restored, the only copy of its samples:
+    such a file is moved to the quarantine directory.
     """
     for path in folder.glob("*.unfinished"):
         path.unlink()
-    registered = {segment.number for segment in known}
+    registered = {segment.number for segment in segments}
     unregistered = [path for path in _list_segment_files(folder) if _segment_number(path) not in registered]
-    unknown = [path for path in unregistered if _segment_number(path) > highest]
+    unknown = [path for path in unregistered if _segment_number(path) > highest_number]
     for path in unregistered:
-        if _segment_number(path) <= highest:
+        if _segment_number(path) <= highest_number:
             path.unlink()
-    _quarantine(folder / _QUARANTINE_FOLDER, unknown)
+    _move_to_quarantine(folder / _QUARANTINE_FOLDER, unknown)
     return (
-        max([highest, *registered, *map(_segment_number, _list_segment_files(folder / _QUARANTINE_FOLDER))])
+        max(
+            [
+                highest_number,
+                *registered,
+                *map(_segment_number, _list_segment_files(folder / _QUARANTINE_FOLDER)),
+            ]
+        )
         + 1
     )
 
 
-def _quarantine(quarantine: Path, paths: list[Path]) -> None:
+def _move_to_quarantine(quarantine: Path, paths: list[Path]) -> None:
     if not paths:
         return
     quarantine.mkdir(mode=0o700, exist_ok=True)
@@ -320,7 +326,7 @@ def _quarantine(quarantine: Path, paths: list[Path]) -> None:
 
 
 def _unused_path(path: Path) -> Path:
-    """Return `path`, with a suffix if that file exists: it may be the only copy of its samples."""
+    """Return `path`, with a number added if the file exists: it may be the only copy of its samples."""
     suffix_number = 0
     candidate = path
     while candidate.exists():

@@ -1,6 +1,6 @@
 """Merges the samples of a device in time order and loads each block only when its time is reached.
 
-The samples of one day may not fit into memory, and a reader that needs one page should not load them all.
+The samples of one day may not fit into memory, and a reader that needs one page should load only few samples.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def scan_days(
     query: SampleQuery,
     days: Iterable[int],
-    load: Callable[[int], Iterable[StoredSample]],
+    load_day: Callable[[int], Iterable[StoredSample]],
     strays: Iterable[StoredSample],
 ) -> Iterator[StoredSample]:
     """Yield the samples of a query day by day, in the requested order, without duplicates.
 
-    `load` returns the matching samples of a day, `strays` are the matching samples that were stored apart
-    because their time was implausible. Both are in the requested order. Samples of `strays` are yielded at
-    their time, between the others.
+    `load_day` returns the matching samples of a day, `strays` are the matching samples that were stored apart
+    because their time was implausible; both are in the requested order. Samples of `strays` are yielded at
+    their time, between the samples of the days.
     """
     is_descending = query.newest_first
     since, until = query.time_range
@@ -35,7 +35,7 @@ def scan_days(
 
     def load_days() -> Iterator[StoredSample]:
         for day in queried_days:
-            yield from load(day)
+            yield from load_day(day)
 
     merged = merge(load_days(), strays, key=_ascending_key, reverse=is_descending)
     for _, duplicates in groupby(merged, key=_ascending_key):
@@ -43,17 +43,17 @@ def scan_days(
 
 
 class BlockSource(NamedTuple):
-    """Block that is loaded on demand: its time range, and a function that returns its samples unsorted."""
+    """Block of samples that is loaded on demand: its time range, and a function that returns its samples."""
 
     first: int
-    """Lower bound of the sample times, in milliseconds since 1970."""
+    """Inclusive lower bound of the sample times, as Unix time in milliseconds."""
     last: int
-    """Upper bound of the sample times, in milliseconds since 1970."""
+    """Inclusive upper bound of the sample times, as Unix time in milliseconds."""
     load: Callable[[], Iterable[StoredSample]]
 
 
 def merge_sources(sources: Iterable[BlockSource], *, newest_first: bool = False) -> Iterator[StoredSample]:
-    """Yield the samples of all sources in order. Of duplicates, yield the one of the earliest source.
+    """Yield the samples of all sources in time order. Of duplicates, yield the sample of the first source.
 
     Only the sources whose time range includes the time of the current sample are in memory.
     """

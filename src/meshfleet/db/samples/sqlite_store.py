@@ -33,8 +33,8 @@ from meshfleet.db.samples.sample import (
 from meshfleet.db.samples.segments import (
     Segment,
     SegmentMissing,
-    clean_segment_folder,
-    prepare_segment_folder,
+    create_segment_folder,
+    remove_unregistered_files,
 )
 from meshfleet.db.samples.sorted_merge import BlockSource, merge_sources, scan_days
 from meshfleet.errors import SamplesDamaged
@@ -54,12 +54,12 @@ _MAX_MEMTABLE_AGE_MS: Final = DAY_MS
 """Milliseconds after which a memtable is flushed even if it is not full."""
 
 _TOP_LEVEL: Final = 4
-"""Level (number of merges) from which segments are not merged further."""
+"""Level (number of merges) at which segments are not merged further."""
 
 _READER_THREADS: Final = 4
 
 _READ_ATTEMPTS: Final = 10
-"""Maximum attempts of a read that starts again whenever a segment is deleted while it reads."""
+"""Maximum attempts of a read, which starts again whenever a segment is deleted during the read."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(
@@ -68,14 +68,14 @@ _decode = msgspec.msgpack.Decoder(
 
 
 class CompactionLimits(NamedTuple):
-    """Thresholds for flushing the memtable and merging segments."""
+    """Thresholds for flushing the memtable to segments and for merging segments."""
 
     memtable_samples: int = 200_000
-    """Samples at which the memtable is flushed."""
+    """Number of samples in the memtable at which it is flushed."""
     memtable_bytes: int = 64 * 1024 * 1024
-    """Bytes at which the memtable is flushed; reached first only if samples are unusually large."""
+    """Size of the memtable in bytes at which it is flushed; reached first only by unusually large samples."""
     merge_count: int = 8
-    """Number of segments of the same day and level that are merged into one segment of the next level."""
+    """Number of segments of one day and level that are merged into one segment of the next level."""
 
 
 _DEFAULT_LIMITS: Final = CompactionLimits()
@@ -104,12 +104,12 @@ class SqliteSampleStore:
         self._flushed_segments: dict[Day, Segment] = {}
         """Segments of the frozen memtable that are written but not registered in the database yet, by day.
 
-        If registering fails, the next attempt uses these files.
+        If registering the segments fails, the next attempt uses these segments.
         """
         self._merged_segments: dict[tuple[int, ...], Segment] = {}
         """Merged segments not yet registered in the database, by the numbers of their source segments."""
         self._unregistered_files: set[Path] = set()
-        """Segment files that are not registered in the database yet; deleted on close."""
+        """Segment files that are not registered in the database yet; `close` deletes these files."""
         self._damaged_files: set[Path] = set()
         self._flush_lock = asyncio.Lock()
         self._has_capacity = asyncio.Event()
@@ -117,13 +117,13 @@ class SqliteSampleStore:
         self._is_closed = False
         self._reader_pool = ThreadPoolExecutor(_READER_THREADS, "samples.read")
         self._compaction_pool = ThreadPoolExecutor(2, "samples.compact")
-        prepare_segment_folder(folder)
+        create_segment_folder(folder)
         self._segments: tuple[Segment, ...] = database.read_now(_load_segments)
-        self._next_number = clean_segment_folder(
+        self._next_number = remove_unregistered_files(
             folder, self._segments, database.read_now(_load_highest_number)
         )
         self._last_batch = 0
-        """Journal row id of the last batch.
+        """Journal row id of the last batch of samples.
 
         An id must not be used twice: a flush of the first batch would delete the row of the second.
         """
@@ -141,15 +141,15 @@ class SqliteSampleStore:
             transaction.exec_driver_sql(insert, (self._last_batch, _encode(rows)))
         return self._last_batch
 
-    def publish_committed(self, number: int, rows: SampleRows) -> None:
-        """Add a committed batch to the memtable for readers. `number` is the id of its journal row."""
+    def publish_committed(self, batch_number: int, rows: SampleRows) -> None:
+        """Add a committed batch to the memtable for readers. `batch_number` is the id of its journal row."""
         if rows:
-            self._memtable.add(number, rows)
+            self._memtable.add(batch_number, rows)
             if self._is_full(times=2):
                 self._has_capacity.clear()
 
     async def wait_for_capacity(self) -> None:
-        """Wait for a flush if the memtable has reached twice the size at which it should be flushed."""
+        """Wait for a flush if the memtable has twice the size at which it should be flushed."""
         await self._has_capacity.wait()
 
     # Reading
@@ -198,7 +198,7 @@ class SqliteSampleStore:
     def _block_sources(
         self, query: SampleQuery, day_segments: Iterable[Segment], blocks: Iterable[bytes]
     ) -> Iterator[BlockSource]:
-        """Yield the blocks of one day that may match the query, in the order in which they were written."""
+        """Yield the blocks of one day that may contain samples of the query, in the order of writing."""
         since, until = query.time_range
         for segment in day_segments:
             for source in segments.find_block_sources(
@@ -235,7 +235,7 @@ class SqliteSampleStore:
                 await self._replace([segment], expired, level=segment.level)
 
     def close(self) -> None:
-        """Wait for running work, then delete segment files that were not registered."""
+        """Wait for running reads and compactions, then delete segment files that were not registered."""
         self._is_closed = True
         self._compaction_pool.shutdown()
         self._reader_pool.shutdown()
@@ -272,7 +272,7 @@ class SqliteSampleStore:
     async def _replace(
         self, sources: Sequence[Segment], dropped_kinds: frozenset[int], *, level: int
     ) -> None:
-        """Merge segments into one of `level`, without samples of the dropped kinds. Delete the old files."""
+        """Merge segments into one segment of `level`, without the dropped kinds, and delete the old files."""
         numbers = tuple(segment.number for segment in sources)
         try:
             if numbers not in self._merged_segments:
@@ -296,7 +296,7 @@ class SqliteSampleStore:
         return Segment(number, sources[0].day, level, merger.samples, merger.kinds, written_at, origin)
 
     async def _write_segment(self, rows: Iterable[BlockRow]) -> int:
-        """Write a segment file. Return its number."""
+        """Write a segment file with these blocks. Return the number of the segment."""
         number, self._next_number = self._next_number, self._next_number + 1
         path = segments.segment_path(self._folder, number)
         self._unregistered_files.add(path)
@@ -305,7 +305,7 @@ class SqliteSampleStore:
         return number
 
     def _stop_when_closed(self, rows: Iterable[BlockRow]) -> Iterator[BlockRow]:
-        """Yield the rows. Raise InterruptedError once the store is closed, to abort writing the file."""
+        """Yield the rows. Raise InterruptedError once the store is closed, to abort writing the segment."""
         for row in rows:
             if self._is_closed:
                 raise InterruptedError("the sample store is closed")
@@ -314,7 +314,7 @@ class SqliteSampleStore:
     async def _register(
         self, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int] = ()
     ) -> None:
-        """Register `new` segments, remove `old` ones and delete journal batches in one transaction."""
+        """Register `new` segments, remove `old` segments and delete journal batches in one transaction."""
         self._unregistered_files.difference_update(map(self._segment_path, new))
         await self._database.write(_register_segments, new, old, batches)
         removed = {segment.number for segment in old}
@@ -322,7 +322,7 @@ class SqliteSampleStore:
         self._segments = tuple(sorted((*remaining, *new), key=attrgetter("origin")))
 
     def _find_merge_group(self) -> list[Segment]:
-        """Find segments of the same day and level to merge. Return an empty list if there are too few."""
+        """Return segments of one day and level to merge, or an empty list if there are too few segments."""
         groups: defaultdict[tuple[Day, int], list[Segment]] = defaultdict(list)
         for segment in self._segments:
             if segment.level < _TOP_LEVEL and self._segment_path(segment) not in self._damaged_files:
@@ -340,7 +340,7 @@ def _filter_samples(query: SampleQuery, load: Callable[[], Iterable[StoredSample
 def _retention_start(segment: Segment) -> int:
     """Return the time from which the retention of a segment counts: the end of its day.
 
-    Without a plausible day it is the time at which the segment was written.
+    For samples with implausible times, return the time at which the segment was written.
     """
     return segment.written_at if segment.day is None else (segment.day + 1) * DAY_MS
 
@@ -364,9 +364,9 @@ def _load_journal(connection: Connection) -> list[tuple[int, bytes]]:
 def _register_segments(
     connection: Connection, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int]
 ) -> None:
-    """Add `new` segments, remove `old` ones, and delete journal batches.
+    """Add `new` segments, remove `old` segments, and delete journal batches.
 
-    This is idempotent, as it runs again if its commit was not confirmed.
+    This function is idempotent, because it runs again if its commit was not confirmed.
     """
     for statement, values in (
         ("INSERT OR REPLACE INTO sample_segment VALUES (?, ?, ?, ?, ?, ?, ?)", list(map(tuple, new))),

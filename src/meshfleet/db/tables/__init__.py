@@ -1,7 +1,7 @@
-"""Database tables, the same on SQLite and PostgreSQL.
+"""Database tables, with equal columns on SQLite and PostgreSQL.
 
-Times are milliseconds since 1970 in UTC. The id of a gateway or device is its MAC as a number: it sorts like
-the MAC, is small in every index, and needs no mapping table. Text by which rows are sorted is compared by
+Times are Unix times in milliseconds. The id of a gateway or device is its MAC as a number, which sorts like
+the MAC, is small in every index, and needs no mapping table. Strings by which rows are sorted are compared by
 code point, so that both databases return the same order.
 """
 

@@ -12,7 +12,7 @@ secret = Table(
     Column("name", Text, primary_key=True),
     Column("value", LargeBinary, nullable=False),
 )
-"""Keys that sign tokens, shared by all processes of a service."""
+"""Keys with which the service signs tokens, shared by all processes of a service."""
 
 account = Table(
     "account",

@@ -1,4 +1,4 @@
-"""Tables of the embedded broker."""
+"""Tables of the embedded MQTT broker."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ broker_session = Table(
     Column("client_id", Text, nullable=False),
     Column("left_at", BigInteger),
 )
-"""Persistent sessions of MQTT clients. `left_at` is the time of disconnecting; NULL while connected."""
+"""Persistent sessions of MQTT clients. `left_at` is when the client disconnected; NULL while connected."""
 
 broker_subscription = Table(
     "broker_subscription",
@@ -48,9 +48,9 @@ broker_message = Table(
     Column("retain", Boolean, nullable=False),
     Column("until", BigInteger),
 )
-"""Messages queued for MQTT clients, ordered by `position`, from which the packet id is computed.
+"""Messages queued for MQTT clients, ordered by `position`, from which the packet identifier is computed.
 
-`until` is the time at which a message expires; NULL if it does not expire.
+`until` is the time at which a message expires; NULL if the message does not expire.
 """
 
 broker_received = Table(
@@ -60,9 +60,9 @@ broker_received = Table(
     Column("packet_id", Integer, primary_key=True),
     sqlite_with_rowid=False,
 )
-"""Packet ids of QoS 2 messages received without their PUBREL yet.
+"""Packet identifiers of QoS 2 messages that were received, but not released by PUBREL yet.
 
-Another PUBLISH with such a packet id is a duplicate.
+Another PUBLISH with such a packet identifier is a duplicate.
 """
 
 broker_retained = Table(

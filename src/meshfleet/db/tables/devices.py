@@ -1,4 +1,4 @@
-"""Tables of devices, their reported state, labels and gateways."""
+"""Tables of devices, their reported state and connectivity, labels and gateways."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ device = Table(
     Index("ix_device_initial", text("substr(name_key, 1, 1)"), "id"),
     Index("ix_device_initials", text("substr(name_key, 1, 2)"), "id"),
 )
-"""Devices: the columns that rarely change; lists are filtered and sorted by them.
+"""Devices, with the columns that rarely change, by which lists are filtered and sorted.
 
 `name_key` is the name in the form that searches compare. `connected_at` is the time of the last change of
 `connected`.
@@ -82,7 +82,7 @@ device_state = Table(
     # Free space in every page, so that an update stays on its page and touches no index.
     postgresql_with={"fillfactor": 70},
 )
-"""Reported state of devices: the columns that change with every report. Only the primary key has an index.
+"""Reported state of devices, with the columns that change with every report. Only the key has an index.
 
 `gateway_at` is the time of the last report through the device's current gateway. `rhythm` is the usual
 interval between two heartbeats in milliseconds. `parent` and `rssi` were reported together, at the time
@@ -101,9 +101,9 @@ connectivity = Table(
     Index(None, "device", "id"),
     sqlite_autoincrement=True,
 )
-"""Connects and disconnects of devices with their cause.
+"""History of the connects and disconnects of devices, with the cause.
 
-When a device is deleted, its rows stay until their retention ends.
+The rows of a deleted device stay until their retention ends.
 """
 
 label = Table(
@@ -135,9 +135,9 @@ gateway = Table(
     Column("broker_hash", Text),
     Column("clock_offset", BigInteger),
 )
-"""Claimed gateways. Each gateway also has a row in `device`, which says whether it is connected.
+"""Claimed gateways. Each gateway also has a row in `device`, which says whether the gateway is connected.
 
 `broker_hash` is the hash of the password in the form that an external broker needs. `password` and
 `broker_hash` are NULL for a gateway that was claimed automatically. `clock_offset` is the number of
-milliseconds by which the gateway's clock is ahead of the service's; NULL if unknown.
+milliseconds by which the gateway's clock is ahead of the clock of the service; NULL if unknown.
 """

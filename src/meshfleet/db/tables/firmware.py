@@ -41,7 +41,7 @@ firmware = Table(
 )
 """Firmware records.
 
-`hardware` is a JSON list of the supported hardware versions, each of three parts; an empty list means all.
+`hardware` is a JSON list of the supported hardware versions, each of three parts; empty if all are supported.
 """
 
 image_chunk = Table(

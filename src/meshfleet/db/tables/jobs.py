@@ -1,4 +1,4 @@
-"""Tables of update jobs."""
+"""Tables of firmware update jobs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ job_draft = Table(
     Column("created_at", BigInteger, nullable=False),
     sqlite_autoincrement=True,  # leftovers of an aborted draft must never belong to another job
 )
-"""Jobs that are not visible yet, as their target devices are still being stored.
+"""Jobs that are not visible yet, because their target devices are still being stored.
 
 The id of the draft becomes the id of the job. `created_at` is 0 for an aborted draft or a deleted job whose
 rows are still to be removed.
@@ -61,12 +61,12 @@ job = Table(
     Column("digest", Text),
     Index("ix_job_open", "id", sqlite_where=_IS_OPEN, postgresql_where=_IS_OPEN),
 )
-"""Update jobs.
+"""Firmware update jobs.
 
 `body` is the job request as JSON, `waves` the planned waves, `wave` the index of the current wave. `armed`
-holds the counts at the time when the job was last resumed: the abort criteria consider only what was added
-since. Until `paced_until` the rate limit allows no further start. At `queue_until`, executions that have not
-started time out.
+holds the counts of results when the job was last resumed: the abort criteria consider only later results.
+Until `paced_until` the rate limit allows no further start. At `queue_until`, executions that have not started
+time out.
 """
 
 _ACTIVE_STATES = ("DISPATCHED", "TRANSFERRING", "VERIFYING", "STAGED", "APPLYING", "CONFIRMING")
@@ -75,8 +75,8 @@ _ACTIVE_STATES = ("DISPATCHED", "TRANSFERRING", "VERIFYING", "STAGED", "APPLYING
 def active_condition(state: str = "state") -> str:
     """Return the SQL condition that an execution is active. `state` is the name of the state column.
 
-    Partial indexes apply only to queries with exactly this text. The condition is a chain of ORs because for
-    IN, SQLite builds a temporary table for each changed row and each such index.
+    Partial indexes apply only to queries with exactly this condition. The condition is a chain of ORs: for
+    IN, SQLite would build a temporary table for each changed row and each partial index.
     """
     return "(" + " OR ".join(f"{state} = '{each}'" for each in _ACTIVE_STATES) + ")"
 
@@ -202,7 +202,7 @@ transition = Table(
     Index(None, "job", "device", "id"),
     sqlite_autoincrement=True,
 )
-"""State changes of executions, and of jobs (then `device` is NULL)."""
+"""State changes of executions and of jobs. `device` is NULL in a state change of a job."""
 
 job_outbox = Table(
     "job_outbox",
@@ -220,7 +220,7 @@ job_outbox = Table(
     Column("taken_until", BigInteger, index=True),
     Index(None, "job", "device"),
 )
-"""Requests of jobs that are to be sent, or were sent and have no response yet.
+"""Requests of jobs to gateways that are to be sent, or were sent and have no response yet.
 
 The process that sends a request first sets `taken_until`, the time until which it waits for the response. If
 the row still exists after that time, the process has ended, and whether it sent the request is unknown.
@@ -232,7 +232,7 @@ job_engine = Table(
     Column("id", SmallInteger, primary_key=True, autoincrement=False),
     Column("alive_at", BigInteger, nullable=False),
 )
-"""One row with the last time at which a process ran the jobs of this database.
+"""One row with the time at which a process last ran the jobs of this database.
 
 The time is of the clock that the deadlines of executions use.
 """

@@ -23,4 +23,4 @@ storage_size = Table(
     Column("part", Text, primary_key=True),
     Column("bytes", BigInteger, nullable=False),
 )
-"""Bytes of each part of the data, once per day: the forecast of the free disk space is based on them."""
+"""Size in bytes of each part of the data, once per day, for the forecast of the free disk space."""

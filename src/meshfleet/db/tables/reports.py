@@ -1,4 +1,4 @@
-"""Tables of ingest and backfill, except for the samples."""
+"""Tables for the ingest of reports and the backfill of samples, except the samples themselves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ reading_journal = Table(
     Column("readings", LargeBinary, nullable=False),
     sqlite_autoincrement=True,  # never reused: a new row must not get an id that is about to be deleted
 )
-"""Heartbeats and radio readings that device states and roll-ups do not contain yet."""
+"""Heartbeats and radio readings that are not yet included in device states and roll-ups."""
 
 foreign_name = Table(
     "foreign_name",
@@ -34,7 +34,7 @@ series = Table(
     Column("unfilled", SmallInteger, nullable=False),
     sqlite_with_rowid=False,
 )
-"""State of each series of acknowledged samples: time and `seq` of its newest sample, and unfilled gaps.
+"""State of each series of acknowledged samples: time and `seq` of the newest sample, and unfilled gaps.
 
 `unfilled` is the number of gaps in a row that were never filled. Rows are written every few seconds, so newer
 samples may exist: the stored samples are authoritative.
@@ -52,9 +52,9 @@ hole = Table(
     Column("lost_at", BigInteger),
     sqlite_with_rowid=False,
 )
-"""Gaps of series: according to `seq`, samples are missing between those at `since` and at `until`.
+"""Gaps in series: according to `seq`, samples are missing between the samples at `since` and at `until`.
 
-`lost_at` is the time at which the missing samples were given up; NULL while they are still expected.
+`lost_at` is the time at which the missing samples were given up; NULL while the samples are still expected.
 """
 
 reject = Table(
@@ -69,4 +69,4 @@ reject = Table(
     Index(None, "gateway", "id"),
     sqlite_autoincrement=True,
 )
-"""Reports that could not be processed, with the reason; only the newest are kept."""
+"""Reports that could not be processed, with the reason. Only the newest such reports are kept."""

@@ -1,4 +1,4 @@
-"""Table of requests to devices."""
+"""Table of the requests of users to devices."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ request = Table(
 """Requests of users to devices and their results. Never contains a mesh key (request-31).
 
 `asked`, `answer` and `problem` are JSON as the REST API returns it. `key` is the hash of the idempotency key
-and the account that sent it. `digest` is the hash of the request sent with that key.
+and the account that sent the key. `digest` is the hash of the request sent with the key.
 """

@@ -65,15 +65,15 @@ class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     kind: AccountKind
     name: str
-    """User name, or name of an API key; the MAC of a gateway."""
+    """User name, name of an API key, or MAC of a gateway."""
     role: Role | None = None
     """Role of a user or API key; None for gateways."""
     credential_digest: bytes = b""
-    """Digest that changes with the credentials; it is not secret. Empty if unknown."""
+    """Digest that changes with the credentials and is not secret; empty if unknown."""
 
     @classmethod
     def parse(cls, text: str) -> Account:
-        """Parse the text form of an account, which holds only its kind and name."""
+        """Parse `KIND NAME`, the string form of an account, which lacks role and credential digest."""
         kind, _, name = text.partition(" ")
         return cls(kind=AccountKind(kind), name=name)
 
@@ -82,20 +82,21 @@ class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
 
 
 class TopicPermissions:
-    """Topics that one account may publish to and read. Without an account: none."""
+    """Topics that one account may publish to and read. If the account is None, all topics are forbidden."""
 
     __slots__ = ("_publish_rules", "publish_prefixes", "read_rules", "widest_filters")
 
     def __init__(self, account: Account | None, prefix: str = "") -> None:
         self._publish_rules = () if account is None else _rules_for(_PUBLISH_RULES, account, prefix)
         self.read_rules = () if account is None else _rules_for(_READ_RULES, account, prefix)
-        """Rules for reading, as topic levels. Accounts with equal rules may read the same topics."""
+        """Patterns of the topics that the account may read, each split into topic levels. Accounts with equal
+        rules may read the same topics."""
         self.publish_prefixes = tuple(
             fixed for rule in self._publish_rules if (fixed := _fixed_prefix(rule)) is not None
         )
-        """Topic prefixes below which the account may publish to every topic: a fast check."""
+        """Topic prefixes below which the account may publish to every topic, for a fast check."""
         self.widest_filters = tuple("/".join(rule).replace(_ANY_MAC, "+") for rule in self.read_rules)
-        """The widest filters that the account may subscribe to, for log texts."""
+        """The widest topic filters that the account may subscribe to, for log lines."""
 
     def may_publish(self, topic: str) -> bool:
         """Return whether the account may publish to a topic."""
@@ -104,7 +105,7 @@ class TopicPermissions:
         )
 
     def may_read(self, topic_filter: str) -> bool:
-        """Return whether the account may read every topic that a filter (or a single topic) matches."""
+        """Return whether the account may read every topic that a topic filter, or a plain topic, matches."""
         levels = topic_filter.split("/")
         return any(_covers(rule, levels) for rule in self.read_rules)
 
@@ -117,7 +118,7 @@ _Levels = tuple[str, ...]
 
 class _Rule(NamedTuple):
     least_role: Role | None
-    """Lowest role that the rule applies to; None for gateways."""
+    """Lowest role of a user or API key that the rule applies to; None for a rule for gateways."""
     pattern: str
 
 
@@ -137,7 +138,7 @@ def _applies(least_role: Role | None, account: Account) -> bool:
 
 
 def _fixed_prefix(rule: _Levels) -> str | None:
-    """Return the prefix of the topics that a rule allows, or None if a prefix check does not suffice."""
+    """Return the prefix of the topics that a rule allows, or None if a prefix cannot express the rule."""
     *parent, any_level, rest = rule
     if any_level != "+" or rest != "#" or _ANY_MAC in parent:
         return None
@@ -145,7 +146,7 @@ def _fixed_prefix(rule: _Levels) -> str | None:
 
 
 def _covers(rule: _Levels, filter_levels: Sequence[str]) -> bool:
-    """Return whether a rule, which ends in `#`, covers every topic that a filter matches."""
+    """Return whether a rule, which ends in `#`, covers every topic that a topic filter matches."""
     *parent, _ = rule
     return len(filter_levels) >= len(parent) and all(map(_covers_level, parent, filter_levels))
 
@@ -172,7 +173,8 @@ _READ_RULES: Final = (
     _Rule(Role.VIEWER, "{prefix}mt/gateway/{mac}/device/#"),
     _Rule(Role.VIEWER, "{prefix}mt/gateway/{mac}/response/#"),
 )
-"""Only the addressed gateway may read requests: they may carry keys (broker-14)."""
+"""Topics that accounts may read. Only the addressed gateway may read requests, which may carry keys
+(broker-14)."""
 
 NO_PERMISSIONS: Final = TopicPermissions(None)
 """Permissions of a connection that is not authenticated yet."""

@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker_limits import BrokerLimits
 
 _SERVICE_ACCOUNT: Final = "service"
-"""Account name of messages that the service publishes without a connection."""
+"""Account name for messages that the service itself publishes."""
 
 _READ_BUFFER_BYTES: Final = 64 * 1024
 """Maximum bytes that one read from a client returns."""
 
 _MAX_RETAINED_BYTES: Final = 2 * 1024 * 1024
-"""Maximum bytes of all retained messages together, or half a client queue if that is less: one subscription
-may match all of them."""
+"""Maximum bytes of all retained messages together, or half the queue limit of a client if that is less: one
+subscription may match all retained messages."""
 
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
-"""Bytes in a commit batch beyond which its publishers are not read until the next batch starts."""
+"""Maximum bytes received in a commit batch; beyond it the broker stops reading until the next batch."""
 
 _LAST_COMMIT_SECONDS: Final = 10.0
 """Seconds that the last commit may take when the broker stops."""
 
 
 class Broker:
-    """MQTT 3.1.1 broker without sockets: a listener of the service calls `create_connection` per client."""
+    """MQTT 3.1.1 broker without sockets: a listener calls `create_connection` for each client."""
 
     def __init__(  # noqa: PLR0913 # keyword-only; it creates all parts of the broker
         self,
@@ -62,10 +62,10 @@ class Broker:
         sweep_seconds: float = 1.0,
         max_batch_bytes: int = MAX_BATCH_BYTES,
     ) -> None:
-        """`monotonic_clock` is monotonic and measures all waits; `wall_clock` is for persisted times.
+        """`monotonic_clock` measures waits, `wall_clock` gives the times to persist, both in milliseconds.
 
-        Both return milliseconds. All connections are checked every `sweep_seconds`. Once a commit batch holds
-        more than `max_batch_bytes`, its publishers are not read until the next batch.
+        All connections are checked every `sweep_seconds`. Once a commit batch holds more than
+        `max_batch_bytes`, the broker does not read from publishers until the next batch.
         """
         self._limits = limits
         self.quotas = QueueQuotas(limits, slow_seconds)
@@ -114,9 +114,9 @@ class Broker:
     # Used by the service
 
     async def run(self, consumer: ReportConsumer) -> None:
-        """Serve clients and pass reports to the consumer until canceled.
+        """Serve MQTT clients and pass reports to the consumer until canceled.
 
-        Then close all connections and commit the last batch.
+        When canceled, close all connections and commit the last batch.
         """
         commit_task = asyncio.create_task(self._group_commit.run(consumer), name="broker.group-commit")
         try:
@@ -132,31 +132,31 @@ class Broker:
 
     @property
     def problem(self) -> ReadinessProblem | None:
-        """Why nothing is acknowledged at present, or None."""
+        """Why the broker cannot acknowledge messages at present, or None."""
         return self._group_commit.problem
 
     @property
     def held_publishers(self) -> int:
-        """Number of publishers that are not read until the next commit batch starts."""
+        """Number of publishing clients that the broker does not read from until the next commit batch."""
         return self._group_commit.held_publishers
 
     @property
     def uncommitted_bytes(self) -> int:
-        """Bytes received in the current commit batch."""
+        """Number of bytes received from clients in the current commit batch."""
         return self._group_commit.batch.received_bytes
 
     def create_connection(self, address: str = "") -> ServerConnection:
-        """Create the protocol for a client that connects.
+        """Create the asyncio protocol for a client that connects.
 
-        A listener that reserved a slot passes the address of the client, because a socket that was reset no
-        longer has it.
+        A listener that reserved a connection slot passes the address of the client, because a socket that was
+        reset no longer knows the address.
         """
         return ServerConnection(
             self.connect_handler, self._packet_handler, self._limits, self.read_buffer, address
         )
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Publish a message as the service. At QoS 1, return after the commit for persistent sessions."""
+        """Publish a message as the service. At QoS 1, return when the message is committed."""
         self._router.route(Publish(topic, payload, qos, retain), _SERVICE_ACCOUNT)
         if qos:
             done = asyncio.get_running_loop().create_future()
@@ -164,7 +164,7 @@ class Broker:
             await done
 
     def send(self, messages: Iterable[Publish]) -> None:
-        """Send messages as the service to connected subscribers; others do not get these messages later."""
+        """Send messages as the service to connected subscribers only; queue nothing for disconnected ones."""
         for message in messages:
             self._router.route_to_connected(message)
 
@@ -178,19 +178,19 @@ class Broker:
         return
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> CallbackSubscriber:
-        """Subscribe a callback of the service. The callback receives matching retained messages first."""
+        """Subscribe a callback of the service. The callback gets the matching retained messages at once."""
         subscriber = CallbackSubscriber(callback)
         self._router.subscribe(subscriber, topic_filter, 1)
         return subscriber
 
     def unsubscribe(self, topic_filter: str, subscriber: CallbackSubscriber) -> None:
-        """Remove a subscription of the service."""
+        """Remove the subscription of a callback of the service."""
         self._router.unsubscribe(subscriber, topic_filter)
 
     def connected_gateways(self) -> dict[str, int]:
         """Return the connection number of each connected gateway, by MAC.
 
-        Every CONNECT gets a higher one (broker-5).
+        Every CONNECT gets a higher number than all CONNECTs before (broker-5).
         """
         return {
             connection.account.name: connection.number
@@ -201,7 +201,7 @@ class Broker:
         }
 
     def connection_id(self, gateway: str) -> int:
-        """Return a gateway's connection number, 0 if disconnected. Cheaper than `connected_gateways`."""
+        """Return the connection number of a gateway, or 0 if the gateway is disconnected."""
         gateway_connections = filter(
             _is_gateway_connection,
             self.connections.of_account(str(Account(kind=AccountKind.GATEWAY, name=gateway))),
@@ -213,9 +213,9 @@ class Broker:
         return self.connect_handler.last_connection_ids.get(gateway, 0)
 
     def accounts(self) -> list[Account]:
-        """Return the accounts of all connections and sessions.
+        """Return the accounts of all MQTT connections and sessions.
 
-        Accounts without a connection have only kind and name.
+        An account without a connection has only its kind and name set.
         """
         # An account appears once per credential that its connections logged in with.
         connected = {connection.account for connection in self.connections if connection.account is not None}
@@ -223,7 +223,7 @@ class Broker:
         return [*connected, *map(Account.parse, absent)]
 
     def disconnect_account(self, account: Account, *, delete_sessions: bool = False) -> None:
-        """Close the connections of an account whose credentials or role changed, without their will messages.
+        """Close the connections of an account that was changed or removed, without publishing will messages.
 
         If `account` has a credential digest, only connections with the same credentials and role are closed.
         `delete_sessions` also deletes the account's retained messages and the sessions of its disconnected
@@ -243,6 +243,6 @@ class Broker:
 
 
 def _is_gateway_connection(connection: ServerConnection) -> bool:
-    """Return whether this is the main connection of a gateway, not its diagnostics connection (broker-5)."""
+    """Return whether a connection is the main one of a gateway, not its diagnostics connection (broker-5)."""
     account, session = connection.account, connection.session
     return account is not None and session is not None and session.client_id == account.name

@@ -1,4 +1,4 @@
-"""Server side of one client connection, from the first byte to its end."""
+"""Server side of the connection of one MQTT client, from its first byte to its end."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ _STUCK_SECONDS: Final = 30.0
 """Seconds after which a client that reads none of the bytes sent to it is disconnected."""
 
 _CLOSE_SECONDS: Final = 5.0
-"""Seconds to send the last bytes after `close`; then the connection is aborted."""
+"""Seconds to send the last bytes after `close`, before the connection is aborted."""
 
 
 class ServerConnection(asyncio.BufferedProtocol):
-    """Protocol of one client connection: parses packets, dispatches them, and collects output.
+    """asyncio protocol of one client connection: parses packets, dispatches them, and collects output.
 
     Output is collected for one iteration of the event loop. All connections of a broker read into one buffer:
     asyncio would allocate 256 KiB for every read, which takes longer than everything else.
@@ -107,7 +107,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._loop = asyncio.get_running_loop()
         self._parser = PacketParser(FROM_CLIENTS, limit=limits.packet_size, skip_oversized=True)
         self._packet_budget = limits.publish_rate
-        """Packets that the client may still send in this second."""
+        """Number of packets that the client may still send in this second; negative if it sent too many."""
         self._is_throttled = False
         self._pending_output: list[bytes] = []
         self._pending_bytes = 0
@@ -128,11 +128,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self.session: MqttSession | None = None
         self.will: Will | None = None
         self.keep_alive = 0.0
-        """Seconds of the keep alive; 0 turns it off."""
+        """Keep alive interval in seconds; 0 turns the keep alive off."""
         self.counts_as_failure = True
-        """Whether an end without login counts as a failed login; False after an error of the service."""
+        """Whether the end of this connection before a login counts as a failed login; False after an error of
+        the service."""
         self.number = 0
-        """Sequence number of its CONNECT among all CONNECTs of the broker, from 1; 0 before CONNECT."""
+        """Sequence number of this connection's CONNECT among all CONNECTs, from 1; 0 before CONNECT."""
         self.has_received = False
         """Whether a packet was received since the last check of the keep alive."""
         self.is_writable = True
@@ -148,7 +149,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return not self._is_closed and not self._is_cut_off
 
     def accept(self, *, session_present: bool) -> None:
-        """Send CONNACK before anything else [MQTT-3.2.0-1], then handle the packets received before it."""
+        """Send CONNACK before any other packet [MQTT-3.2.0-1], then handle the packets that wait for it."""
         self._pending_output.insert(0, encode_packet(Connack(session_present)))
         self._is_accepted = self.has_received = True
         self._flush()
@@ -161,7 +162,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.close(f"CONNECT refused with return code {code:d}")
 
     def send(self, data: bytes) -> None:
-        """Send bytes at the end of this event loop iteration, together with its other output."""
+        """Send bytes at the end of the current event loop iteration, together with its other output."""
         if self._is_closed or self._is_cut_off:
             return
         if not self._pending_output and self._is_accepted:
@@ -182,21 +183,21 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.write(acks)
 
     def hold_reading(self) -> None:
-        """Stop reading until `release_reading` was called as often as this method."""
+        """Stop reading from the client until `release_reading` was called as often as this method."""
         self._read_holds += 1
         if self._read_holds == 1 and self._transport is not None:
             self._transport.pause_reading()
 
     def release_reading(self) -> None:
-        """Undo one call of `hold_reading`, and read again if none is left."""
+        """Undo one call of `hold_reading`, and resume reading from the client after the last one."""
         if self._read_holds:
             self._read_holds -= 1
             if not self._read_holds and not self._is_closed and self._transport is not None:
                 self._transport.resume_reading()
 
-    def charge_packets(self, packets: int) -> None:
-        """Reduce the packet budget of the client, for work that costs as much as `packets` packets."""
-        self._packet_budget -= packets
+    def charge_packets(self, count: int) -> None:
+        """Reduce the packet budget of the client by `count`, for work as costly as `count` packets."""
+        self._packet_budget -= count
 
     @property
     def is_over_budget(self) -> bool:
@@ -204,9 +205,9 @@ class ServerConnection(asyncio.BufferedProtocol):
         return self._packet_budget < -self._limits.publish_rate
 
     def check_deadlines(self, now: float) -> None:
-        """Refill the packet budget, and close the connection if the client is silent or stuck.
+        """Refill the packet budget, and close the connection if the client is silent or stuck for too long.
 
-        Called every second; `now` is the time of the event loop.
+        Called every second; `now` is the time of the event loop in seconds.
         """
         self._packet_budget = min(self._limits.publish_rate, self._packet_budget + self._limits.publish_rate)
         if self._is_throttled and self._packet_budget > 0:
@@ -224,8 +225,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def cut_off(self, reason: str) -> None:
         """Log a warning and close the connection soon, because its client does not keep up.
 
-        Not at once: the will message of this client may cut off other slow clients, whose will messages may
-        cut off others, and so on.
+        Closing at once could recurse: the will message of this client may cut off other slow clients, whose
+        will messages may cut off more clients.
         """
         if self._is_cut_off or self._is_closed or self.session is None:
             return
@@ -316,7 +317,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.session.send_queued()
 
     def eof_received(self) -> bool:
-        """Let asyncio close the transport when the client has closed its side."""
+        """Return False, so that asyncio closes the transport when the client has closed its side."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -334,7 +335,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def _handle_first_packets(self, packets: list[Packet]) -> None:
-        """Handle CONNECT, which must be first [MQTT-3.1.0-1]. Later packets wait for its CONNACK."""
+        """Handle CONNECT, which must be the first packet [MQTT-3.1.0-1]. Later packets wait for CONNACK."""
         if self._early_packets is not None:
             self._early_packets += packets
             return
@@ -397,9 +398,9 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.hold_reading()
 
     def _handle_fault(self, fault: MalformedInput) -> None:
-        """Close after a protocol violation [MQTT-4.8.0-1].
+        """Close the connection after a protocol violation [MQTT-4.8.0-1].
 
-        Refuse another MQTT version with a CONNACK first.
+        If the client uses another MQTT version, refuse the connection with a CONNACK first.
         """
         if isinstance(fault, UnsupportedProtocol) and self._early_packets is None and self.session is None:
             code = ConnectReturnCode.UNACCEPTABLE_PROTOCOL  # [MQTT-3.1.2-2]
@@ -408,7 +409,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.close(f"protocol violation: {fault}")
 
     def _flush(self) -> None:
-        """Write the collected output. Bytes that stay in the write buffer count as queued for this client."""
+        """Write the collected output. Bytes that stay in the write buffer count as queued for the client."""
         if not self._pending_output or not self._is_accepted or self._is_closed or self._transport is None:
             return
         chunks, self._pending_output, self._pending_bytes = self._pending_output, [], 0

@@ -1,4 +1,4 @@
-"""Registry of client connections, with limits on connections and failed logins."""
+"""Registry of MQTT client connections, with limits on connections and failed logins."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_TRACKED_NETWORKS: Final = 10_000
-"""Maximum networks whose failed logins are tracked; beyond that the oldest are discarded."""
+"""Maximum networks whose failed logins are tracked; beyond that, the oldest networks are discarded."""
 
 
 class _FailureBudget(NamedTuple):
@@ -30,11 +30,10 @@ class _FailureBudget(NamedTuple):
 
 
 class FailedLoginLimiter:
-    """Limits the connections of one network that end without a login.
+    """Limits the connections of one network that end without a login, with a token bucket per network.
 
-    A token bucket that only failures empty: any number of clients with valid credentials behind one address
-    can reconnect unhindered, while a flood of clients without them is closed before TLS and MQTT cost
-    anything.
+    Only failed logins empty the bucket: any number of clients with valid credentials behind one address can
+    reconnect, while a flood of other clients is rejected before TLS and MQTT cost anything.
     """
 
     def __init__(self, rate: int, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -48,11 +47,11 @@ class FailedLoginLimiter:
         return self.remaining(address) < 1
 
     def remaining(self, address: str) -> float:
-        """Return how many connections from the network of an address may still fail to log in."""
+        """Return how many more connections from the network of an address may fail to log in now."""
         return self._remaining(to_network(address), self._clock()) if self._failures else self._capacity
 
     def record_failure(self, address: str) -> None:
-        """Count a connection that ended without a login."""
+        """Count a failed login for the network of an address."""
         network, now = to_network(address), self._clock()
         # Never below zero: a network that stops failing is served again at once.
         remaining = max(0.0, self._remaining(network, now) - 1)
@@ -69,7 +68,7 @@ class FailedLoginLimiter:
 
 
 class ConnectionRegistry:
-    """Holds the client connections, and enforces the limits in total, per address and per account."""
+    """Holds the client connections, and limits their number in total, per IP address and per account."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
@@ -77,17 +76,17 @@ class ConnectionRegistry:
         self._by_address = Counter[str]()
         self._by_account: dict[str, set[ServerConnection]] = {}
         self._reserved = Counter[str]()
-        """Number of slots reserved before a TLS or WebSocket handshake, by address."""
+        """Number of connection slots reserved before a TLS or WebSocket handshake, by address."""
         self.failed_logins = FailedLoginLimiter(limits.failed_connections)
         self._pending_logins = Counter[str]()
         """Number of connections of this second that have neither logged in nor failed, by network."""
         self._waiting: dict[str, deque[asyncio.Future[bool]]] = {}
-        """Connections that wait in `wait_for_login_turn`, by network."""
+        """Futures of the connections that wait in `wait_for_login_turn`, by network."""
         # One log line per network and minute, and few in total: an attacker may use very many networks.
         self._network_log_limiter = LogLimiter()
         self._total_log_limiter = LogLimiter(lines=100)
         self.rejected_count = 0
-        """Number of connections closed before reading from them, because a limit was reached."""
+        """Number of connections that were closed unread because a limit was reached."""
 
     def __len__(self) -> int:
         return len(self._all)
@@ -96,7 +95,7 @@ class ConnectionRegistry:
         return iter(list(self._all))
 
     def reserve_slot(self, address: str) -> bool:
-        """Reserve a slot before the TLS or WebSocket handshake. Return False if a limit is reached."""
+        """Reserve a connection slot before the TLS or WebSocket handshake. Return False if there is none."""
         if (reason := self._exceeded_limit(address)) is not None:
             self.rejected_count += 1
             if (
@@ -113,7 +112,7 @@ class ConnectionRegistry:
         return True
 
     def _exceeded_limit(self, address: str) -> str | None:
-        """Return a text that names the limit reached, or None."""
+        """Return why no further connection from an address is accepted, or None if no limit is reached."""
         limits, from_address = self._limits, self._by_address[address] + self._reserved[address]
         if self.failed_logins.is_exceeded(address):
             return f"too many failed to log in (limits.failed-connections is {limits.failed_connections})"
@@ -135,15 +134,15 @@ class ConnectionRegistry:
             del self._reserved[address]
 
     def release_failed_slot(self, address: str) -> None:
-        """Release a slot after a failed handshake, and count its connection as a failed login."""
+        """Release a connection slot after a failed handshake, and count the connection as a failed login."""
         self.release_slot(address)
         self.count_failure(address)
 
     async def wait_for_login_turn(self, address: str) -> bool:
-        """Wait until few logins from this network are pending. Return False if too many of them failed.
+        """Wait while too many logins from the network of an address are pending.
 
-        So a flood of failing logins is stopped after the first ones, while clients with valid credentials log
-        in as fast as their credentials are checked.
+        Return False if too many logins failed. So a flood of failing logins is stopped early, while clients
+        with valid credentials log in as fast as their credentials are checked.
         """
         network = to_network(address)
         if self._pending_logins[network] + 1 <= self.failed_logins.remaining(address):
@@ -154,12 +153,12 @@ class ConnectionRegistry:
         return await turn
 
     def count_failure(self, address: str) -> None:
-        """Count a connection that ended without a login."""
+        """Count a failed login for the network of an address, which is then no longer pending."""
         self.failed_logins.record_failure(address)
         self._finish_pending_login(to_network(address))
 
     def reset_pending_logins(self) -> None:
-        """Stop counting pending logins, so that silent clients do not delay others. Called every second."""
+        """Reset the numbers of pending logins every second, so that silent clients do not delay others."""
         self._pending_logins.clear()
         for network in list(self._waiting):
             self._release_waiting(network)
@@ -170,7 +169,7 @@ class ConnectionRegistry:
         self._release_waiting(network)
 
     def _release_waiting(self, network: str) -> None:
-        """Let waiting connections of a network continue, or reject them all if too many have failed."""
+        """Let waiting connections of a network log in, or reject all of them if too many logins failed."""
         waiting, remaining = self._waiting.get(network), self.failed_logins.remaining(network)
         is_flood = remaining < 1
         while waiting and (is_flood or self._pending_logins[network] + 1 <= remaining):
@@ -182,7 +181,7 @@ class ConnectionRegistry:
             self._waiting.pop(network, None)
 
     def add(self, connection: ServerConnection) -> bool:
-        """Add a connection and release its reserved slot. Return False if a limit is reached."""
+        """Register a connection and release its reserved slot. Return False if a limit is reached."""
         if self._reserved[connection.address]:
             self.release_slot(connection.address)
         limits = self._limits
@@ -195,9 +194,9 @@ class ConnectionRegistry:
         return True
 
     def assign_account(self, connection: ServerConnection, *, replacing: object = None) -> bool:
-        """Count an authenticated connection for its account. Return False if the account has too many.
+        """Register an authenticated connection for its account. Return False if the account has too many.
 
-        `replacing` is a connection that is about to be closed and does not count.
+        The connection `replacing` is about to be closed and does not count.
         """
         connections = self._by_account.setdefault(str(connection.account), set())
         if len(connections) - (replacing in connections) >= self._limits.connections_per_account:
@@ -208,15 +207,15 @@ class ConnectionRegistry:
 
     @property
     def connected_accounts(self) -> KeysView[str]:
-        """Accounts with at least one connection."""
+        """Accounts that have at least one MQTT connection."""
         return self._by_account.keys()
 
     def of_account(self, account: str) -> list[ServerConnection]:
-        """Return the connections of an account."""
+        """Return the MQTT connections of an account."""
         return list(self._by_account.get(account, ()))
 
     def remove(self, connection: ServerConnection) -> None:
-        """Remove a closed connection."""
+        """Remove a closed connection from the registry."""
         self._all.discard(connection)
         self._by_address[connection.address] -= 1
         if not self._by_address[connection.address]:

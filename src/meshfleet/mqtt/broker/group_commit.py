@@ -1,9 +1,9 @@
 """Group commit: commits the data of many clients in one transaction, then acknowledges all of it.
 
 A batch collects reports for the consumer, messages queued for persistent sessions, subscriptions and retained
-messages. It is committed in one transaction; then the clients that wait for it get their acknowledgements.
-Meanwhile the next batch collects. So many clients share one commit, acknowledgements are sent in the order of
-the packets [MQTT-4.6.0-2], and none is sent before its data is committed.
+messages. The batch is committed in one transaction while the next batch collects; then the waiting clients
+get their acknowledgements. So many clients share one commit, acknowledgements are sent in the order of the
+packets [MQTT-4.6.0-2], and no acknowledgement is sent before its data is committed.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.codec.packets import Publish
 
     class Publisher(Protocol):
-        """Connection of a client that waits for PUBACKs."""
+        """Connection of an MQTT client that waits for PUBACKs."""
 
         def send_pubacks(self, packet_ids: list[int]) -> None:
             """Send a PUBACK for each packet identifier."""
 
         def release_reading(self) -> None:
-            """Read from the client again."""
+            """Resume reading from the client."""
 
 
 _log = logging.getLogger(__name__)
 
 BUSY_BATCH_MESSAGES: Final = 256
-"""Number of reports in a batch from which the broker counts as busy and reads its clients less often."""
+"""Minimum reports in a commit batch for the broker to count as busy: it then reads each client less often."""
 
 _COMMIT_PAUSES: Final = ((BUSY_BATCH_MESSAGES, 0.02), (2, 0.005), (0, 0.0))
-"""Pairs of a minimum number of reports in a batch, and the seconds to wait after its commit, so that more
-reports share the next commit. Without the second row, 2,000 reports per second caused 1,000 commits and used
-a whole core. A client that sends one message at a time never waits."""
+"""Pairs of a minimum number of reports in a batch and the seconds to wait after the commit of such a batch,
+so that more reports share the next commit. Without the second pair, 2,000 reports per second caused 1,000
+commits and used a whole core. A client that sends one message at a time never waits."""
 
 _MAX_COMMIT_WAIT_SECONDS: Final = 1.0
-"""Maximum seconds until changes that no client waits for are committed."""
+"""Maximum seconds before changes that no client waits for are committed."""
 
 _FIRST_RETRY_SECONDS: Final = 0.1
+"""Seconds before the first retry of a failed commit; the pause doubles with every retry."""
 _MAX_RETRY_SECONDS: Final = 5.0
-"""Seconds between two attempts to commit while the database is unavailable: the first pause and the
-longest."""
+"""Maximum seconds between two retries of a failed commit."""
 
 
 class ReportBatch:
-    """Reports to commit together. `write_changes` must be called in the same transaction."""
+    """Reports to commit in one transaction, in which the consumer must also call `write_changes`."""
 
     __slots__ = ("_changes", "_owner_token", "messages", "received_at")
 
@@ -78,13 +78,13 @@ class ReportBatch:
 
     @property
     def has_changes(self) -> bool:
-        """Whether `write_changes` has anything to write."""
+        """Whether `write_changes` has session changes or retained messages to write."""
         return bool(self._changes)
 
     def write_changes(self, transaction: Transaction) -> None:
-        """Write the session changes and retained messages of this batch.
+        """Write the session changes and retained messages of this batch in the transaction of the reports.
 
-        Raises `UnusableDatabase` if another process has taken ownership of the tables.
+        Raises `UnusableDatabase` if another process has taken ownership of the broker tables.
         """
         if self._changes:
             store.check_ownership(transaction, self._owner_token)
@@ -95,15 +95,15 @@ class ReportConsumer(Protocol):
     """Commits reports to the database; implemented by the service."""
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Commit a batch, with `batch.write_changes` in the same transaction.
+        """Commit the reports of a batch, and call `batch.write_changes` in the transaction of the reports.
 
-        The reports are acknowledged when this returns. After `DatabaseUnavailable` the same batch is passed
-        again later.
+        The broker acknowledges the reports when this method returns. If it raises `DatabaseUnavailable`, the
+        broker passes the batch again later.
         """
 
 
 class CommitBatch:
-    """Changes to commit together, and the clients and callbacks that wait for the commit."""
+    """Reports and changes to commit together, and the clients and callbacks that wait for the commit."""
 
     __slots__ = (
         "after_commit",
@@ -129,7 +129,7 @@ class CommitBatch:
         """Monotonic time in seconds when the batch became urgent; 0 while the batch is not urgent."""
 
     def complete(self) -> None:
-        """Send the acknowledgements and run the callbacks, after the commit."""
+        """Send the PUBACKs and call the callbacks that waited for the commit of this batch."""
         for publisher, packet_ids in self.pending_acks.items():
             publisher.send_pubacks(packet_ids)
         for callback in self.after_commit:
@@ -137,12 +137,12 @@ class CommitBatch:
 
 
 class GroupCommit:
-    """Commits one batch after the other, and collects the next batch meanwhile."""
+    """Commits one batch after the other, and meanwhile collects the next batch."""
 
     def __init__(self, *, owner_token: bytes, wall_clock: WallClockConverter) -> None:
         self.batch = CommitBatch()
         self.problem: ReadinessProblem | None = None
-        """Why nothing can be committed at present; None after a successful commit."""
+        """Why the last attempt to commit failed; None after a successful commit."""
         self._owner_token = owner_token
         self._wall_clock = wall_clock
         self._batch_changed = ChangeSignal()
@@ -170,7 +170,7 @@ class GroupCommit:
 
     @property
     def held_publishers(self) -> int:
-        """Number of publishers that are not read until the next batch starts."""
+        """Number of publishing clients that the broker does not read from until the next batch starts."""
         return len(self._held_publishers)
 
     def release_with_next_batch(self, publisher: Publisher) -> None:
@@ -178,20 +178,23 @@ class GroupCommit:
         self._held_publishers.append(publisher)
 
     def save_message(self, persistent_id: int, position: int, message: OutgoingMessage) -> None:
-        """Persist a message that waits for the acknowledgement of a client."""
+        """Persist a message that waits in a session for the acknowledgement of the client."""
         row = MessageRow(
             message.topic, message.payload, message.retain, self._wall_clock.to_wall_time(message.expires_at)
         )
         self.batch.changes.messages[persistent_id, position] = row
 
     def delete_message(self, persistent_id: int, position: int) -> None:
-        """Delete a persisted message, or its pending insert. A position in a session is never used twice."""
+        """Delete a persisted message of a session, or discard the message if it is not committed yet.
+
+        A position in a session is never used twice.
+        """
         messages = self.batch.changes.messages
         if messages.pop((persistent_id, position), None) is None:
             messages[persistent_id, position] = None
 
     def save_session(self, session: MqttSession) -> None:
-        """Persist a session with the time of its client's disconnect. Clean sessions are ignored."""
+        """Persist a session and the time when its client disconnected. Ignore clean sessions."""
         if session.persistent_id is not None:
             row = SessionRow(
                 session.account, session.client_id, self._wall_clock.to_wall_time(session.left_at)
@@ -204,17 +207,17 @@ class GroupCommit:
             self.batch.changes.delete_session(session.persistent_id)
 
     def save_subscription(self, session: MqttSession, topic_filter: str, qos: int | None) -> None:
-        """Persist a subscription of a session; delete it if `qos` is None."""
+        """Persist a subscription of a session; delete the subscription if `qos` is None."""
         if session.persistent_id is not None:
             self.batch.changes.subscriptions[session.persistent_id, topic_filter] = qos
 
     def save_unreleased_id(self, session: MqttSession, packet_id: int, *, is_open: bool) -> None:
-        """Persist that a QoS 2 message waits for PUBREL (`is_open`), or delete this after the PUBREL."""
+        """Persist the packet identifier of a QoS 2 message without PUBREL; delete it if not `is_open`."""
         if session.persistent_id is not None:
             self.batch.changes.unreleased_ids[session.persistent_id, packet_id] = is_open
 
     def save_retained(self, topic: str, row: RetainedRow | None) -> None:
-        """Persist the retained message of a topic; delete it if `row` is None."""
+        """Persist the retained message of a topic; delete the message if `row` is None."""
         self.batch.changes.retained[topic] = row
 
     # Commit loop
@@ -229,7 +232,7 @@ class GroupCommit:
                 await asyncio.sleep(pause)
 
     async def _commit(self, consumer: ReportConsumer) -> None:
-        """Start a new batch, commit the previous one, and send its acknowledgements."""
+        """Start a new batch, then commit the previous batch and send the acknowledgements for it."""
         batch, self.batch = self.batch, CommitBatch()
         held_publishers, self._held_publishers = self._held_publishers, []
         for publisher in held_publishers:
@@ -242,7 +245,7 @@ class GroupCommit:
         batch.complete()
 
     async def _wait_for_request(self) -> None:
-        """Wait until the batch is urgent, changes have waited long enough, or `stop` was called."""
+        """Wait until the current batch is urgent, changes have waited long enough, or `stop` was called."""
         while not self.batch.is_urgent and not self._is_stopping:
             try:
                 async with asyncio.timeout(_MAX_COMMIT_WAIT_SECONDS):
@@ -252,7 +255,7 @@ class GroupCommit:
                     return
 
     async def _commit_with_retry(self, consumer: ReportConsumer, batch: ReportBatch) -> None:
-        """Commit a batch, and retry until that succeeds. Until then clients get no acknowledgement."""
+        """Commit a batch, and retry until the commit succeeds. Clients get no acknowledgement before."""
         pause = _FIRST_RETRY_SECONDS
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Handles CONNECT (authenticates clients, opens sessions, refuses) and the end of connections."""
+"""Handles CONNECT (authenticates MQTT clients, opens sessions or refuses) and the end of connections."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ _log = logging.getLogger(__name__)
 _MAX_CLIENT_ID_CHARS: Final = 256
 
 _SWEEPS_PER_CLEANUP: Final = 10
-"""Number of checks of all connections after which expired sessions are deleted."""
+"""Number of checks of all connections between two deletions of expired sessions."""
 
 
 class ConnectHandler:
-    """Handles CONNECT and disconnects. Clients are accepted while `run` is active."""
+    """Handles CONNECT and the end of connections. Clients are accepted only while `run` is active."""
 
     def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
@@ -65,9 +65,9 @@ class ConnectHandler:
         self.last_connection_ids: dict[str, int] = {}
         """Id of the current or last connection of each gateway, by MAC."""
         self.admitted_count = 0
-        """Number of clients accepted since the start."""
+        """Number of accepted CONNECT packets since the broker started."""
         self.refused_count = 0
-        """Number of clients refused since the start."""
+        """Number of refused CONNECT packets since the broker started."""
         # One line per client and minute, and few per address and in total: a client can send any client id.
         self._client_log_limiter = LogLimiter()
         self._address_log_limiter = LogLimiter(lines=10)
@@ -121,7 +121,7 @@ class ConnectHandler:
         reason: str,
         connect: Connect | None = None,
     ) -> None:
-        """Refuse a connection and log the reason. `connect` is None if the CONNECT could not be decoded."""
+        """Refuse a connection with CONNACK and log the reason. `connect` is None if it cannot be decoded."""
         self.refused_count += 1
         client_text = ""
         if connect is not None:
@@ -180,7 +180,7 @@ class ConnectHandler:
             self._group_commit.request_commit()
 
     def count_cut_off(self, session: MqttSession) -> None:
-        """Count a client that did not keep up, and the messages that are lost if its session is clean."""
+        """Count a client that is cut off, and count the messages of a clean session as dropped."""
         self._quotas.cut_off_count += 1
         if session.persistent_id is None:
             self._quotas.dropped_counts["cut-off"] += len(session)
@@ -213,7 +213,10 @@ def _check_client_id(connect: Connect) -> None:
 
 
 def _allowed_client_id(connect: Connect, account: Account) -> str:
-    """Return the client id, or a random one if empty. Raise `NotAdmitted` if the account may not use it."""
+    """Return the client id of a CONNECT, or a random client id if it is empty.
+
+    Raise `NotAdmitted` if the account may not use the client id.
+    """
     client_id = connect.client_id
     if account.kind is AccountKind.GATEWAY and client_id not in {account.name, account.name.upper()}:
         # broker-5

@@ -20,7 +20,7 @@ class _Window:
 
 
 class LogLimiter:
-    """Allows `lines` log lines per key within `seconds`, and counts the events that were not logged."""
+    """Allows `lines` log lines per key in `seconds`, for `keys` keys, and counts the events not logged."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class LogLimiter:
         self._windows: OrderedDict[Hashable, _Window] = OrderedDict()
 
     def count(self, key: Hashable) -> int:
-        """Count an event.
+        """Count an event of a key.
 
-        Return the number of events since the last log line, or 0 if it must not be logged.
+        Return the number of events since the last log line of the key, or 0 if the event must not be logged.
         """
         now = self._clock()
         window = self._windows.get(key)

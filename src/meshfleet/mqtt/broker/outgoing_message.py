@@ -1,4 +1,4 @@
-"""Message on its way to subscribers."""
+"""MQTT message on its way from the broker to subscribers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
         """Receiver of messages: the session of a client, or a callback of the service."""
 
         def deliver(self, message: OutgoingMessage, qos: int) -> None:
-            """Send or queue a message, with its own QoS or `qos` if that is lower."""
+            """Send or queue a message, at the QoS of the message or at `qos` if that is lower."""
 
 
 MESSAGE_OVERHEAD_BYTES: Final = 320
@@ -43,23 +43,23 @@ class OutgoingMessage:
         self.qos = min(message.qos, 1)
         self.retain = retain
         self.expires_at = expires_at
-        """Monotonic milliseconds after which the message is not delivered; None: it never expires. A message
-        just loaded from the database holds wall clock milliseconds, until the session is restored."""
+        """Time in milliseconds of the monotonic clock when the message expires; None if it never expires. A
+        message just loaded from the database has wall clock milliseconds, until the session is restored."""
         self.volatile = volatile
         """Whether the message is delivered to connected clients only and never persisted."""
         self.size = len(message.topic) + len(message.payload) + MESSAGE_OVERHEAD_BYTES
-        """Bytes that the message counts for in the queue limits."""
+        """Bytes that the message counts towards the queue limits."""
         self._qos0_packet: bytes | None = None
         self._qos1_header: bytes | None = None
 
     def encode_qos0(self) -> bytes:
-        """Return the PUBLISH packet at QoS 0."""
+        """Return the PUBLISH packet of the message at QoS 0."""
         if self._qos0_packet is None:
             self._qos0_packet = encode_publish(Publish(self.topic, self.payload, 0, self.retain), 0)
         return self._qos0_packet
 
     def encode_qos1(self, packet_id: int) -> bytes:
-        """Return the PUBLISH packet at QoS 1 with this packet identifier."""
+        """Return the PUBLISH packet of the message at QoS 1, with the given packet identifier."""
         if self._qos1_header is None:
             self._qos1_header = encode_publish_header(self.topic, len(self.payload), retain=self.retain)
         return self._qos1_header + packet_id.to_bytes(2) + self.payload

@@ -26,21 +26,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_FILTER_BYTES: Final = 1024
-"""Maximum bytes of a filter: longer ones do not fit into an index of every supported database."""
+"""Maximum bytes of a topic filter: longer filters do not fit into every database index."""
 _MAX_FILTER_LEVELS: Final = 32
 
 _SMALL_READ_BYTES: Final = 8 * 1024
-"""A read with fewer bytes is small: the client sends few messages at a time."""
+"""A read with fewer bytes than this is small: the client sends few messages at a time."""
 
 _MAX_LOGGED_FILTERS: Final = 5
-"""Maximum forbidden filters of one SUBSCRIBE that a log line names."""
+"""Maximum forbidden topic filters of one SUBSCRIBE that a log line names."""
 
 _RESPONSE_BYTES: Final = 512
-"""Approximate bytes of memory that a response takes while it waits for its commit."""
+"""Approximate bytes of memory that a response to a client takes while the response waits for a commit."""
 
 
 class PacketHandler:
-    """Handles the packets of accepted clients."""
+    """Handles PUBLISH, PUBREL, SUBSCRIBE and UNSUBSCRIBE packets of accepted clients."""
 
     def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
@@ -65,7 +65,7 @@ class PacketHandler:
     ) -> None:
         """Handle PUBLISH packets that were read together. `size` is the number of bytes read.
 
-        A hot path: most messages are reports, and go straight into the commit batch.
+        This is a hot path: most messages are reports, and go straight into the commit batch.
         """
         if connection.routes_version != self._router.routes_version:
             connection.routes_version = self._router.routes_version
@@ -80,7 +80,7 @@ class PacketHandler:
                 add_report(message)
                 packet_ids.append(message.packet_id)
             elif connection.permissions.may_publish(topic):
-                self._route(connection, session, message, packet_ids)
+                self._route_message(connection, session, message, packet_ids)
             else:
                 self._reject_publish(connection, topic)
                 break
@@ -94,9 +94,9 @@ class PacketHandler:
             self._group_commit.release_with_next_batch(connection)
 
     def _count_batch_bytes(self, connection: ServerConnection, size: int) -> None:
-        """Add bytes to the current batch.
+        """Add received bytes to the current commit batch.
 
-        If the batch is full, stop reading the client until the next batch.
+        If the batch is full, stop reading from the client until the next batch starts.
         """
         batch = self._group_commit.batch
         batch.received_bytes += size
@@ -104,7 +104,7 @@ class PacketHandler:
             connection.hold_reading()
             self._group_commit.release_with_next_batch(connection)
 
-    def _route(
+    def _route_message(
         self, connection: ServerConnection, session: MqttSession, message: Publish, packet_ids: list[int]
     ) -> None:
         if message.qos > 1:
@@ -140,17 +140,17 @@ class PacketHandler:
             self._count_batch_bytes(connection, len(message.topic))
 
     def handle_pubrel(self, connection: ServerConnection, session: MqttSession, packet_id: int) -> None:
-        """Release a QoS 2 message: its packet identifier may be used again [MQTT-4.3.3-2]."""
+        """Handle PUBREL of a QoS 2 message: its packet identifier may be used again [MQTT-4.3.3-2]."""
         if packet_id in session.unreleased_ids:
             session.unreleased_ids.discard(packet_id)
             self._group_commit.save_unreleased_id(session, packet_id, is_open=False)
-        self._respond(connection, session, encode_packet(Pubcomp(packet_id)))
+        self._send_response(connection, session, encode_packet(Pubcomp(packet_id)))
 
     def handle_subscribe(self, connection: ServerConnection, session: MqttSession, packet: Subscribe) -> None:
-        """Grant or refuse each filter, then send SUBACK."""
+        """Grant or refuse each topic filter of a SUBSCRIBE, then send SUBACK."""
         codes, forbidden = [], []
         for topic_filter, qos in packet.filters:
-            code = self._grant(connection, session, topic_filter, qos)
+            code = self._grant_filter(connection, session, topic_filter, qos)
             codes.append(code)
             if code == SUBACK_FAILURE and not connection.permissions.may_read(topic_filter):
                 forbidden.append(topic_filter)
@@ -158,7 +158,7 @@ class PacketHandler:
                 return
         if forbidden and self._denied_log_limiter.count(session.account):
             self._log_denied_filters(connection, session, forbidden)
-        self._respond(connection, session, encode_packet(Suback(packet.packet_id, tuple(codes))))
+        self._send_response(connection, session, encode_packet(Suback(packet.packet_id, tuple(codes))))
 
     def _log_denied_filters(
         self, connection: ServerConnection, session: MqttSession, denied: list[str]
@@ -172,7 +172,9 @@ class PacketHandler:
             ", ".join(connection.permissions.widest_filters),
         )
 
-    def _grant(self, connection: ServerConnection, session: MqttSession, topic_filter: str, qos: int) -> int:
+    def _grant_filter(
+        self, connection: ServerConnection, session: MqttSession, topic_filter: str, qos: int
+    ) -> int:
         # A filter may match all retained messages: refuse filters of a client far over its packet budget.
         if connection.is_over_budget:
             return SUBACK_FAILURE
@@ -193,16 +195,16 @@ class PacketHandler:
     def handle_unsubscribe(
         self, connection: ServerConnection, session: MqttSession, packet: Unsubscribe
     ) -> None:
-        """Remove the subscriptions, then send UNSUBACK."""
+        """Remove the subscriptions to the topic filters of an UNSUBSCRIBE, then send UNSUBACK."""
         connection.charge_packets(len(packet.filters))
         for topic_filter in packet.filters:
             if session.subscriptions.pop(topic_filter, None) is not None:
                 self._router.unsubscribe(session, topic_filter)
                 self._group_commit.save_subscription(session, topic_filter, None)
-        self._respond(connection, session, encode_packet(Unsuback(packet.packet_id)))
+        self._send_response(connection, session, encode_packet(Unsuback(packet.packet_id)))
 
-    def _respond(self, connection: ServerConnection, session: MqttSession, data: bytes) -> None:
-        """Send a response: at once for a clean session, after the commit for a persistent one."""
+    def _send_response(self, connection: ServerConnection, session: MqttSession, data: bytes) -> None:
+        """Send a response to a client: at once for a clean session, after a commit for a persistent one."""
         if session.persistent_id is None:
             connection.send(data)
         else:

@@ -1,4 +1,4 @@
-"""Counts the bytes queued for clients, and holds the limits on these bytes."""
+"""Counts the bytes of messages queued for MQTT clients, and holds the limits on these bytes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 
 
 _ACCOUNT_SHARE_DIVISOR: Final = 2
-"""All sessions of one account together may use the total limit divided by this."""
+"""All sessions of one account together may queue the total byte limit divided by this number."""
 
 _ABSENT_SHARE_DIVISOR: Final = 2
-"""Sessions of disconnected clients may use each limit divided by this; the rest is for connected clients."""
+"""Sessions of disconnected clients may queue each byte limit divided by this number; connected clients may
+queue the rest."""
 
 
 class AccountUsage:
-    """Queued bytes of all sessions of one account."""
+    """Counters of the bytes queued for all sessions of one account."""
 
     __slots__ = ("__weakref__", "absent_bytes", "queued_bytes")
 
@@ -66,7 +67,7 @@ class QueueQuotas:
         """Seconds without an acknowledgement after which a client with a full queue counts as slow."""
         self.clock = time.monotonic
         self.queued_bytes = 0
-        """Bytes queued for all clients."""
+        """Bytes of messages queued for all clients."""
         self.absent_queued_bytes = 0
         """Part of `queued_bytes` that is queued for disconnected clients."""
         self._account_usages: WeakValueDictionary[str, AccountUsage] = WeakValueDictionary()
@@ -77,14 +78,14 @@ class QueueQuotas:
         self.dropped_counts = Counter[str](
             {"absent": 0, "session-full": 0, "account-full": 0, "total-full": 0, "cut-off": 0}
         )
-        """Number of dropped messages, by reason."""
+        """Number of dropped messages, by the reason for dropping them."""
         self.drop_log_limiter = LogLimiter()
         self.cut_off_count = 0
         """Number of connections closed because their client did not keep up."""
 
     def account_usage(self, account: str) -> AccountUsage:
-        """Return the usage that all sessions of an account share.
+        """Return the byte counters that all sessions of an account share.
 
-        The object exists as long as a session does.
+        The counters are discarded with the last session of the account.
         """
         return self._account_usages.setdefault(account, AccountUsage())

@@ -22,26 +22,26 @@ class RequestTopicRules:
         return self._topic.match(topic) is not None
 
     def expiry_time(self, now: int) -> int:
-        """Return when a request received at `now` expires, in milliseconds."""
+        """Return when a request received at `now` expires; both in milliseconds of the monotonic clock."""
         return now + self._max_age
 
 
 def contains_key(payload: bytes) -> bool:
-    """Return whether a request contains a cryptographic key, and so must not be persisted.
+    """Return whether the payload of a request contains a cryptographic key, and so must not be persisted.
 
-    Return True for a payload that cannot be decoded: it may contain one.
+    Return True for a payload that cannot be decoded: it may contain a key.
     """
     try:
-        return _part_contains_key(decode_object(payload or b"{}"))
+        return _json_contains_key(decode_object(payload or b"{}"))
     except MalformedInput:
         return True
 
 
-def _part_contains_key(part: Any) -> bool:
+def _json_contains_key(json_value: Any) -> bool:
     """Return whether a JSON value has a field for a cryptographic key at any depth."""
-    if isinstance(part, dict):
-        return not _KEY_FIELDS.isdisjoint(part) or any(map(_part_contains_key, part.values()))
-    return isinstance(part, list) and any(map(_part_contains_key, part))
+    if isinstance(json_value, dict):
+        return not _KEY_FIELDS.isdisjoint(json_value) or any(map(_json_contains_key, json_value.values()))
+    return isinstance(json_value, list) and any(map(_json_contains_key, json_value))
 
 
 _KEY_FIELDS = frozenset({"key", "publicKey"})

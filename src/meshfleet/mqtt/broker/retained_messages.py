@@ -14,16 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _MAX_TOPIC_BYTES: Final = 1024
-"""Maximum bytes of a topic: longer ones do not fit into an index of every supported database."""
+"""Maximum bytes of the topic of a retained message: longer topics do not fit into every database index."""
 
 _MAX_TOPIC_LEVELS: Final = 64
-"""Maximum levels of a topic: each takes some hundred bytes of memory."""
+"""Maximum levels of the topic of a retained message: each level takes some hundred bytes of memory."""
 
 _MAX_PAYLOAD_BYTES: Final = 0x1_0000
-"""Maximum size of a retained payload: no payload of the protocol is longer."""
+"""Maximum size of the payload of a retained message in bytes: no payload of the protocol is longer."""
 
 _ACCOUNT_SHARE_DIVISOR: Final = 10
-"""One account may use each limit on retained messages divided by this."""
+"""One account may use each limit on retained messages divided by this number."""
 
 
 class _Entry(NamedTuple):
@@ -34,8 +34,8 @@ class _Entry(NamedTuple):
 class RetainedMessageStore:
     """Retained messages by topic, limited in number and in total payload bytes.
 
-    A client that subscribes to every topic receives all retained messages at once, so they must fit into its
-    queue.
+    A client that subscribes to every topic receives all retained messages at once, so all retained messages
+    together must fit into the queue of one client.
     """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
@@ -51,12 +51,12 @@ class RetainedMessageStore:
         return len(self._entries)
 
     def restore(self, rows: Mapping[str, RetainedRow]) -> None:
-        """Load the retained messages that were persisted, by topic."""
+        """Load the persisted retained messages; the keys of `rows` are topics."""
         for topic, row in rows.items():
             self._insert(topic, row)
 
     def put(self, message: Publish, account: str) -> RetainedRow | None:
-        """Store the retained message of a topic. Return its row, or None if a limit is reached."""
+        """Store the retained message of a topic. Return its database row, or None if a limit is reached."""
         if not self._fits(message, account):
             return None
         row = RetainedRow(message.payload, min(message.qos, 1), account)
@@ -64,7 +64,7 @@ class RetainedMessageStore:
         return row
 
     def remove(self, topic: str) -> bool:
-        """Remove the retained message of a topic. Return whether there was one."""
+        """Remove the retained message of a topic. Return whether the topic had one."""
         entry = self._entries.pop(topic, None)
         if entry is None:
             return False
@@ -77,7 +77,7 @@ class RetainedMessageStore:
         return [topic for topic, entry in self._entries.items() if entry.row.account == account]
 
     def find_matching(self, topic_filter: str) -> Iterator[OutgoingMessage]:
-        """Return the retained messages whose topic matches a filter."""
+        """Return the retained messages whose topics match a topic filter."""
         return self._topics.find_matching(topic_filter)
 
     def _fits(self, message: Publish, account: str) -> bool:
@@ -107,7 +107,7 @@ class RetainedMessageStore:
         self._adjust_totals(row, 1)
 
     def _adjust_totals(self, row: RetainedRow, sign: int) -> None:
-        """Add a message to the totals (`sign` 1), or subtract it (`sign` -1)."""
+        """Add a retained message to the totals (`sign` 1), or subtract the message (`sign` -1)."""
         size = sign * len(row.payload)
         self._size += size
         self._counts[row.account] += sign

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker.retained_messages import RetainedMessageStore
 
 _MAX_CACHED_ROUTES: Final = 1 << 17
-"""Maximum topics whose route is cached. Gateways publish to the same few topics again and again."""
+"""Maximum topics whose route is cached. Gateways publish to the same few topics many times."""
 _MAX_CACHED_TOPIC_CHARS: Final = 256
 """Maximum characters of a topic whose route is cached."""
 _MAX_DISTINCT_ROUTES: Final = 4096
@@ -32,7 +32,7 @@ and is acknowledged, or its gateway would send it forever."""
 
 
 class TopicRoute(NamedTuple):
-    """Destinations of the messages on a topic: consumer, retained store, subscribers with their QoS."""
+    """Destinations of the messages on a topic: report consumer, retained store, subscribers with QoS."""
 
     is_consumed: bool
     may_be_retained: bool
@@ -49,12 +49,12 @@ class CallbackSubscriber:
         self._callback = callback
 
     def deliver(self, message: OutgoingMessage, qos: int) -> None:
-        """Call the callback at once."""
+        """Call the callback with the message, at the QoS of the message or at `qos` if that is lower."""
         self._callback(Publish(message.topic, message.payload, min(message.qos, qos), message.retain))
 
 
 class MessageRouter:
-    """Routes messages to the report consumer and to subscribers. Callers check the permissions."""
+    """Routes messages to the report consumer and to subscribers. Callers check permissions beforehand."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class MessageRouter:
         self._monotonic_clock = monotonic_clock
         self._subscriptions: SubscriptionTree[Subscriber] = SubscriptionTree()
         self._consumed_filters = [topic_filter.split("/") for topic_filter in consumed_filters]
-        self._consumed_pattern = re.compile("|".join(map(_to_regex, consumed_filters)), re.DOTALL)
+        self._consumed_pattern = re.compile("|".join(map(_filter_to_regex, consumed_filters)), re.DOTALL)
         self._routes: dict[str, TopicRoute] = {}
         self._distinct_routes: dict[TopicRoute, TopicRoute] = {}
         """One shared instance per distinct route, to save memory: many topics have equal routes."""
@@ -79,9 +79,9 @@ class MessageRouter:
         """Counter that increases with every change of a subscription."""
 
     def subscribe(self, subscriber: Subscriber, topic_filter: str, qos: int) -> int:
-        """Add a subscription and deliver the retained messages that it matches [MQTT-3.3.1-6].
+        """Add a subscription and deliver the retained messages that match its filter [MQTT-3.3.1-6].
 
-        Return the number of retained messages.
+        Return the number of delivered retained messages.
         """
         self.restore_subscription(subscriber, topic_filter, qos)
         messages = list(self._retained.find_matching(topic_filter))
@@ -95,7 +95,7 @@ class MessageRouter:
         self._invalidate_routes()
 
     def unsubscribe(self, subscriber: Subscriber, topic_filter: str) -> None:
-        """Remove a subscription."""
+        """Remove the subscription of a subscriber to a topic filter."""
         self._subscriptions.remove(topic_filter, subscriber)
         self._invalidate_routes()
 
@@ -108,8 +108,8 @@ class MessageRouter:
     def find_consumer_only_prefix(self, prefixes: Iterable[str]) -> str | None:
         """Return a prefix below one of `prefixes` whose topics only the report consumer receives, or None.
 
-        Gateways report on very many topics, and usually no subscriber matches them: then a check of this
-        prefix replaces the look-up of each topic. The result is valid until `routes_version` changes.
+        Gateways report on very many topics, usually without subscribers: a check of this prefix replaces the
+        look-up of each topic. The result is valid until `routes_version` changes.
         """
         for prefix in prefixes:
             for filter_levels in self._consumed_filters:
@@ -119,7 +119,7 @@ class MessageRouter:
         return None
 
     def find_route(self, topic: str) -> TopicRoute:
-        """Return the route of a topic, from the cache if no subscription has changed since."""
+        """Return the route of a topic, from the cache if the topic is in it."""
         route = self._routes.get(topic)
         if route is None:
             route = self._build_route(topic)
@@ -128,9 +128,9 @@ class MessageRouter:
         return route
 
     def route(self, message: Publish, account: str) -> None:
-        """Deliver a message to its subscribers.
+        """Deliver a message to the subscribers of its topic.
 
-        A report is added to the current commit batch, a retained message is stored.
+        Add a report to the current commit batch, and store a retained message.
         """
         route = self.find_route(message.topic)
         if route.is_consumed:
@@ -189,14 +189,14 @@ class MessageRouter:
             self._group_commit.save_retained(message.topic, row)
 
 
-def _to_regex(topic_filter: str) -> str:
-    """Convert a topic filter to a regular expression, for filters that every topic is checked against."""
+def _filter_to_regex(topic_filter: str) -> str:
+    """Convert a topic filter to a regular expression."""
     levels = ["[^/]*" if level == "+" else re.escape(level) for level in topic_filter.split("/")]
     return "/".join(levels[:-1]) + "(?:/.*)?" if topic_filter.endswith("/#") else "/".join(levels)
 
 
 def _covered_prefix(prefix: str, filter_levels: Sequence[str]) -> str | None:
-    """Return a prefix within `prefix` below which the filter matches every topic; None if there is none."""
+    """Return a prefix at or below `prefix`, below which a topic filter matches every topic, or None."""
     *parent, _ = prefix.split("/")
     if len(filter_levels) <= len(parent) or any(
         a not in {"+", b} for a, b in zip(filter_levels, parent, strict=False)

@@ -1,9 +1,9 @@
-"""Session of a client: its subscriptions, and the messages that wait for its acknowledgement.
+"""Session of an MQTT client: its subscriptions, and the messages that wait for its acknowledgement.
 
 A QoS 1 message gets a position, counted up per session, when it joins the queue. Its packet identifier is
 computed from the position when it is sent. So the identifier needs no write of its own, stays the same after
 a reconnect or a crash of the service [MQTT-4.4.0-1], and any number of messages can be queued. A message
-whose identifier is still in flight waits.
+waits while another message with its identifier is in flight.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker.quotas import QueueQuotas
 
     class SessionConnection(Protocol):
-        """Connection of a client, as its session uses it."""
+        """Methods of a client connection that the session of the client uses."""
 
         is_writable: bool
         number: int
-        """Of two connections of one client, the one with the higher number is newer."""
+        """Sequence number of the connection: of two connections of a client, the newer has the higher one."""
 
         def send(self, data: bytes) -> None:
-            """Send bytes at the end of this event loop iteration."""
+            """Send bytes at the end of the current event loop iteration."""
 
         def cut_off(self, reason: str) -> None:
             """Log a warning and close the connection soon, because its client does not keep up."""
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
         """Persists the messages that wait in persistent sessions."""
 
         def save_message(self, persistent_id: int, position: int, message: OutgoingMessage) -> None:
-            """Persist a message that waits for the acknowledgement of the client."""
+            """Persist a message that waits in a session for the acknowledgement of the client."""
 
         def delete_message(self, persistent_id: int, position: int) -> None:
-            """Delete a message that was acknowledged or dropped."""
+            """Delete a persisted message that was acknowledged or dropped."""
 
 
 _log = logging.getLogger(__name__)
@@ -56,11 +56,11 @@ _DROP_REASONS: Final = {
     "account-full": "the queues of its account are full (disconnected clients may fill half)",
     "total-full": "the queues of all clients are full (disconnected clients may fill half)",
 }
-"""Explanation of a dropped message, by the `reason` label of the metric."""
+"""Explanation why a message was dropped, by the `reason` label of the metric of dropped messages."""
 
 
 class MqttSession:
-    """Session state of a client. A session with a `persistent_id` outlives its connections."""
+    """Session of an MQTT client. A session with a `persistent_id` outlives its connections."""
 
     __slots__ = (
         "_account_usage",
@@ -104,7 +104,7 @@ class MqttSession:
         """When the client disconnected, in milliseconds of the monotonic clock; None while it is
         connected."""
         self.read_rules: tuple[tuple[str, ...], ...] | None = None
-        """Read rules of the account at its last CONNECT; None if that was before the service started."""
+        """Read rules of the account at its last CONNECT; None if there was none since the service started."""
         self.subscriptions: dict[str, int] = {}
         """Granted QoS by topic filter."""
         self.unreleased_ids: set[int] = set()
@@ -128,12 +128,12 @@ class MqttSession:
         """Number of volatile (never persisted) messages in flight."""
         self._last_volatile_id = MAX_PACKET_ID
         self._acknowledged_at = 0.0
-        """Monotonic seconds when the client last acknowledged a message, or when the first one in flight was
-        sent."""
+        """Seconds of the monotonic clock when the client last acknowledged a message, or when the first
+        message in flight was sent."""
         self._backlog_bytes = 0
         """Bytes in the write buffer of the connection."""
         self._drained_at = 0.0
-        """Monotonic seconds when the network last accepted bytes from the write buffer."""
+        """Seconds of the monotonic clock when the network last accepted bytes from the write buffer."""
 
     def __len__(self) -> int:
         """Return the number of messages that wait for the client's acknowledgement."""
@@ -166,7 +166,7 @@ class MqttSession:
     def _send_qos0(self, connection: SessionConnection, message: OutgoingMessage) -> None:
         """Send a message at QoS 0.
 
-        While the network accepts nothing, the message waits in the write buffer.
+        While the network accepts no bytes, the message waits in the write buffer.
         """
         if not connection.is_writable:
             is_full = self.queued_bytes + message.size > self._quotas.max_session_bytes
@@ -177,10 +177,10 @@ class MqttSession:
         connection.send(message.encode_qos0())
 
     def _send_volatile(self, connection: SessionConnection, message: OutgoingMessage) -> None:
-        """Send a volatile message at once, or drop it.
+        """Send a volatile message at once, or drop the message if the queue is full.
 
-        A hot path: samples are acknowledged with volatile messages. A gateway that sends a thousand reports
-        at once gets as many acks at once, so the in-flight window does not apply.
+        This is a hot path: samples are acknowledged with volatile messages. A gateway that sends a thousand
+        reports at once gets a thousand acknowledgements, so the in-flight window does not apply.
         """
         size, quotas, in_flight = message.size, self._quotas, self._in_flight
         if self.queued_bytes + size > quotas.max_session_bytes or len(in_flight) >= MAX_PACKET_ID:
@@ -203,7 +203,7 @@ class MqttSession:
     def _can_send_next(self, connection: SessionConnection) -> bool:
         """Return whether the next message can be sent at once.
 
-        Skip positions whose packet id is in flight.
+        Skip positions whose packet identifiers are used by messages in flight.
         """
         if self._queue or not self._is_window_open(connection):
             return False
@@ -212,7 +212,7 @@ class MqttSession:
         return True
 
     def _assign_position(self, message: OutgoingMessage) -> None:
-        """Assign the next position to a message, and persist it for a persistent session."""
+        """Assign the next position to a message, and persist the message if the session is persistent."""
         self._last_position += 1
         self._add_queued_bytes(message.size)
         if self.persistent_id is not None:
@@ -237,7 +237,7 @@ class MqttSession:
         connection.send(data if position > self._restored_up_to else set_dup_flag(data))  # [MQTT-3.3.1-1]
 
     def handle_pubacks(self, packet_ids: Sequence[int]) -> int:
-        """Handle PUBACKs. Return how many of them belong to messages in flight."""
+        """Remove acknowledged messages from the messages in flight. Return the number of removed messages."""
         pop, acknowledged, size = self._in_flight.pop, 0, 0
         for packet_id in packet_ids:
             entry = pop(packet_id, None)
@@ -266,23 +266,23 @@ class MqttSession:
             position, message = queue.popleft()
             self._send_qos1(connection, position, message)
 
-    def update_backlog(self, size: int, backlog: int) -> None:
-        """Record the write buffer size of the connection after `size` more bytes were written to it.
+    def update_backlog(self, written_bytes: int, buffered_bytes: int) -> None:
+        """Record the size of the connection's write buffer, after `written_bytes` more were written to it.
 
         Bytes in the write buffer count as waiting for this client. Otherwise a client that stops reading
         could use any amount of memory.
         """
-        if backlog < self._backlog_bytes + size or not self._backlog_bytes:
+        if buffered_bytes < self._backlog_bytes + written_bytes or not self._backlog_bytes:
             self._drained_at = self._quotas.clock()
-        self._add_queued_bytes(backlog - self._backlog_bytes)
-        self._backlog_bytes = backlog
+        self._add_queued_bytes(buffered_bytes - self._backlog_bytes)
+        self._backlog_bytes = buffered_bytes
 
     def stalled_seconds(self, now: float) -> float:
-        """Return how many seconds the network has accepted no bytes of the write buffer; 0 if it is empty."""
+        """Return for how many seconds the network has accepted nothing from the write buffer; 0 if empty."""
         return now - self._drained_at if self._backlog_bytes else 0.0
 
     def resume(self, connection: SessionConnection, now: int) -> None:
-        """Attach a new connection: resend the messages in flight, then send the queue."""
+        """Attach a new connection, resend the messages in flight, then send the queued messages."""
         self._add_absent_bytes(-self.queued_bytes)
         self.connection = connection
         self.left_at = None
@@ -294,7 +294,7 @@ class MqttSession:
         self.send_queued()
 
     def pause(self, now: int) -> None:
-        """Detach the connection. Waiting messages are kept, except volatile ones."""
+        """Detach the closed connection. Keep the waiting messages, except volatile messages."""
         self.update_backlog(0, 0)
         self.connection = None
         self.left_at = now
@@ -321,19 +321,19 @@ class MqttSession:
                     self._queue.append((position, message))
 
     def drop_expired(self, now: int) -> None:
-        """Drop waiting messages that have expired."""
+        """Drop the waiting messages that have expired at `now`, in milliseconds of the monotonic clock."""
         if self._expiring_count:
             self.drop_matching(lambda message: message.is_expired(now))
 
     def restore(self, position: int, message: OutgoingMessage) -> None:
-        """Queue a persisted message; it may have been sent before the service stopped."""
+        """Queue a persisted message, which may have been sent already before the service stopped."""
         self._queue.append((position, message))
         self._expiring_count += message.expires_at is not None
         self._add_queued_bytes(message.size)
         self._last_position = self._restored_up_to = position
 
     def clear(self) -> None:
-        """Discard all waiting messages."""
+        """Discard all messages that wait for the client."""
         self._add_queued_bytes(-self.queued_bytes)
         self._backlog_bytes = self._volatile_count = self._expiring_count = 0
         self._in_flight.clear()
@@ -405,9 +405,9 @@ class MqttSession:
             )
 
     def _is_slow(self) -> bool:
-        """Return whether the client has acknowledged nothing for too long.
+        """Return whether the client has acknowledged no message for too long.
 
-        If no message is in flight: whether the network has accepted nothing for too long.
+        If no message is in flight, return whether the network has accepted no bytes for too long.
         """
         quotas = self._quotas
         since = (

@@ -1,7 +1,7 @@
-"""Registry of all sessions of the broker.
+"""Registry of all MQTT sessions of the broker.
 
 A client is identified by its account and client id together, so that no account can take over a session of
-another.
+another account.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_PAUSE_MS: Final = 10 * 60 * 1000
-"""Milliseconds between two cleanups beyond which the monotonic clock must have been set: no process pauses
-that long."""
+"""Maximum milliseconds between two cleanups of sessions. Beyond it, the monotonic clock must have been set:
+no process pauses that long."""
 
 
 class OpenedSession(NamedTuple):
@@ -39,13 +39,13 @@ class OpenedSession(NamedTuple):
 
     session: MqttSession
     session_present: bool
-    """Whether the session existed before."""
+    """Whether the session existed before the client connected."""
     must_wait_for_commit: bool
     """Whether CONNACK must wait for the commit of the session change."""
 
 
 class SessionRegistry:
-    """Holds all sessions by account and client id: opens, pauses, expires and deletes them."""
+    """Holds all MQTT sessions by account and client id: opens, pauses, expires and deletes sessions."""
 
     def __init__(  # noqa: PLR0913, PLR0917 # collaborators, passed once
         self,
@@ -74,14 +74,13 @@ class SessionRegistry:
         return iter(list(self._all.values()))
 
     def restore(self, stored_state: StoredState) -> None:
-        """Restore the persisted sessions.
+        """Restore the persisted sessions, all as sessions of disconnected clients.
 
-        All clients count as disconnected. Clients that were connected when the service stopped count as
-        disconnected since now.
+        Clients that were connected when the service stopped count as disconnected from now on.
         """
         sessions = {}
         for persistent_id, row in stored_state.sessions.items():
-            session = self._create(row.account, row.client_id, persistent_id)
+            session = self._create_session(row.account, row.client_id, persistent_id)
             session.left_at = self._wall_clock.disconnect_time_from_wall(row.left_at)
             sessions[persistent_id] = session
         for persistent_id, topic_filter, qos in stored_state.subscriptions:
@@ -97,7 +96,7 @@ class SessionRegistry:
     def open(
         self, account: str, client_id: str, permissions: TopicPermissions, *, clean: bool
     ) -> OpenedSession:
-        """Return the session of a client that connects, and close its other connection if any [MQTT-3.1.4-2].
+        """Create or resume the session of a client, and close its older connection if any [MQTT-3.1.4-2].
 
         Raises `NotAdmitted` if the account has too many persistent sessions.
         """
@@ -109,28 +108,28 @@ class SessionRegistry:
             if previous is not None:  # [MQTT-3.1.2-6]
                 self.delete(previous)
             return OpenedSession(
-                self._create(account, client_id),
+                self._create_session(account, client_id),
                 session_present=False,
                 must_wait_for_commit=previous is not None,
             )
         if previous is not None:
-            self._apply_permissions(previous, permissions)
+            self._drop_forbidden(previous, permissions)
             return OpenedSession(previous, session_present=True, must_wait_for_commit=False)
         if self._persistent_counts[account] >= self._limits.sessions_per_account:
             reason = "the account has too many persistent sessions"
             raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, reason)
         self._last_persistent_id += 1
-        session = self._create(account, client_id, self._last_persistent_id)
+        session = self._create_session(account, client_id, self._last_persistent_id)
         session.read_rules = permissions.read_rules
         return OpenedSession(session, session_present=False, must_wait_for_commit=True)
 
     def find_connection(self, account: str, client_id: str) -> SessionConnection | None:
-        """Return the connection of a client, or None if it is not connected."""
+        """Return the connection of a client, or None if the client is not connected."""
         session = self._all.get((account, client_id))
         return None if session is None else session.connection
 
     def handle_disconnect(self, session: MqttSession, now: int) -> None:
-        """Pause the session of a disconnected client; delete it if it is clean."""
+        """Pause the persistent session of a disconnected client; delete a clean session."""
         if session.persistent_id is None:
             self.delete(session)
         else:
@@ -152,12 +151,11 @@ class SessionRegistry:
             del self._all[key]
 
     def delete_expired(self, now: int) -> None:
-        """Delete sessions of clients that stayed away for too long, and drop expired requests.
+        """Delete sessions of clients that stayed disconnected for too long, and drop expired requests.
 
-        Called periodically. If far more time has passed since the last call than a pause can take, the
-        monotonic clock was set, and the times of disconnects are shifted by the difference. If the wall clock
-        was set, the times of disconnects are persisted again, because the next process compares them with the
-        wall clock.
+        Called periodically. If implausibly much time has passed since the last call, the monotonic clock was
+        set, and the times of disconnects are shifted by the difference. If the wall clock was set, the times
+        of disconnects are persisted again: the next process compares these times with the wall clock.
         """
         is_wall_set = self._wall_clock.detect_clock_change()
         jump = now - self._last_cleanup
@@ -179,7 +177,7 @@ class SessionRegistry:
             if is_wall_set:
                 self._group_commit.save_session(session)
 
-    def _create(self, account: str, client_id: str, persistent_id: int | None = None) -> MqttSession:
+    def _create_session(self, account: str, client_id: str, persistent_id: int | None = None) -> MqttSession:
         session = MqttSession(
             account,
             client_id,
@@ -192,8 +190,8 @@ class SessionRegistry:
             self._persistent_counts[account] += 1
         return session
 
-    def _apply_permissions(self, session: MqttSession, permissions: TopicPermissions) -> None:
-        """Drop subscriptions and messages that the client may no longer read."""
+    def _drop_forbidden(self, session: MqttSession, permissions: TopicPermissions) -> None:
+        """Drop the subscriptions and queued messages of a session that its account may no longer read."""
         if session.read_rules == permissions.read_rules:
             return
         session.read_rules = permissions.read_rules

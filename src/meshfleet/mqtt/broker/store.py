@@ -1,4 +1,4 @@
-"""Database tables of the broker: sessions, subscriptions, queued and retained messages."""
+"""Reads and writes the broker's database tables: sessions, subscriptions, queued and retained messages."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from meshfleet.mqtt.codec.packets import Publish
 
 
 class SessionRow(NamedTuple):
-    """Database row of a persistent session."""
+    """Database row of a persistent MQTT session."""
 
     account: str
     client_id: str
     left_at: int | None
-    """Wall clock milliseconds of the disconnect; None while the client is connected."""
+    """Wall clock milliseconds when the client disconnected; None while the client is connected."""
 
 
 class MessageRow(NamedTuple):
-    """Database row of a message that waits for an acknowledgement."""
+    """Database row of a message that waits in a session for the acknowledgement of the client."""
 
     topic: str
     payload: bytes
@@ -51,7 +51,7 @@ class RetainedRow(NamedTuple):
 
 
 class PendingChanges:
-    """Rows to write, by key. None or False means that the row is to be deleted."""
+    """Rows of the broker tables to write, by key. None or False means that the row is to be deleted."""
 
     __slots__ = ("messages", "retained", "sessions", "subscriptions", "unreleased_ids")
 
@@ -68,7 +68,7 @@ class PendingChanges:
         )
 
     def delete_session(self, persistent_id: int) -> None:
-        """Record that a session is deleted, and discard pending changes of its subscriptions and messages."""
+        """Record that a session is to be deleted, and discard changes of its subscriptions and messages."""
         self.sessions[persistent_id] = None
         for rows in (self.subscriptions, self.messages, self.unreleased_ids):
             for key in [key for key in rows if key[0] == persistent_id]:
@@ -76,7 +76,7 @@ class PendingChanges:
 
 
 class StoredSubscription(NamedTuple):
-    """Persisted subscription of a session."""
+    """Persisted subscription of an MQTT session."""
 
     persistent_id: int
     topic_filter: str
@@ -92,29 +92,29 @@ class StoredMessage(NamedTuple):
 
 
 class UnreleasedId(NamedTuple):
-    """Persisted packet identifier of a QoS 2 message that a session has received without PUBREL."""
+    """Persisted packet identifier of a QoS 2 message that was received, but not released by PUBREL yet."""
 
     persistent_id: int
     packet_id: int
 
 
 class StoredState(NamedTuple):
-    """State that the broker has persisted, as loaded at the start."""
+    """Persisted state of the broker, as loaded when the broker starts."""
 
     sessions: dict[int, SessionRow]
-    """Sessions by persistent id."""
+    """Persistent sessions, by `MqttSession.persistent_id`."""
     subscriptions: list[StoredSubscription]
     messages: list[StoredMessage]
-    """Messages of all sessions, sorted by persistent id and position."""
+    """Queued messages of all sessions, sorted by `persistent_id` and position."""
     unreleased_ids: list[UnreleasedId]
     retained: dict[str, RetainedRow]
     """Retained messages by topic."""
 
 
 def take_ownership(connection: Connection) -> bytes:
-    """Make this process the owner of the tables and return its token.
+    """Make this process the owner of the broker tables, and return the token of the owner.
 
-    The previous owner can no longer write: two processes would mix up their sessions.
+    The previous owner can no longer write to the tables: two processes would mix up their sessions.
     """
     token = secrets.token_bytes(16)
     connection.execute(delete(broker_owner))
@@ -123,16 +123,16 @@ def take_ownership(connection: Connection) -> bytes:
 
 
 def check_ownership(connection: Connection, token: bytes) -> None:
-    """Raise `UnusableDatabase` if another process owns the tables.
+    """Raise `UnusableDatabase` if another process owns the broker tables.
 
-    Lock the owner until the transaction ends.
+    Lock the row of the owner until the transaction ends.
     """
     if connection.execute(select(broker_owner.c.token).with_for_update(read=True)).scalar() != token:
         raise UnusableDatabase("another Meshfleet process has taken over this database; stop one of the two")
 
 
 def load_stored_state(connection: Connection) -> StoredState:
-    """Load the sessions, subscriptions and messages that the broker persisted."""
+    """Load the persisted sessions, subscriptions and messages of the broker."""
     in_order = select(broker_message).order_by(broker_message.c.session, broker_message.c.position)
     return StoredState(
         sessions={row.number: SessionRow(*row[1:]) for row in connection.execute(select(broker_session))},
@@ -151,11 +151,11 @@ def _build_message(topic: str, payload: bytes, retain: bool, until: int | None) 
 
 
 def write_changes(connection: Connection, changes: PendingChanges) -> None:
-    """Write pending changes to all tables of the broker."""
+    """Write pending changes to the broker tables."""
     _write_sessions(connection, changes)
     _write_subscriptions(connection, changes)
     _write_messages(connection, changes)
-    _write_received(connection, changes)
+    _write_unreleased_ids(connection, changes)
     _write_retained(connection, changes)
 
 
@@ -180,7 +180,7 @@ def _write_messages(connection: Connection, changes: PendingChanges) -> None:
     bulk.insert_rows(connection, broker_message, rows)
 
 
-def _write_received(connection: Connection, changes: PendingChanges) -> None:
+def _write_unreleased_ids(connection: Connection, changes: PendingChanges) -> None:
     deleted = [key for key, is_open in changes.unreleased_ids.items() if not is_open]
     bulk.execute_many(connection, "DELETE FROM broker_received WHERE session = ? AND packet_id = ?", deleted)
     bulk.insert_rows(

@@ -1,4 +1,4 @@
-"""Trees that find the subscribers of a topic and the topics of a filter [MQTT-4.7.1-1 to MQTT-4.7.3-4].
+"""Trees that find the subscribers of a topic, or the topics that match a filter [MQTT-4.7.1-1 to 4.7.3-4].
 
 Both trees have a node for each topic level. The work of a search grows with the nodes that match, not with
 the number of subscribers or topics.
@@ -29,14 +29,14 @@ class SubscriptionTree(Generic[Item]):
         self._root: _FilterNode[Item] = _FilterNode()
 
     def add(self, topic_filter: str, subscriber: Item, qos: int) -> None:
-        """Add a subscriber to a filter, or change the QoS of an existing one."""
+        """Subscribe to a topic filter, or change the QoS of the subscriber's existing subscription."""
         node = self._root
         for level in topic_filter.split("/"):
             node = node.children.setdefault(level, _FilterNode())
         node.subscribers[subscriber] = qos
 
     def remove(self, topic_filter: str, subscriber: Item) -> None:
-        """Remove a subscriber from a filter, and delete nodes that are empty then."""
+        """Remove a subscriber from a topic filter, and delete the tree nodes that become empty."""
         path, node = [], self._root
         for level in topic_filter.split("/"):
             if level not in node.children:
@@ -105,14 +105,14 @@ class TopicTree(Generic[Item]):
         self._root: _TopicNode[Item] = _TopicNode()
 
     def put(self, topic: str, item: Item) -> None:
-        """Store an item under a topic, in place of the previous one."""
+        """Store the item of a topic, and replace the previous item of the topic."""
         node = self._root
         for level in topic.split("/"):
             node = node.children.setdefault(level, _TopicNode())
         node.item = item
 
     def remove(self, topic: str) -> None:
-        """Remove the item of a topic, and delete nodes that are empty then."""
+        """Remove the item of a topic, and delete the tree nodes that become empty."""
         path, node = [], self._root
         for level in topic.split("/"):
             if level not in node.children:
@@ -127,7 +127,7 @@ class TopicTree(Generic[Item]):
             del parent.children[level]
 
     def find_matching(self, topic_filter: str) -> Iterator[Item]:
-        """Yield the items whose topics match a filter."""
+        """Yield the items whose topics match a topic filter."""
         nodes = [self._root]
         for depth, level in enumerate(topic_filter.split("/")):
             if level == "#":
@@ -145,7 +145,7 @@ def _matching_children(node: _TopicNode[Item], level: str, *, at_root: bool) -> 
 
 
 def _items_below(root: _TopicNode[Item], *, at_root: bool) -> Iterator[Item]:
-    """Yield the item of a node and all items below it."""
+    """Yield the item of a tree node and all items below this node."""
     if root.item is not None:
         yield root.item
     nodes = _matching_children(root, "+", at_root=at_root)

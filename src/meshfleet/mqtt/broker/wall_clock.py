@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MAX_DRIFT_MS: Final = 1000
-"""Milliseconds that the wall clock may drift against the monotonic clock before it counts as set."""
+"""Milliseconds of drift between wall clock and monotonic clock beyond which the wall clock counts as set."""
 
 
 class WallClockConverter:
@@ -21,30 +21,29 @@ class WallClockConverter:
     def __init__(
         self, *, monotonic_clock: Callable[[], int], wall_clock: Callable[[], int], request_max_age: float
     ) -> None:
-        """`request_max_age` is the maximum time that a request may wait, in seconds."""
+        """Both clocks return milliseconds; `request_max_age` is in seconds."""
         self._monotonic = monotonic_clock
         self._wall = wall_clock
         self._max_age = round(request_max_age * 1000)
         self._wall_offset = self._measure_offset()
 
-    def to_wall_time(self, at: int | None) -> int | None:
-        """Convert a monotonic time to the wall clock time to persist. None stays None."""
-        return None if at is None else at + self._measure_offset()
+    def to_wall_time(self, monotonic_time: int | None) -> int | None:
+        """Convert a time of the monotonic clock to the wall clock, for the database. Return None for None."""
+        return None if monotonic_time is None else monotonic_time + self._measure_offset()
 
     def disconnect_time_from_wall(self, wall_time: int | None) -> int:
-        """Convert the persisted time of a disconnect to the monotonic clock. The result is never after now.
+        """Convert the persisted time of a disconnect to the monotonic clock, but not to a time in the future.
 
-        None means that the client was still connected when the service stopped: return the present time.
+        Return the present time if `wall_time` is None: the client was connected when the service stopped.
         """
         now = self._monotonic()
         return now if wall_time is None else min(now, wall_time - self._measure_offset())
 
     def expiry_from_wall(self, wall_time: int | None) -> int | None:
-        """Convert a persisted expiry time to the monotonic clock. None: the message does not expire.
+        """Convert a persisted expiry time to the monotonic clock. Return None if the message does not expire.
 
-        If more time remains than any request is given, the wall clock has been set back since. The age of the
-        request is then unknown, and it must not be delivered late: return the present time, so that it is
-        expired.
+        If more time remains than any request may wait, the wall clock was set back and the age of the request
+        is unknown. Return the present time, so that the request expires: no request may be delivered late.
         """
         if wall_time is None:
             return None

@@ -1,7 +1,7 @@
-"""MQTT inside a WebSocket, server side: responds to the upgrade request of a client.
+"""Server side of MQTT over WebSocket: responds to the upgrade request of a client.
 
 The MQTT connection starts when the upgrade is complete, and is not notified of an upgrade that fails. A
-client that does not complete the upgrade in time is aborted; so is one that does not close its side in time.
+client that does not complete the upgrade, or does not close its side, in time is disconnected.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 _PATHS: Final = frozenset({"/mqtt", "/"})
 
 _MAX_UPGRADE_BYTES: Final = 32 * 1024
-"""Maximum bytes of an upgrade request, cookies of a browser included. Its client is not authenticated yet."""
+"""Maximum bytes of an upgrade request, cookies included: the client is not authenticated yet."""
 
 
 _READ_BYTES: Final = 16 * 1024
-"""Maximum bytes per read: even these may hold thousands of frames, while other connections wait."""
+"""Maximum bytes per read: so few may already hold thousands of frames, while other connections wait."""
 
 
 class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
     """Carries the MQTT connection of a client in WebSocket frames.
 
-    Bytes are read into `buffer`, which connections may share. `timeout`: seconds for the upgrade, and for the
-    close. `on_upgrade_failed` is called when the WebSocket closes before the upgrade is complete.
+    Bytes are read into `buffer`, which connections may share. `timeout` is the maximum time in seconds for
+    the upgrade and for the close. `on_upgrade_failed` is called if the WebSocket closes before the upgrade.
     """
 
     _frames: ServerProtocol
@@ -69,7 +69,7 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
     # Protocol side, called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Start the timer for the upgrade request."""
+        """Start the timer that aborts the connection if no upgrade request arrives."""
         super().connection_made(transport)
         self._start_timer()
 
@@ -79,11 +79,11 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Handle the bytes of one read."""
+        """Handle the bytes of one read from the socket."""
         self.data_received(bytes(self._buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
-        """Parse an upgrade request by lines, so that the response is sent before later bytes are handled."""
+        """Parse an upgrade request line by line, so that the response is sent before later bytes are read."""
         while data and self._frames.state is State.CONNECTING and not self._frames.eof_sent:
             line, end, data = data.partition(b"\n")
             self._request_bytes_left -= len(line) + len(end)
@@ -95,7 +95,7 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
             super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Close the MQTT connection, or report that the upgrade failed."""
+        """Close the MQTT connection, or call `on_upgrade_failed` if the upgrade is not complete."""
         super().connection_lost(exc)
         self._stop_timer()
         if not self._is_upgraded:
@@ -105,7 +105,7 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
     # Transport side, called by the MQTT connection
 
     def close(self) -> None:
-        """Send a close frame and the rest of the output, then close. Abort after the timeout."""
+        """Send a close frame and the rest of the output, then close. Abort the connection after `timeout`."""
         super().close()
         self._start_timer()
 

@@ -1,4 +1,4 @@
-"""MQTT 3.1.1 client that reconnects by itself and acknowledges messages when the application says so.
+"""MQTT 3.1.1 client that reconnects by itself and lets the application acknowledge received messages.
 
 `MqttClient` outlives connections; a `ClientConnection` is one connection from CONNECT to its end, and the
 `Reconnector` opens the next one. This package knows nothing of gateways and devices. docs/mqtt-client.md

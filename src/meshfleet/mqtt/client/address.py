@@ -1,4 +1,4 @@
-"""Address of a broker, with the credentials of the client."""
+"""Address of an MQTT broker, with the credentials of the client."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ _DEFAULT_PATH: Final = "/mqtt"
 
 
 class BrokerAddress(Struct, frozen=True, kw_only=True):
-    """Address of a broker with credentials. `str` and `repr` never show the credentials."""
+    """Address of an MQTT broker with credentials, which `str` and `repr` omit."""
 
     host: str
     port: int
     tls: bool = False
     path: str | None = None
-    """Path of a WebSocket; None for plain MQTT."""
+    """URL path of MQTT over WebSocket; None for MQTT over TCP or TLS."""
     user: str | None = None
     password: str | None = None
 
     @classmethod
     def parse(cls, url: str) -> BrokerAddress:
-        """Parse `mqtt://[user[:password]@]host[:port]`, also with mqtts, and with ws or wss and a path.
+        """Parse `SCHEME://[user[:password]@]host[:port]`; SCHEME is mqtt, mqtts, ws or wss.
 
-        Reserved URL characters in user and password are percent-encoded. Raises `MalformedAddress`.
+        After ws and wss a path may follow. Reserved URL characters in user and password are percent-encoded.
+        Raise `MalformedAddress` if the URL is invalid.
         """
         try:
             parts = urlsplit(_require_printable(url))
@@ -64,7 +65,7 @@ class BrokerAddress(Struct, frozen=True, kw_only=True):
 
 
 def _require_printable(url: str) -> str:
-    """Raise `MalformedAddress` for characters that urlsplit would silently remove."""
+    """Return the URL. Raise `MalformedAddress` if it has characters that urlsplit would silently remove."""
     if not url.isprintable() or " " in url:
         raise MalformedAddress("broker", "has a space or a control character in it")
     return url
@@ -82,7 +83,7 @@ def _parse_host(parts: SplitResult) -> str:
 
 
 def _check_unused_parts(parts: SplitResult) -> None:
-    """Raise `MalformedAddress` for parts that would be ignored: they may be characters of a password."""
+    """Raise `MalformedAddress` if parts of a URL would be ignored: they may belong to a password."""
     if parts.query or parts.fragment:
         raise MalformedAddress("broker", "has a ? or #, which must be written as %3F or %23")
     if "@" in parts.path:

@@ -1,7 +1,7 @@
 """MQTT client that outlives its connections.
 
-It holds the state that must survive a lost connection: the granted subscriptions, the published messages
-without acknowledgement, and the received messages that were not fetched.
+The client holds the state that must survive a lost connection: the granted subscriptions, the published
+messages without acknowledgement, and the received messages that the application has not fetched.
 """
 
 from __future__ import annotations
@@ -41,20 +41,21 @@ _Response = TypeVar("_Response")
 _DEFAULTS: Final = MqttOptions()
 
 _HIGHEST_QOS: Final = 1
-"""Highest supported QoS. QoS 2 takes twice the packets, and applications must detect repeated messages
-anyway."""
+"""Highest QoS that the client supports. QoS 2 takes twice the packets, and applications must detect repeated
+messages anyway."""
 
 _AWAITING_BACKLOG_FACTOR: Final = 8
-"""Factor by which the backlog may exceed its limit while a response of the broker is expected. A caller that
-waits for a response does not fetch messages, and would wait forever if reading stopped."""
+"""Factor by which unfetched messages may exceed `MqttOptions.backlog` while a response of the broker is
+expected. A caller that waits for a response does not fetch messages, and would wait forever if reading
+stopped."""
 
 
 class MqttClient:
     """MQTT client that reconnects by itself.
 
-    Use it as `async with MqttClient(…) as client`. Entering connects, and raises the error if that fails;
-    after that the client reconnects for as long as it takes. Leaving waits until every published message is
-    acknowledged.
+    Use the client as `async with MqttClient(…) as client`. Entering connects, and raises the error if the
+    connection fails; later the client reconnects for as long as it takes. Leaving waits until every published
+    message is acknowledged.
 
     With a session that is not clean (the default) the broker queues messages while the client is
     disconnected, and resends those that were not acknowledged. The client id identifies that session: it must
@@ -102,12 +103,12 @@ class MqttClient:
         self._publish_lock = asyncio.Lock()
         self._message_arrived = ChangeSignal()
         self._held_connection: ClientConnection | None = None
-        """Connection that is not read until the application fetches messages; None if none is held."""
+        """Connection that the client does not read from until the application fetches messages, or None."""
         self._open_requests = 0
         """Number of SUBSCRIBE and UNSUBSCRIBE packets without a response."""
         self._is_session_lost = False
         """Whether the broker has lost the subscriptions. Reset only after a SUBACK, because the next CONNACK
-        may say "session present" for a session that still lacks them."""
+        may say "session present" for a session that still lacks the subscriptions."""
 
     async def __aenter__(self) -> Self:
         await self._reconnector.start(retry_first_connect=self._options.retry_first_connect)
@@ -128,14 +129,14 @@ class MqttClient:
 
     @property
     def connection_error(self) -> MqttError | None:
-        """Why there is no connection at present, or None if there is one."""
+        """Why the client is not connected at present, or None while it is connected."""
         return self._reconnector.connection_error
 
     async def subscribe(self, *filters: str, qos: int = 1) -> None:
-        """Subscribe to filters, and again whenever the broker has lost the session.
+        """Subscribe to topic filters, and subscribe again whenever the broker has lost the session.
 
-        Raises SubscriptionRefused for the filters that the broker does not grant at this QoS; the others are
-        subscribed. The broker still sends the messages of filters that it granted at a lower QoS, until you
+        Raises SubscriptionRefused for the filters that the broker does not grant at this QoS; the other
+        filters are subscribed. For a filter granted at a lower QoS, the broker still sends messages until you
         unsubscribe.
         """
         if qos > _HIGHEST_QOS:
@@ -147,17 +148,17 @@ class MqttClient:
             raise SubscriptionRefused(refused)
 
     async def unsubscribe(self, *filters: str) -> None:
-        """Remove subscriptions. Messages that the broker has already sent still arrive."""
+        """Remove the subscriptions to topic filters. Messages that the broker already sent still arrive."""
         for each in filters:
             self._subscriptions.pop(each, None)
         await self._request_with_retry(lambda connection: connection.unsubscribe(filters))
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Publish one message. `publish_all` costs less for many."""
+        """Publish one message as `publish_all` does, which costs less for many messages."""
         await self.publish_all((Publish(topic, payload, qos, retain),))
 
     async def publish_all(self, messages: Sequence[Publish]) -> None:
-        """Publish messages in their order. At QoS 1, return when the broker has acknowledged them all.
+        """Publish messages in the given order. At QoS 1, return when the broker has acknowledged all of them.
 
         Wait while there is no connection or the in-flight window is full. Sent messages are resent on the
         next connection until they are acknowledged, even if the caller was canceled, unless
@@ -173,7 +174,9 @@ class MqttClient:
             # A delivery that is done while messages remain has failed.
             while sent < len(messages) and not (delivery.remaining and delivery.done.done()):
                 connection, free_slots = await self._wait_for_slots()
-                packets = self._in_flight.prepare(messages[sent : sent + free_slots], delivery)
+                packets = self._in_flight.add_and_encode_messages(
+                    messages[sent : sent + free_slots], delivery
+                )
                 connection.send(b"".join(packets))
                 self._apply_back_pressure(connection)
                 sent += len(packets)
@@ -183,27 +186,27 @@ class MqttClient:
             await asyncio.sleep(0)  # a loop that publishes at QoS 0 must not block the event loop
 
     async def start_publish(self, message: Publish) -> asyncio.Future[None]:
-        """Send one QoS 1 message as soon as possible. Return a future of its acknowledgement.
+        """Send one QoS 1 message as soon as possible. Return a future that is done when it is acknowledged.
 
         With `MqttOptions.discard_on_disconnect` the future fails with ConnectionLost if the connection breaks
-        before.
+        before the acknowledgement.
         """
         if message.qos != _HIGHEST_QOS:
             raise MalformedPacket("PUBLISH qos", "must be 1, since the acknowledgement is awaited")
         delivery = Delivery(1, asyncio.get_running_loop().create_future())
         async with self._publish_lock:
             connection, _ = await self._wait_for_slots()
-            connection.send(b"".join(self._in_flight.prepare((message,), delivery)))
+            connection.send(b"".join(self._in_flight.add_and_encode_messages((message,), delivery)))
             self._apply_back_pressure(connection)
         return delivery.done
 
     def try_publish(self, messages: Sequence[Publish]) -> int:
-        """Send as many of these QoS 1 messages as can be sent at once. Return their number.
+        """Send as many of these QoS 1 messages as possible without waiting. Return how many were sent.
 
-        For applications that publish a little on each of thousands of clients: it never waits, and
-        acknowledgements are not reported. Sent messages are resent after a reconnect like any others. If it
-        returns 0, there is no connection, the in-flight window or the write buffer is full, or another
-        publish is in progress; `wait_writable` waits until messages can be sent.
+        For applications that publish a little on each of thousands of clients: acknowledgements are not
+        reported, and unacknowledged messages are resent after a reconnect. The number is 0 if there is no
+        connection, the in-flight window or the write buffer is full, or another publish is in progress;
+        `wait_writable` waits until messages can be sent.
         """
         connection, free_slots = self._reconnector.connection, self._in_flight.free_slots
         if (
@@ -215,17 +218,17 @@ class MqttClient:
             or self._reconnector.is_closing
         ):
             return 0
-        packets = self._in_flight.prepare(messages[:free_slots], None)
+        packets = self._in_flight.add_and_encode_messages(messages[:free_slots], None)
         connection.send(b"".join(packets))
         return len(packets)
 
     async def wait_writable(self) -> None:
-        """Wait until `try_publish` can send something."""
+        """Wait until `try_publish` can send at least one message."""
         async with self._publish_lock:
             await self._wait_for_slots()
 
     async def receive(self) -> MessageBatch:
-        """Return the messages received since the last call; wait for the first one if there are none.
+        """Return the messages received since the last call; wait for a message if there are none.
 
         Acknowledge the batch when its messages are processed. Raises ConnectionClosed once the client is
         closed and no messages are left.
@@ -250,9 +253,9 @@ class MqttClient:
             raise
 
     async def close(self) -> None:
-        """Wait until all sent messages are acknowledged, and disconnect.
+        """Wait until the broker has acknowledged all sent messages, and disconnect.
 
-        Waiting publishers get ConnectionClosed. Raises Undelivered if the broker does not acknowledge.
+        Waiting publishers get ConnectionClosed. Raises Undelivered if acknowledgements do not arrive in time.
         Received messages without acknowledgement stay at the broker, which resends them when the session is
         resumed.
         """
@@ -274,7 +277,7 @@ class MqttClient:
             raise Undelivered(undelivered)
 
     async def abort(self) -> None:
-        """Close without DISCONNECT, as a crash would. Unacknowledged messages are lost or delivered twice."""
+        """Close the connection without DISCONNECT. Unacknowledged messages may be lost or delivered twice."""
         self._reconnector.is_closing = True
         self._wake_waiters()
         if connection := await self._reconnector.stop():
@@ -284,7 +287,7 @@ class MqttClient:
     # Called by the connection
 
     def on_messages(self, connection: ClientConnection, messages: list[Publish], size: int) -> None:
-        """Store received messages until they are fetched, and hold reading if there are too many."""
+        """Store received messages until the application fetches them; stop reading if there are too many."""
         self._inbox.put(messages, size, connection.ack_queue)
         self._message_arrived.notify()
         self._apply_back_pressure(connection)
@@ -299,7 +302,7 @@ class MqttClient:
         self._reconnector.changed.notify()
 
     def on_connection_lost(self, connection: ClientConnection, reason: ConnectionLost) -> None:
-        """Discard messages in flight if the options say so, start to reconnect, and call the callback."""
+        """Start to reconnect, call the application's callback, discard messages in flight if configured."""
         if self._options.discard_on_disconnect:
             discarded, self._in_flight = self._in_flight, InFlightWindow(self._options.window)
             discarded.fail_all(reason)
@@ -320,7 +323,7 @@ class MqttClient:
     async def _wait_for_slots(self) -> tuple[ClientConnection, int]:
         """Wait until messages can be sent.
 
-        Return the connection and how many messages fit into the window.
+        Return the connection and how many messages fit into the in-flight window.
         """
         while True:
             connection = await self._reconnector.wait_connected()
@@ -329,7 +332,7 @@ class MqttClient:
             await self._reconnector.changed.wait()
 
     def _apply_back_pressure(self, connection: ClientConnection) -> None:
-        """Hold reading while too many received bytes wait to be fetched."""
+        """Stop reading while too many received bytes wait to be fetched; otherwise resume reading."""
         awaits_response = self._in_flight or self._open_requests
         if self._inbox.size > self._options.backlog * (_AWAITING_BACKLOG_FACTOR if awaits_response else 1):
             if awaits_response and connection is not self._held_connection:
@@ -346,7 +349,7 @@ class MqttClient:
     async def _request_with_retry(
         self, request: Callable[[ClientConnection], Awaitable[_Response]]
     ) -> _Response:
-        """Send a request until the broker responds. If the connection breaks, repeat it on the next one."""
+        """Send SUBSCRIBE or UNSUBSCRIBE, again on each new connection, until the broker responds."""
         while True:
             connection = await self._reconnector.wait_connected()
             with suppress(ConnectionLost):
@@ -366,7 +369,7 @@ class MqttClient:
             self._open_requests -= 1
 
     async def _establish(self) -> ClientConnection:
-        """Connect, subscribe again if the broker has lost the session, and resend messages in flight."""
+        """Connect to the broker, subscribe again if it lost the session, and resend messages in flight."""
         connection, connack = await connect_to_broker(
             self._address, self._connect_packet, self, self._options
         )

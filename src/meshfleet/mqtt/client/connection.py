@@ -1,4 +1,4 @@
-"""One connection to a broker, from CONNECT to its end. Reconnecting is the task of `Reconnector`."""
+"""One connection to an MQTT broker, from CONNECT to its end. `Reconnector` opens the next connection."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from meshfleet.mqtt.network_errors import describe_network_error
 # Short pauses between reads under load, so that one wake-up handles more packets.
 
 READ_PAUSE_SECONDS: Final = 0.005
-"""Seconds of one pause between reads under load."""
+"""Seconds of one pause between reads from the socket under load."""
 
 _BUSY_PACKETS: Final = 32
-"""Number of packets within `READ_PAUSE_SECONDS` from which a connection is busy. Reading fewer costs less
-than a pause."""
+"""Minimum packets within `READ_PAUSE_SECONDS` for a connection to count as busy. Reading fewer packets costs
+less than a pause."""
 
 _LARGE_READ_BYTES: Final = 0x1_0000
-"""After a read of this many bytes there is no pause: the wake-up was a small part of its cost, and more may
-wait."""
+"""Minimum bytes of a large read. Reading does not pause after a large read: the wake-up was a small part of
+the cost, and more bytes may wait."""
 
 
 class ReadCoalescer:
-    """Decides after each read whether to pause reading, so that more packets arrive per read."""
+    """Decides after each socket read whether to pause reading, so that more packets arrive per read."""
 
     __slots__ = ("_packets", "_window_start")
 
@@ -58,7 +58,10 @@ class ReadCoalescer:
         self._packets = 0
 
     def should_pause(self, packets: int, size: int, now: float) -> bool:
-        """Count one socket read. Return whether to pause reading; `now` is the time of the event loop."""
+        """Count the packets of one read of `size` bytes at the event loop time `now`.
+
+        Return whether to pause reading.
+        """
         if now - self._window_start > READ_PAUSE_SECONDS:
             self._window_start = now
             self._packets = 0
@@ -73,7 +76,7 @@ CHECKS_PER_KEEP_ALIVE: Final = 3
 
 
 class KeepAliveAction(Enum):
-    """Result of a keep alive check."""
+    """Action that a keep alive check asks for."""
 
     NOTHING = auto()
     PING = auto()
@@ -81,9 +84,9 @@ class KeepAliveAction(Enum):
 
 
 class KeepAliveCheck:
-    """Decides when to ping or to give up.
+    """Decides when to send PINGREQ and when to give up a silent connection.
 
-    The connection sets the flags, and its timer calls `next_action`.
+    The connection sets `has_received` and `has_sent`, and its timer calls `next_action`.
     """
 
     __slots__ = ("_pinged", "has_received", "has_sent")
@@ -98,7 +101,7 @@ class KeepAliveCheck:
     def next_action(self) -> KeepAliveAction:
         """Return PING if nothing was sent or nothing received since the last check.
 
-        Return DISCONNECT if a ping got no response.
+        Return DISCONNECT if nothing was received since the last PING.
         """
         has_received, has_sent, pinged = self.has_received, self.has_sent, self._pinged
         self.has_received = self.has_sent = self._pinged = False
@@ -115,7 +118,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class ConnectionListener(Protocol):
-        """Receives the events of a connection."""
+        """Receives the events of a `ClientConnection`."""
 
         def on_messages(self, connection: ClientConnection, messages: list[Publish], size: int) -> None:
             """Handle the messages of one read of `size` bytes."""
@@ -124,7 +127,7 @@ if TYPE_CHECKING:
             """Handle acknowledgements of published messages."""
 
         def on_writable(self) -> None:
-            """Send again: the write buffer has space."""
+            """Resume sending: the write buffer has space again."""
 
         def on_connection_lost(self, connection: ClientConnection, reason: ConnectionLost) -> None:
             """Handle the end of the connection."""
@@ -133,12 +136,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _FLUSH_BYTES: Final = 64 * 1024
-"""Maximum bytes of output collected before they are written to the transport, which then may pause
-writing."""
+"""Maximum bytes of output collected before they are written to the transport."""
 
 
 class ClientConnection(asyncio.Protocol):
-    """Speaks MQTT over a transport: handshake, keep alive, read pauses, one write per loop iteration."""
+    """MQTT client protocol over a transport: handshake, keep alive, one write per event loop iteration."""
 
     __slots__ = (
         "_is_closing",
@@ -190,14 +192,14 @@ class ClientConnection(asyncio.Protocol):
         self.ack_queue = AckQueue(self.send)
         self.is_writable = True
         self.connack: asyncio.Future[Connack] = self._loop.create_future()
-        """Future of the CONNACK; the future fails if the connection ends before."""
+        """Future of the CONNACK; the future fails if the connection ends before CONNACK arrives."""
         self.lost: asyncio.Future[ConnectionLost] = self._loop.create_future()
-        """Future of the reason for the end of the connection; done when the connection has ended."""
+        """Future that is done when the connection has ended; its result is the reason."""
 
     # Called by the client
 
     def send(self, data: bytes) -> None:
-        """Send bytes at the end of this event loop iteration, together with its other output."""
+        """Send bytes at the end of the current event loop iteration, together with its other output."""
         if self._is_closing:
             return
         if not self._pending_output:
@@ -226,20 +228,20 @@ class ClientConnection(asyncio.Protocol):
             raise self.lost.result()
 
     def hold_reading(self) -> None:
-        """Stop reading until received messages are fetched."""
+        """Stop reading from the broker until `release_reading` is called."""
         if not self._is_held and self._transport is not None:
             self._is_held = True
             self._transport.pause_reading()
 
     def release_reading(self) -> None:
-        """Read again after `hold_reading`."""
+        """Resume reading from the broker after `hold_reading`."""
         if self._is_held:
             self._is_held = False
             self._keep_alive_check.has_received = True  # packets of the broker may wait in the socket
-            self._resume_reading_if_free()
+            self._resume_reading_unless_paused()
 
     async def disconnect(self, timeout_seconds: float) -> None:
-        """Send pending output and DISCONNECT, and wait until the broker has read it all and closed."""
+        """Send pending output and DISCONNECT, and wait until the broker has closed the connection."""
         self.send(DISCONNECT)
         self._flush()
         self._is_closing = True
@@ -254,14 +256,14 @@ class ClientConnection(asyncio.Protocol):
             self.abort()
 
     def fail(self, reason: str) -> ConnectionLost:
-        """End the connection at once. Return the error with this reason, for the caller to raise."""
+        """End the connection at once. Return a `ConnectionLost` with this reason, for the caller to raise."""
         lost = ConnectionLost(reason)
         self._end(lost)
         self.abort()
         return lost
 
     def cancel(self) -> None:
-        """End the connection without notifying the listener, also before it is established."""
+        """End the connection, even if it is not established yet, without notifying the listener."""
         self.connack.cancel()
         if not self.lost.done():
             self.lost.set_result(ConnectionLost("the connection attempt was canceled"))
@@ -269,7 +271,7 @@ class ClientConnection(asyncio.Protocol):
         self.abort()
 
     def abort(self) -> None:
-        """Abort the transport."""
+        """Close the transport at once, without sending pending output."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -310,7 +312,7 @@ class ClientConnection(asyncio.Protocol):
         self.is_writable = False
 
     def resume_writing(self) -> None:
-        """Publish again: the write buffer has space."""
+        """Resume publishing: the write buffer has space again."""
         self.is_writable = True
         self._listener.on_writable()
 
@@ -395,9 +397,9 @@ class ClientConnection(asyncio.Protocol):
 
     def _end_read_pause(self) -> None:
         self._is_coalescing = False
-        self._resume_reading_if_free()
+        self._resume_reading_unless_paused()
 
-    def _resume_reading_if_free(self) -> None:
+    def _resume_reading_unless_paused(self) -> None:
         if self._transport is not None and not (
             self._is_held or self._is_coalescing or self._transport.is_closing()
         ):

@@ -1,4 +1,4 @@
-"""Opens a connection: network, TLS, WebSocket and CONNECT. Errors of all steps become a `MqttError`."""
+"""Opens a connection to an MQTT broker: network, TLS, WebSocket and CONNECT. All errors are `MqttError`s."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 # MQTT inside a WebSocket, client side: sends the upgrade request.
 
 _MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
-"""Maximum bytes of a received frame, which is buffered as a whole. A longer frame ends the connection."""
+"""Maximum bytes of a received WebSocket frame, which is buffered as a whole. A longer frame ends the
+connection."""
 
 
 class ClientWebSocket(WebSocketTransport):
@@ -50,13 +51,13 @@ class ClientWebSocket(WebSocketTransport):
         super().__init__(inner, frames)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the upgrade request."""
+        """Send the WebSocket upgrade request."""
         super().connection_made(transport)
         self._frames.send_request(self._frames.connect())
         self._flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End the MQTT connection, with the error of the upgrade or the frames if there is one."""
+        """End the MQTT connection with the error of the upgrade, the WebSocket or the network, if any."""
         super().connection_lost(exc)
         self._is_inner_open = False
         reason = self._error or self._frames.handshake_exc or exc or self._frames.parser_exc
@@ -90,7 +91,7 @@ _REFUSAL_REASONS: Final = {
 async def connect_to_broker(
     address: BrokerAddress, connect: Connect, listener: ConnectionListener, options: MqttOptions
 ) -> tuple[ClientConnection, Connack]:
-    """Connect and wait for CONNACK.
+    """Connect to an MQTT broker and wait for CONNACK.
 
     Raises a `MqttError` if the broker is unreachable, is not trusted, or refuses the client.
     """
@@ -107,8 +108,8 @@ async def connect_to_broker(
         connection.cancel()
         if transport is not None:
             transport.abort()
-        if link_error := _to_link_error(address, error, options.timeout):
-            raise link_error from error
+        if mqtt_error := _to_mqtt_error(address, error, options.timeout):
+            raise mqtt_error from error
         raise
     return connection, connack
 
@@ -133,7 +134,7 @@ def _check_connack(address: BrokerAddress, connect: Connect, connack: Connack) -
         raise ConnectionLost("the broker kept a session although a clean session was requested")
 
 
-def _to_link_error(address: BrokerAddress, error: BaseException, timeout: float) -> MqttError | None:
+def _to_mqtt_error(address: BrokerAddress, error: BaseException, timeout: float) -> MqttError | None:
     match error:
         case ssl.SSLCertVerificationError():
             return UntrustedBroker(f"{address}: {error.verify_message}")

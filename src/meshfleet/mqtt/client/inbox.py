@@ -1,4 +1,4 @@
-"""Holds received messages in batches, and sends their acknowledgements."""
+"""Received MQTT messages in batches, and the queue of their acknowledgements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class AckSlot:
-    """Place of a batch in the order of acknowledgements. The slot remains when the batch is freed."""
+    """Place of a message batch in the order of acknowledgements. The slot outlives the batch object."""
 
     __slots__ = ("acks",)
 
@@ -33,24 +33,24 @@ class AckQueue:
         self._slots: deque[AckSlot] = deque()
 
     def reserve(self) -> AckSlot:
-        """Append and return a slot for a new batch."""
+        """Append a slot for a new message batch to the queue, and return the slot."""
         slot = AckSlot()
         self._slots.append(slot)
         return slot
 
     def remove(self, slot: AckSlot) -> None:
-        """Remove a slot that needs no acknowledgement."""
+        """Remove the slot of a message batch that needs no acknowledgement."""
         self._slots.remove(slot)
 
     def send_ready(self) -> None:
-        """Send the acknowledgements of all batches before the first one that is not acknowledged."""
+        """Send the acknowledgements of all batches before the first unacknowledged batch."""
         while self._slots and (acks := self._slots[0].acks):
             self._slots.popleft()
             self._send(acks)
 
 
 class MessageBatch:
-    """Messages received together on one connection, in their order."""
+    """Messages received together on one connection, in the order of their arrival."""
 
     __slots__ = ("__weakref__", "_slot", "ack_queue", "messages", "size")
 
@@ -74,9 +74,9 @@ class MessageBatch:
             self.ack_queue.send_ready()
 
     def seal(self) -> None:
-        """Finish the batch: no message is added any more.
+        """Complete the batch: no message is added any more.
 
-        Without QoS 1 messages it needs no acknowledgement.
+        A batch without QoS 1 messages gives up its slot, because it needs no acknowledgement.
         """
         if self._slot is not None and not any(message.qos for message in self.messages):
             self.ack_queue.remove(self._slot)
@@ -84,12 +84,12 @@ class MessageBatch:
 
 
 class Inbox:
-    """Holds received batches until the application fetches them."""
+    """Holds batches of received messages until the application fetches them."""
 
     __slots__ = ("_batches", "_single_message_batches", "size")
 
     def __init__(self, *, single_message_batches: bool = False) -> None:
-        """`single_message_batches`: every message is a batch of its own."""
+        """`single_message_batches` puts every message into a batch of its own."""
         self._single_message_batches = single_message_batches
         self._batches: deque[MessageBatch] = deque()
         self.size = 0
@@ -111,7 +111,7 @@ class Inbox:
         last.size += size
 
     def pop(self) -> MessageBatch:
-        """Remove and return the oldest batch."""
+        """Remove and return the oldest message batch."""
         batch = self._batches.popleft()
         self.size -= batch.size
         batch.seal()

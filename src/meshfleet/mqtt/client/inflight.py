@@ -1,4 +1,4 @@
-"""Holds the messages that were published at QoS 1 and are not acknowledged yet."""
+"""Messages that the client published at QoS 1 and the broker has not acknowledged yet."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.codec.packets import Publish
 
 LAST_PUBLISH_ID: Final = 60_000
-"""Highest packet identifier of PUBLISH; SUBSCRIBE and UNSUBSCRIBE use those above, so that none collide."""
+"""Highest packet identifier of a PUBLISH. SUBSCRIBE and UNSUBSCRIBE use the higher identifiers."""
 
 _MAX_BYTES_AT_ONCE: Final = 256 * 1024
 """Maximum bytes sent at once, before the transport may pause writing."""
 
 
 class Delivery:
-    """Progress of the messages that one caller published. `done` resolves when all are acknowledged."""
+    """Progress of the messages that one caller published. The future `done` waits for all PUBACKs."""
 
     __slots__ = ("done", "remaining")
 
     def __init__(self, remaining: int, done: Future[None]) -> None:
         self.remaining = remaining
-        """Number of messages without acknowledgement."""
+        """Number of messages that the broker has not acknowledged yet."""
         self.done = done
 
 
 class InFlightWindow:
-    """Unacknowledged messages, in the order in which they were sent.
+    """Unacknowledged QoS 1 messages, in the order in which they were sent.
 
-    Full at `window` messages, and open again at half of that, so that a waiting publisher can send many at
-    once.
+    The window is full at `window` messages and opens again at half of `window`, so that a waiting publisher
+    can send many messages at once.
     """
 
     __slots__ = ("_is_full", "_last_id", "_sent", "_window")
@@ -54,11 +54,11 @@ class InFlightWindow:
         """Number of messages that may be sent now."""
         return 0 if self._is_full else self._window - len(self._sent)
 
-    def prepare(self, messages: Sequence[Publish], delivery: Delivery | None) -> list[bytes]:
-        """Encode as many messages as may be sent at once, and add them to the window.
+    def add_and_encode_messages(self, messages: Sequence[Publish], delivery: Delivery | None) -> list[bytes]:
+        """Encode messages as PUBLISH packets, and add those with QoS 1 to the window.
 
-        The caller ensures that there are enough free slots. The list ends with the message that exceeds the
-        byte limit. If a message is malformed, none is added. Without a delivery, acknowledgements are not
+        The caller ensures that there are enough free slots. Encoding stops after the message that exceeds the
+        byte limit. If a message is malformed, none is added. If `delivery` is None, acknowledgements are not
         reported.
         """
         packets: list[bytes] = []
@@ -78,7 +78,7 @@ class InFlightWindow:
         return packets
 
     def _next_id(self) -> int:
-        """Return the next free packet identifier. Identifiers count up, so those of one `prepare` differ."""
+        """Return the next free packet identifier: higher than the previous one, or from 1 again."""
         sent = self._sent
         while True:
             self._last_id = self._last_id % LAST_PUBLISH_ID + 1
@@ -86,9 +86,9 @@ class InFlightWindow:
                 return self._last_id
 
     def acknowledge(self, packet_ids: Iterable[int]) -> bool:
-        """Remove acknowledged messages; ignore unknown identifiers.
+        """Remove acknowledged messages from the window; ignore unknown packet identifiers.
 
-        Return whether a waiting caller may continue: the window is open again, or nothing is in flight.
+        Return whether waiting callers may continue: the window is open again, or no message is in flight.
         """
         sent = self._sent
         for packet_id in packet_ids:
@@ -105,11 +105,11 @@ class InFlightWindow:
         return not sent
 
     def resend_packets(self) -> list[bytes]:
-        """Return all packets in their original order, with the dup flag set [MQTT-4.4.0-1]."""
+        """Return the packets of all messages in flight in order, with the dup flag set [MQTT-4.4.0-1]."""
         return [set_dup_flag(packet) for packet, _ in self._sent.values()]
 
     def fail_all(self, reason: MqttError) -> None:
-        """Remove all messages, and fail their deliveries with this reason."""
+        """Remove all messages from the window, and fail the deliveries of these messages with `reason`."""
         for _, delivery in self._sent.values():
             if delivery is not None and not delivery.done.done():
                 delivery.done.set_exception(reason)

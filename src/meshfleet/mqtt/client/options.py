@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class ExponentialBackoff(Struct, frozen=True, kw_only=True):
-    """Seconds between attempts to connect.
+    """Delays between attempts to connect to a broker.
 
-    The delays grow, so that a broker with problems is not overloaded. They are random, so that a thousand
-    gateways do not reconnect at the same time.
+    The delays grow, so that a broker with problems is not overloaded. The delays are random, so that a
+    thousand gateways do not reconnect at the same time.
     """
 
     initial: float = 0.5
@@ -24,14 +24,14 @@ class ExponentialBackoff(Struct, frozen=True, kw_only=True):
     maximum: float = 60.0
     """Upper limit of all delays, in seconds."""
     reset_after: float = 30.0
-    """Seconds after which a connection counts as stable: when it breaks, delays start at `initial` again."""
+    """Seconds after which a connection is stable: when it breaks, the delays start at `initial` again."""
 
     def __post_init__(self) -> None:
         if not 0 < self.initial <= self.maximum:
             raise ValueError("backoff must satisfy 0 < initial <= maximum")
 
     def __iter__(self) -> Iterator[float]:
-        """Yield the delay after each failed attempt, in seconds: random, up to a limit that doubles."""
+        """Yield the delay in seconds after each failed attempt: random, up to a limit that doubles."""
         limit = self.initial
         while True:
             yield uniform(limit / 2, limit)  # noqa: S311 # jitter, not cryptography
@@ -39,10 +39,11 @@ class ExponentialBackoff(Struct, frozen=True, kw_only=True):
 
 
 class MqttOptions(Struct, frozen=True, kw_only=True):
-    """Options that many clients may share; the defaults suit most."""
+    """Options of an MQTT client. Several clients may share one instance."""
 
     keep_alive: int = 60
-    """Keep alive in seconds: the broker closes a connection that sends nothing for 1.5 times as long."""
+    """Keep alive interval in seconds. The broker closes a connection without packets from the client for 1.5
+    times as long."""
     ping_interval: float | None = None
     """Seconds between two checks whether an idle connection still works. None: a third of `keep_alive`."""
     tls: SSLContext | None = None
@@ -54,19 +55,19 @@ class MqttOptions(Struct, frozen=True, kw_only=True):
     backoff: ExponentialBackoff = ExponentialBackoff()
     """Delays between attempts to reconnect."""
     window: int = 1000
-    """Maximum unacknowledged messages (in-flight window); further publishers wait."""
+    """Maximum published messages without acknowledgement (in-flight window); further publishers wait."""
     backlog: int = 8 * 1024 * 1024
-    """Maximum bytes of received messages that were not fetched; beyond it nothing is read. Bytes are counted
-    as received: small messages take several times as much memory."""
+    """Maximum bytes of received messages that the application has not fetched; beyond it the client stops
+    reading. Bytes are counted as received: small messages take several times as much memory."""
     discard_on_disconnect: bool = False
     """Whether unacknowledged messages are discarded when a connection ends, instead of resent on the next
-    one: for messages that must not arrive twice, such as a request that writes. Their publishers get
+    connection: for messages that must not arrive twice, such as write requests. Their publishers get
     ConnectionLost."""
     single_message_batches: bool = False
-    """Whether every message is a batch of its own, acknowledged by itself."""
+    """Whether every received message is a batch of its own, acknowledged by itself."""
     max_packet_bytes: int = 1024 * 1024
-    """Maximum size of a received packet, in bytes. The payload of a longer message is skipped: it arrives as
-    `OversizedPublish`."""
+    """Maximum size of a received packet in bytes. The payload of a longer message is skipped: the message
+    arrives as `OversizedPublish`."""
 
     def __post_init__(self) -> None:
         if min(self.window, self.backlog, self.max_packet_bytes, self.timeout) <= 0:

@@ -1,4 +1,4 @@
-"""Reconnect loop: opens the first connection, and another whenever one is lost."""
+"""Reconnect loop of the MQTT client: opens the first connection, and a new one whenever one is lost."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reconnector:
-    """Holds the current connection, and runs a task that reconnects while there is none.
+    """Holds the current connection to the broker, and runs a task that reconnects while there is none.
 
     No task runs while there is a connection: ten thousand idle clients cost memory and nothing else.
     """
@@ -50,7 +50,7 @@ class Reconnector:
         self._connect = connect
         self._backoff = backoff
         self._on_failed = on_failed
-        """Called if the reconnect task ends with an unexpected exception."""
+        """Callback for the case that the reconnect task ends with an unexpected exception."""
         self._next_delays = iter(backoff)
         self._connected_at = 0.0
         self._reconnect_task: asyncio.Task[None] | None = None
@@ -59,16 +59,15 @@ class Reconnector:
         self.connection_error: MqttError | None = ConnectionClosed(
             "the MQTT client is not open: use it with `async with`"
         )
-        """Why there is no connection at present, or None if there is one."""
+        """Why the client is not connected at present, or None while it is connected."""
         self.changed = ChangeSignal()
-        """Notified when a connection is established or can send again, and when all waiting callers must wake
-        up."""
+        """Signal that wakes waiting callers, such as when a connection is established or can send again."""
         self.is_closing = False
 
     async def start(self, *, retry_first_connect: bool) -> None:
-        """Open the first connection.
+        """Open the first connection to the broker.
 
-        If that fails, raise the error; with `retry_first_connect`, start to reconnect instead.
+        If the connection fails, raise the error; with `retry_first_connect`, start to reconnect instead.
         """
         if self._is_started:
             raise ConnectionClosed("an MQTT client can be entered only once")
@@ -96,13 +95,13 @@ class Reconnector:
             raise ConnectionClosed(*self.connection_error.args)
 
     def on_connection_lost(self, connection: ClientConnection, reason: MqttError) -> None:
-        """Start to reconnect if `connection` is the current one: established, and not released by `stop`."""
+        """Start to reconnect if `connection` is the current connection, and was not released by `stop`."""
         if connection is self.connection:
             self.connection = None
             self._start_reconnect(reason)
 
     async def stop(self) -> ClientConnection | None:
-        """Stop reconnecting. Return the connection, if there is one, for the caller to close."""
+        """Stop reconnecting. Return the current connection, if any, for the caller to close."""
         connection, self.connection = self.connection, None
         self.connection_error = ConnectionClosed("the MQTT client is closed")
         if self._reconnect_task is not None and not self._reconnect_task.done():
@@ -112,7 +111,7 @@ class Reconnector:
 
     @property
     def can_reconnect(self) -> bool:
-        """Whether there is a connection, or a task that reconnects: messages may still be acknowledged."""
+        """Whether the client is connected or reconnecting, so that messages may still be acknowledged."""
         return self.connection is not None or (
             self._reconnect_task is not None and not self._reconnect_task.done()
         )
@@ -132,7 +131,7 @@ class Reconnector:
         self._reconnect_task.add_done_callback(self._on_reconnect_done)
 
     async def _reconnect(self) -> None:
-        """Retry with growing delays until there is a connection."""
+        """Try to connect, with growing delays between the attempts, until there is a connection."""
         while self.connection is None:
             await asyncio.sleep(next(self._next_delays))
             try:

@@ -1,4 +1,4 @@
-"""Decodes single packets with all checks. `PacketParser` has a faster path for the most frequent types."""
+"""Decodes single MQTT packets with all checks. `PacketParser` decodes the most frequent types faster."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ class _BodyReader:
             raise MalformedPacket(self._packet, f"has {len(self._raw) - self._at} bytes too many")
 
 
-def _connect(body: _BodyReader) -> packets.Connect:
+def _decode_connect(body: _BodyReader) -> packets.Connect:
     _check_protocol(body)
     flags = body.byte("flags")
     _check_flags(flags)
     keep_alive = body.number("keep alive")
     client_id = body.text("client id")
-    will = _will(flags, body) if flags & 0x04 else None
+    will = _decode_will(flags, body) if flags & 0x04 else None
     user = body.text("user name") if flags & 0x80 else None
     password = body.binary("password") if flags & 0x40 else None
     return packets.Connect(client_id, bool(flags & 0x02), keep_alive, will, user, password)
@@ -104,12 +104,12 @@ def _check_flags(flags: int) -> None:
         raise MalformedPacket("CONNECT password", "needs a user name")  # [MQTT-3.1.2-22]
 
 
-def _will(flags: int, body: _BodyReader) -> packets.Will:
+def _decode_will(flags: int, body: _BodyReader) -> packets.Will:
     topic = body.topic("will topic")
     return packets.Will(topic, body.binary("will payload"), flags >> 3 & 3, bool(flags & 0x20))
 
 
-def _connack(body: _BodyReader) -> packets.Connack:
+def _decode_connack(body: _BodyReader) -> packets.Connack:
     flags, code = body.byte("flags"), body.byte("return code")
     if flags > 1:
         raise MalformedPacket("CONNACK flags", "have a reserved bit set")
@@ -121,7 +121,7 @@ def _connack(body: _BodyReader) -> packets.Connack:
     return packets.Connack(bool(flags), packets.ConnectReturnCode(code))
 
 
-def _subscribe(body: _BodyReader) -> packets.Subscribe:
+def _decode_subscribe(body: _BodyReader) -> packets.Subscribe:
     packet_id, filters = body.id(), []
     while body:
         topic_filter, qos = body.filter(), body.byte("qos")
@@ -134,7 +134,7 @@ def _subscribe(body: _BodyReader) -> packets.Subscribe:
     return packets.Subscribe(packet_id, tuple(filters))
 
 
-def _suback(body: _BodyReader) -> packets.Suback:
+def _decode_suback(body: _BodyReader) -> packets.Suback:
     packet_id, codes = body.id(), []
     while body:
         code = body.byte("code")
@@ -151,7 +151,7 @@ def _check_filter_count(filters: list[Any], field: str) -> None:
         raise MalformedPacket(field, f"are more than {_MAX_FILTERS}")
 
 
-def _unsubscribe(body: _BodyReader) -> packets.Unsubscribe:
+def _decode_unsubscribe(body: _BodyReader) -> packets.Unsubscribe:
     packet_id, filters = body.id(), []
     while body:
         filters.append(body.filter())
@@ -170,7 +170,7 @@ def decode_publish(raw: bytes, qos: int, retain: bool, dup: bool) -> packets.Pub
 
 
 class PacketDecoder:
-    """Decodes the bodies of one packet type. The first byte of a packet selects the decoder."""
+    """Decodes the bodies of one MQTT packet type. The first byte of a packet selects the decoder."""
 
     __slots__ = ("_read", "name")
 
@@ -179,7 +179,7 @@ class PacketDecoder:
         self._read = read
 
     def decode(self, raw: bytes) -> packets.Packet:
-        """Decode a whole body. Raise `MalformedPacket` if bytes are left over."""
+        """Decode the body of a packet. Raise `MalformedPacket` if a value is invalid or bytes remain."""
         body = _BodyReader(raw, self.name)
         packet = self._read(body)
         body.check_end()
@@ -195,9 +195,9 @@ _EITHER_DIRECTION: Final = {
 
 FROM_CLIENTS: Final[Mapping[int, PacketDecoder]] = {
     **_EITHER_DIRECTION,
-    0x10: PacketDecoder("CONNECT", _connect),
-    0x82: PacketDecoder("SUBSCRIBE", _subscribe),
-    0xA2: PacketDecoder("UNSUBSCRIBE", _unsubscribe),
+    0x10: PacketDecoder("CONNECT", _decode_connect),
+    0x82: PacketDecoder("SUBSCRIBE", _decode_subscribe),
+    0xA2: PacketDecoder("UNSUBSCRIBE", _decode_unsubscribe),
     0xC0: PacketDecoder("PINGREQ", lambda _: packets.Pingreq()),
     0xE0: PacketDecoder("DISCONNECT", lambda _: packets.Disconnect()),
 }
@@ -205,8 +205,8 @@ FROM_CLIENTS: Final[Mapping[int, PacketDecoder]] = {
 
 FROM_SERVERS: Final[Mapping[int, PacketDecoder]] = {
     **_EITHER_DIRECTION,
-    0x20: PacketDecoder("CONNACK", _connack),
-    0x90: PacketDecoder("SUBACK", _suback),
+    0x20: PacketDecoder("CONNACK", _decode_connack),
+    0x90: PacketDecoder("SUBACK", _decode_suback),
     0xB0: PacketDecoder("UNSUBACK", lambda body: packets.Unsuback(body.id())),
     0xD0: PacketDecoder("PINGRESP", lambda _: packets.Pingresp()),
 }

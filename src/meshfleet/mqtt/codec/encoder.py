@@ -1,6 +1,6 @@
-"""Encodes packets.
+"""Encodes MQTT packets.
 
-Values that violate the standard raise `MalformedPacket`, so that no peer receives them.
+A value that violates the standard raises `MalformedPacket`, so that no peer receives it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DUP: Final = 0x08
 
 
 def encode_packet(packet: packets.Packet) -> bytes:
-    """Encode a packet of any type."""
+    """Encode an MQTT packet of any type."""
     encoder = _ENCODERS.get(type(packet))
     if encoder is None:
         raise MalformedPacket("packet", f"{type(packet).__name__} cannot be encoded")
@@ -66,7 +66,7 @@ def encode_publish(message: packets.Publish, packet_id: int, *, dup: bool = Fals
 
 
 def encode_publish_header(topic: str, size: int, *, retain: bool = False) -> bytes:
-    """Encode the bytes of a QoS 1 PUBLISH that precede its packet identifier. `size`: bytes of the payload.
+    """Encode the bytes of a QoS 1 PUBLISH that precede its packet identifier.
 
     All subscribers of a message share these bytes; only the packet identifier differs.
     """
@@ -90,7 +90,7 @@ def encode_pubacks(packet_ids: Sequence[int]) -> bytes:
 
 @lru_cache(_CACHED_HEADERS)
 def _fixed_header(first: int, remaining: int) -> bytes:
-    """Encode a fixed header: first byte and remaining length."""
+    """Encode the fixed header of a packet: first byte and remaining length."""
     if remaining > MAX_REMAINING_LENGTH:
         raise MalformedPacket("packet", f"{remaining} bytes are more than {MAX_REMAINING_LENGTH}")
     header = bytearray((first,))
@@ -116,7 +116,7 @@ def _check_qos(qos: int, field: str) -> None:
         raise MalformedPacket(field, f"{qos} is not a QoS")
 
 
-def _connect(packet: packets.Connect) -> bytes:
+def _encode_connect(packet: packets.Connect) -> bytes:
     if not 0 <= packet.keep_alive <= _MAX_KEEP_ALIVE_SECONDS:
         raise MalformedPacket(
             "CONNECT keep alive", f"{packet.keep_alive} is not 0 to {_MAX_KEEP_ALIVE_SECONDS} seconds"
@@ -128,7 +128,7 @@ def _connect(packet: packets.Connect) -> bytes:
     flags = packet.clean << 1
     tail = encode_text(packet.client_id, "CONNECT client id")
     if packet.will is not None:
-        flags |= _will_flags(packet.will)
+        flags |= _encode_will_flags(packet.will)
         tail += encode_topic(packet.will.topic, "CONNECT will topic")
         tail += encode_binary(packet.will.payload, "CONNECT will payload")
     if packet.user is not None:
@@ -140,19 +140,19 @@ def _connect(packet: packets.Connect) -> bytes:
     return _add_header(0x10, PROTOCOL_HEADER + bytes((flags,)) + packet.keep_alive.to_bytes(2) + tail)
 
 
-def _will_flags(will: packets.Will) -> int:
+def _encode_will_flags(will: packets.Will) -> int:
     _check_qos(will.qos, "CONNECT will qos")
     return 0x04 | will.qos << 3 | will.retain << 5
 
 
-def _connack(packet: packets.Connack) -> bytes:
+def _encode_connack(packet: packets.Connack) -> bytes:
     if packet.session_present and packet.code != packets.ConnectReturnCode.ACCEPTED:
         # [MQTT-3.2.2-4]
         raise MalformedPacket("CONNACK session present", "must be 0 if the connection is refused")
     return bytes((0x20, 2, packet.session_present, packet.code))
 
 
-def _subscribe(packet: packets.Subscribe) -> bytes:
+def _encode_subscribe(packet: packets.Subscribe) -> bytes:
     if not packet.filters:
         raise MalformedPacket("SUBSCRIBE filters", "are missing")  # [MQTT-3.8.3-3]
     parts = [_encode_packet_id(packet.packet_id, "SUBSCRIBE")]
@@ -162,7 +162,7 @@ def _subscribe(packet: packets.Subscribe) -> bytes:
     return _add_header(0x82, b"".join(parts))
 
 
-def _suback(packet: packets.Suback) -> bytes:
+def _encode_suback(packet: packets.Suback) -> bytes:
     if not packet.codes:
         raise MalformedPacket("SUBACK codes", "are missing")
     if any(code not in _QOS and code != SUBACK_FAILURE for code in packet.codes):
@@ -170,7 +170,7 @@ def _suback(packet: packets.Suback) -> bytes:
     return _add_header(0x90, _encode_packet_id(packet.packet_id, "SUBACK") + bytes(packet.codes))
 
 
-def _unsubscribe(packet: packets.Unsubscribe) -> bytes:
+def _encode_unsubscribe(packet: packets.Unsubscribe) -> bytes:
     if not packet.filters:
         raise MalformedPacket("UNSUBSCRIBE filters", "are missing")  # [MQTT-3.10.3-2]
     filters = [_encode_filter(topic_filter, "UNSUBSCRIBE filter") for topic_filter in packet.filters]
@@ -182,23 +182,23 @@ def _encode_filter(topic_filter: str, field: str) -> bytes:
     return encode_text(topic_filter, field)
 
 
-def _id_only_encoder(first: int, name: str) -> Callable[[Any], bytes]:
-    """Return the encoder of packets that contain only a packet identifier."""
+def _make_id_only_encoder(first: int, name: str) -> Callable[[Any], bytes]:
+    """Return an encoder for a packet type that contains only a packet identifier."""
     return lambda packet: bytes((first, 2)) + _encode_packet_id(packet.packet_id, name)
 
 
 _ENCODERS: Final[dict[type[packets.Packet], Callable[[Any], bytes]]] = {
-    packets.Connect: _connect,
-    packets.Connack: _connack,
+    packets.Connect: _encode_connect,
+    packets.Connack: _encode_connack,
     packets.Publish: lambda packet: encode_publish(packet, packet.packet_id, dup=packet.dup),
-    packets.Puback: _id_only_encoder(0x40, "PUBACK"),
-    packets.Pubrec: _id_only_encoder(0x50, "PUBREC"),
-    packets.Pubrel: _id_only_encoder(0x62, "PUBREL"),
-    packets.Pubcomp: _id_only_encoder(0x70, "PUBCOMP"),
-    packets.Subscribe: _subscribe,
-    packets.Suback: _suback,
-    packets.Unsubscribe: _unsubscribe,
-    packets.Unsuback: _id_only_encoder(0xB0, "UNSUBACK"),
+    packets.Puback: _make_id_only_encoder(0x40, "PUBACK"),
+    packets.Pubrec: _make_id_only_encoder(0x50, "PUBREC"),
+    packets.Pubrel: _make_id_only_encoder(0x62, "PUBREL"),
+    packets.Pubcomp: _make_id_only_encoder(0x70, "PUBCOMP"),
+    packets.Subscribe: _encode_subscribe,
+    packets.Suback: _encode_suback,
+    packets.Unsubscribe: _encode_unsubscribe,
+    packets.Unsuback: _make_id_only_encoder(0xB0, "UNSUBACK"),
     packets.Pingreq: lambda _: PINGREQ,
     packets.Pingresp: lambda _: PINGRESP,
     packets.Disconnect: lambda _: DISCONNECT,

@@ -1,4 +1,4 @@
-"""The packets of MQTT 3.1.1. Encoder and decoder check the values of packets, the classes do not."""
+"""Classes for the packets of MQTT 3.1.1. Encoder and decoder check the values, the classes do not."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ MAX_PACKET_ID = 0xFFFF
 """Highest packet identifier; the lowest is 1."""
 
 MAX_REMAINING_LENGTH = 268_435_455
-"""Maximum bytes after the fixed header: the largest number that its four length bytes can encode."""
+"""Maximum bytes of a packet after its fixed header: the most that four length bytes can encode."""
 
 SUBACK_FAILURE = 0x80
-"""Return code of a SUBACK for a filter that is not granted."""
+"""Return code in a SUBACK for a topic filter that the server refuses."""
 
 
 class ConnectReturnCode(IntEnum):
@@ -28,7 +28,7 @@ class ConnectReturnCode(IntEnum):
 
 
 class Packet(Struct, frozen=True, gc=False):
-    """Base class of all packets. They cannot form cycles, so the garbage collector need not track them."""
+    """Base class of all MQTT packets. Packets form no reference cycles, so they need no garbage collector."""
 
 
 class Will(Struct, frozen=True, gc=False):
@@ -41,13 +41,13 @@ class Will(Struct, frozen=True, gc=False):
 
 
 class Connect(Packet, frozen=True, gc=False):
-    """First packet of a client. Its `repr` omits the credentials."""
+    """CONNECT, the first packet of a client. The `repr` omits user name and password."""
 
     client_id: str
     clean: bool = True
-    """Clean session flag."""
+    """Clean session flag: whether the server discards an older session, and this one at the disconnect."""
     keep_alive: int = 0
-    """Keep alive in seconds; 0 turns it off."""
+    """Keep alive interval in seconds; 0 turns the keep alive off."""
     will: Will | None = None
     user: str | None = None
     password: bytes | None = None
@@ -60,14 +60,14 @@ class Connect(Packet, frozen=True, gc=False):
 
 
 class Connack(Packet, frozen=True, gc=False):
-    """Response to CONNECT."""
+    """CONNACK, the response of the server to CONNECT."""
 
     session_present: bool = False
     code: ConnectReturnCode = ConnectReturnCode.ACCEPTED
 
 
 class Publish(Packet, frozen=True, gc=False):
-    """Message. `packet_id` is 0 at QoS 0, which sends no packet identifier."""
+    """PUBLISH, a message. `packet_id` is 0 at QoS 0: such a message has no packet identifier."""
 
     topic: str
     payload: bytes
@@ -78,73 +78,73 @@ class Publish(Packet, frozen=True, gc=False):
 
 
 class OversizedPublish(Publish, frozen=True, gc=False):
-    """Message larger than the receiver accepts: its payload was skipped and is empty here."""
+    """PUBLISH that is larger than the receiver accepts: the parser skipped the payload and left it empty."""
 
     size: int = 0
-    """Bytes of the skipped payload."""
+    """Size of the skipped payload in bytes."""
 
 
 class Puback(Packet, frozen=True, gc=False):
-    """Acknowledgement of a QoS 1 message."""
+    """PUBACK, the acknowledgement of a QoS 1 message."""
 
     packet_id: int
 
 
 class Pubrec(Packet, frozen=True, gc=False):
-    """QoS 2, first response: the message was received."""
+    """PUBREC, the first response to a QoS 2 message: the message was received."""
 
     packet_id: int
 
 
 class Pubrel(Packet, frozen=True, gc=False):
-    """QoS 2, second packet of the sender: releases the packet identifier."""
+    """PUBREL, which the sender of a QoS 2 message sends to release the packet identifier."""
 
     packet_id: int
 
 
 class Pubcomp(Packet, frozen=True, gc=False):
-    """QoS 2, last response: the delivery is complete."""
+    """PUBCOMP, the last response to a QoS 2 message: the delivery is complete."""
 
     packet_id: int
 
 
 class Subscribe(Packet, frozen=True, gc=False):
-    """Request for subscriptions: filters, each with the maximum QoS."""
+    """SUBSCRIBE, a request for subscriptions: topic filters, each with the maximum QoS."""
 
     packet_id: int
     filters: tuple[tuple[str, int], ...]
 
 
 class Suback(Packet, frozen=True, gc=False):
-    """Response to SUBSCRIBE: for each filter the granted QoS, or `SUBACK_FAILURE`."""
+    """SUBACK, the response to SUBSCRIBE: for each topic filter the granted QoS, or `SUBACK_FAILURE`."""
 
     packet_id: int
     codes: tuple[int, ...]
 
 
 class Unsubscribe(Packet, frozen=True, gc=False):
-    """Request to remove subscriptions."""
+    """UNSUBSCRIBE, a request to remove the subscriptions to topic filters."""
 
     packet_id: int
     filters: tuple[str, ...]
 
 
 class Unsuback(Packet, frozen=True, gc=False):
-    """Response to UNSUBSCRIBE."""
+    """UNSUBACK, the response to UNSUBSCRIBE."""
 
     packet_id: int
 
 
 class Pingreq(Packet, frozen=True, gc=False):
-    """Keep alive packet of a client."""
+    """PINGREQ, the keep alive packet of a client."""
 
 
 class Pingresp(Packet, frozen=True, gc=False):
-    """Response to PINGREQ."""
+    """PINGRESP, the response of the server to PINGREQ."""
 
 
 class Disconnect(Packet, frozen=True, gc=False):
-    """Regular end of a connection: the will message is not published."""
+    """DISCONNECT, the regular end of a connection: the server does not publish the will message."""
 
 
 def packet_name(packet: Packet) -> str:

@@ -1,4 +1,4 @@
-"""Incremental parser of packets from a byte stream that may be split anywhere.
+"""Incremental parser of MQTT packets. The received byte stream may be split anywhere.
 
 The loop in `_parse_fast` is a hot path: at many thousand messages per second every line of it counts. It
 parses PUBLISH and PUBACK in place, with one look-up for the flags of the first byte and one for the topic. At
@@ -26,7 +26,7 @@ _PUBACK_BYTE: Final = b"\x40"
 _PUBACK_HEAD: Final = 0x4002
 
 _Flags = Mapping[int, tuple[int, bool, bool]]
-"""QoS, retain and dup flag for every first byte that a PUBLISH may have."""
+"""Mapping from the first byte of a PUBLISH to its QoS, retain flag and dup flag."""
 
 _PUBLISH_FLAGS: Final[tuple[_Flags, ...]] = tuple(
     {
@@ -38,19 +38,19 @@ _PUBLISH_FLAGS: Final[tuple[_Flags, ...]] = tuple(
     }
     for highest in (0, 1, 2)
 )
-"""Flags of the accepted first bytes; the index is the highest QoS that the parser accepts."""
+"""Flags by the first byte of a PUBLISH. The index in the tuple is the highest QoS that a parser accepts."""
 
 
 _MAX_PUBLISH_HEADER_BYTES: Final = 2 + 0xFFFF + 2
-"""Maximum bytes before the payload of a PUBLISH: topic length, topic, packet identifier."""
+"""Maximum bytes between fixed header and payload of a PUBLISH: topic length, topic, packet identifier."""
 
 
 class PacketParser:
-    """Parses packets from received bytes, and buffers an incomplete packet until its rest arrives.
+    """Parses MQTT packets from received bytes, and buffers an incomplete packet until the rest arrives.
 
     A packet with more than `limit` bytes after its fixed header is a fault, as soon as its length is known.
-    With `skip_oversized`, the payload of such a PUBLISH is skipped instead, and the connection can continue:
-    see `OversizedPublish`.
+    With `skip_oversized`, a PUBLISH beyond this limit is no fault: its payload is skipped, and `feed` returns
+    an `OversizedPublish`.
     """
 
     __slots__ = (
@@ -78,16 +78,16 @@ class PacketParser:
         self._bytes_to_skip = 0
         self._incomplete = bytearray()
         self._bytes_needed = 0
-        """Bytes that `_incomplete` must hold before parsing can succeed; 0 if unknown."""
+        """Number of bytes that `_incomplete` must hold before parsing can succeed; 0 if unknown."""
         self.limit = limit
         self.fault: MalformedInput | None = None
-        """Why the stream cannot be parsed any further, or None."""
+        """Error because of which the byte stream cannot be parsed any further, or None."""
 
     def feed(self, data: bytes) -> list[Packet]:
-        """Add received bytes, and return the packets that are complete.
+        """Parse received bytes, and return the packets that are complete.
 
-        Check `fault` afterwards: if it is set, the stream cannot be parsed any further. The valid packets
-        before a fault are still returned once; the next call raises the fault.
+        If the bytes are invalid, set `fault` and return the valid packets before the fault. The next call
+        raises the fault.
         """
         if self.fault is not None:
             raise self.fault.with_traceback(None)
@@ -103,7 +103,7 @@ class PacketParser:
             self._incomplete = bytearray()
         packets: list[Packet] = []
         try:
-            position, self._bytes_needed = self._parse(data, packets)
+            position, self._bytes_needed = self._parse_packets(data, packets)
         except MalformedInput as fault:
             # Drop the traceback, which would keep the bytes and the packets of this call alive.
             self.fault = type(fault)(fault.field, fault.reason)
@@ -113,9 +113,9 @@ class PacketParser:
         return packets
 
     def parse_pubacks(self, data: bytes) -> Sequence[int] | None:
-        """Return the packet identifiers if `data` holds only whole PUBACKs, else None: then call `feed`.
+        """Return the packet identifiers if `data` holds only whole PUBACKs, else None: call `feed` instead.
 
-        A publisher receives hardly anything but PUBACKs. Parsing a hundred together costs as much as one.
+        A publisher receives hardly anything but PUBACKs: parsing a hundred of them costs as much as one.
         """
         if data[:1] != _PUBACK_BYTE or len(data) % 4 or self._incomplete or self._bytes_to_skip:
             return None
@@ -131,7 +131,7 @@ class PacketParser:
         return packet_ids
 
     def parse_single_publish(self, data: bytes) -> Publish | None:
-        """Return the message if `data` is exactly one QoS 1 PUBLISH, else None: then call `feed`.
+        """Return the message if `data` is exactly one QoS 1 PUBLISH, else None: call `feed` instead.
 
         Most reads of a broker hold one PUBLISH, because each gateway sends one message at a time.
         """
@@ -163,7 +163,7 @@ class PacketParser:
         qos, retain, dup = self._publish_flags[first]
         return Publish(topic, data[topic_end + 2 :], qos, retain, dup, packet_id)
 
-    def _parse(self, data: bytes, packets: list[Packet]) -> tuple[int, int]:
+    def _parse_packets(self, data: bytes, packets: list[Packet]) -> tuple[int, int]:
         """Append the complete packets of `data` to `packets`.
 
         Return the index of the first incomplete packet in `data`, and its size in bytes (0 if unknown).
@@ -193,7 +193,7 @@ class PacketParser:
             position = min(end, len(data))
 
     def _parse_fast(self, data: bytes, position: int, packets: list[Packet]) -> int:
-        """Append PUBLISH and PUBACK packets.
+        """Append the PUBLISH and PUBACK packets of `data` from `position` on to `packets`.
 
         Return the index of the first packet that needs the strict decoder.
         """
@@ -237,11 +237,14 @@ class PacketParser:
         return position
 
     def _parse_length(self, data: bytes, position: int) -> tuple[int, int] | None:
-        """Return the remaining length of a packet and the index of its body, or None if incomplete."""
+        """Return the remaining length of the packet at `position` and the index of its body.
+
+        Return None if `data` ends before the remaining length is complete.
+        """
         if len(data) - position < 2:
             return None
         if data[position] not in self._publish_flags and data[position] not in self._decoders:
-            raise self._unexpected(data[position])
+            raise self._unexpected_packet_error(data[position])
         remaining = 0
         for index, byte in enumerate(data[position + 1 : position + 5]):
             remaining |= (byte & 0x7F) << 7 * index
@@ -256,9 +259,9 @@ class PacketParser:
         return self._decoders[first].decode(body) if flags is None else decode_publish(body, *flags)
 
     def _parse_oversized(self, data: bytes, body: int, end: int, packets: list[Packet]) -> int:
-        """Append an oversized message without its payload.
+        """Append an oversized PUBLISH without its payload to `packets`.
 
-        Return 0, or the bytes needed to read its header.
+        Return 0, or the size that `data` must have to contain the header of the PUBLISH.
         """
         if data[0] not in self._publish_flags or not self._skip_oversized:
             raise PacketTooLarge("packet", f"{end - body} bytes are more than {self.limit}")
@@ -276,7 +279,7 @@ class PacketParser:
         packets.append(OversizedPublish(topic, b"", qos, retain, dup, packet_id, end - payload_start))
         return 0
 
-    def _unexpected(self, first: int) -> MalformedPacket:
+    def _unexpected_packet_error(self, first: int) -> MalformedPacket:
         if first in _PUBLISH_FLAGS[-1]:
             return MalformedPacket("PUBLISH qos", f"{first >> 1 & 3} is higher than accepted")
         return MalformedPacket("packet", f"no packet in this direction starts with {first:#04x}")

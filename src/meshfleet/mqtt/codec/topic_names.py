@@ -1,4 +1,4 @@
-"""Topic names and topic filters: validation [MQTT-4.7] and text encoding [MQTT-1.5.3]."""
+"""Topic names and topic filters: validation [MQTT-4.7] and string encoding [MQTT-1.5.3]."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedPacket
 
 MAX_STRING_BYTES = 0xFFFF
-"""Maximum bytes of a text: its length field has two bytes."""
+"""Maximum bytes of a string in an MQTT packet: the length field of a string has two bytes."""
 
 _MAX_CACHED_TOPICS = 16_384
+"""Maximum topic names in the cache."""
 _MAX_CACHED_TOPIC_BYTES = 256
-"""Longer topic names are not cached, so that the cache takes some megabytes at most."""
+"""Maximum bytes of a topic name in the cache, so that the cache takes some megabytes at most."""
 
 _CACHE_RESET_MASK = 0xFFFF
-"""A full cache is cleared by about one in 65,536 new topic names, chosen by their hash. If there are more
-names than the cache holds, replacing one for each new name would cost more than it saves."""
+"""Mask for the hash of a new topic name: about one in 65,536 new names clears a full topic cache. Replacing a
+cached name for every new name would cost more than the cache saves."""
 
 DECODED_TOPICS: Final[dict[bytes, str]] = {}
+"""Cache of topic names by their UTF-8 bytes. Hot paths check this dict before they call `decode_topic`."""
 ENCODED_TOPICS: Final[dict[str, bytes]] = {}
-"""Caches of topic names: bytes to text, and text to bytes with the length in front. The same topics recur
-again and again. Hot paths check these dicts before they call `decode_topic` or `encode_topic`."""
+"""Cache of topic names as UTF-8 bytes with their length in front, by topic name. Hot paths check this dict
+before they call `encode_topic`."""
 
 
 def encode_text(value: str, field: str) -> bytes:
-    """Encode a text as UTF-8 with its length in front."""
+    """Encode a string as UTF-8 with its length in front."""
     try:
         raw = value.encode()
     except UnicodeEncodeError:
@@ -43,7 +45,7 @@ def encode_binary(value: bytes, field: str) -> bytes:
 
 
 def decode_text(raw: bytes, field: str) -> str:
-    """Decode a UTF-8 text. Surrogates [MQTT-1.5.3-1] and U+0000 [MQTT-1.5.3-2] are invalid."""
+    """Decode a UTF-8 string. Surrogates [MQTT-1.5.3-1] and U+0000 [MQTT-1.5.3-2] are invalid."""
     try:
         value = raw.decode()
     except UnicodeDecodeError:
@@ -54,12 +56,12 @@ def decode_text(raw: bytes, field: str) -> str:
 
 
 def _quote_value(value: str | bytes, field: str) -> str:
-    """Quote a value for an error. A user name is omitted: it may be a password in the wrong field."""
+    """Quote a value for an error message, except a user name: it may be a password in the wrong field."""
     return "it" if field == "CONNECT user name" else quote_input(value)
 
 
 def decode_topic(raw: bytes, field: str = "PUBLISH topic") -> str:
-    """Decode and check a topic name."""
+    """Decode a topic name from UTF-8 and check it."""
     topic = DECODED_TOPICS.get(raw)
     if topic is None:
         # A fleet may have more topics than the cache holds, so this path makes no unnecessary calls.
@@ -106,7 +108,7 @@ def check_topic(topic: str, field: str) -> None:
 def check_filter(topic_filter: str, field: str) -> None:
     """Raise `MalformedPacket` if a topic filter is empty or has a misplaced wildcard.
 
-    A wildcard must be a whole level [MQTT-4.7.1-3], and `#` the last one [MQTT-4.7.1-2].
+    A wildcard must be a whole level [MQTT-4.7.1-3], and `#` must be the last level [MQTT-4.7.1-2].
     """
     if not topic_filter:
         raise MalformedPacket(field, "is empty")

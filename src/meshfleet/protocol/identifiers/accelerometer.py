@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from meshfleet.protocol.fields import Json
 
 RATES_HZ: Final = (0, 1, 10, 25, 50, 100, 200, 400, 1620, 1344)
-"""Samples per second for each rate code; 0 means off."""
+"""Sampling rate in Hz by rate code, the index of the tuple; 0 Hz means off."""
 
 SCALES_G: Final = (2, 4, 8, 16)
-"""Full scale in g for each scale code."""
+"""Full scale in g by scale code, the index of the tuple."""
 
 THRESHOLD_STEPS_MG: Final = (16, 32, 62, 186)
-"""Unit of the threshold bytes in mg, for each scale code."""
+"""Unit of the threshold bytes in mg by scale code, the index of the tuple."""
 
 BLOCKING_STEP_MS: Final = 100
 """Unit of the blocking time byte in ms."""
@@ -52,17 +52,18 @@ _FIELD_NAMES: Final = (
 
 
 class AccelerometerLayout(Layout):
-    """Seven bytes; in JSON an object with rate in Hz, full scale in g, thresholds in mg, blocking time in ms.
+    """Accelerometer configuration of seven bytes; an object in JSON.
 
-    A duration is a number of samples, so its length in seconds depends on the rate.
+    The object has the rate in Hz, full scale in g, thresholds in mg and blocking time in ms. A duration is a
+    number of samples, so its length in seconds depends on the rate.
     """
 
-    def decode(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
-        """Decode the configuration object."""
-        end = at + _SIZE
+    def decode(self, raw: bytes, offset: int) -> tuple[dict[str, Json], int]:
+        """Decode seven bytes to the configuration object."""
+        end = offset + _SIZE
         if len(raw) < end:
             raise build_too_short_error(raw, end)
-        control, threshold1, duration1, blocking, count, threshold2, duration2 = raw[at:end]
+        control, threshold1, duration1, blocking, count, threshold2, duration2 = raw[offset:end]
         rate_code, scale_code = control & 0x0F, control >> 4 & 0x03
         if rate_code >= len(RATES_HZ):
             raise UndecodableValue("value", f"{rate_code} is not a rate code")
@@ -106,7 +107,7 @@ class AccelerometerLayout(Layout):
 
 
 class _ConfigurationObject:
-    """JSON object to encode, with a method for each kind of field."""
+    """Configuration object to encode, with an encoder for each kind of field."""
 
     def __init__(self, value: Json, field: str) -> None:
         if not isinstance(value, dict):

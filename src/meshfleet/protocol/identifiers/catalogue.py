@@ -35,9 +35,9 @@ TABLE_COLUMNS: Final = ("id", "name", "dictionary", "kind", "type", "unit", "acc
 def parse_identifier_table(
     text: str, source: str, *, existing: Iterable[IdentifierDefinition] = ()
 ) -> dict[int, IdentifierDefinition]:
-    """Parse an identifier table. Return its entries by line number.
+    """Parse an identifier table. Return the definitions in the table by line number.
 
-    Raise `MalformedCatalogue` with all faults of the table. A name that an entry of `existing` has under
+    Raise `MalformedCatalogue` with all faults of the table. A name that a definition in `existing` has for
     another id is a fault too.
     """
     entries: dict[int, IdentifierDefinition] = {}
@@ -80,7 +80,7 @@ def _find_conflicts(
 
 
 def _parse_entry(cells: list[str]) -> IdentifierDefinition | list[str]:
-    """Parse the cells of a line. Return the entry, or a list of all faults in the line."""
+    """Parse the cells of a table line. Return the definition, or a list of all faults in the line."""
     if len(cells) != len(TABLE_COLUMNS):
         return [f"{len(cells)} columns; {len(TABLE_COLUMNS)} are required"]
     row = dict(zip(TABLE_COLUMNS, cells, strict=True))
@@ -143,7 +143,7 @@ def _parse_type(text: str) -> Layout | None:
 
 
 def _parse_extension(text: str) -> RecordLayout | None:
-    """Parse the layout of an extension. All its fields become optional, as older devices send fewer."""
+    """Parse the layout of an extension. All fields become optional, as older devices send fewer fields."""
     if not text:
         return None
     layout = parse_layout(text)
@@ -166,7 +166,7 @@ _CELL_PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
 
 
 class IdentifierCatalogue:
-    """Finds identifiers by id or name, and converts their values."""
+    """Finds identifier definitions by id or name, and converts values of identifiers."""
 
     def __init__(self, entries: Iterable[IdentifierDefinition]) -> None:
         self._by_id = {entry.id: entry for entry in entries}
@@ -184,9 +184,9 @@ class IdentifierCatalogue:
         return cls(parse_identifier_table(text, source).values())
 
     def extended(self, text: str, source: str) -> IdentifierCatalogue:
-        """Return a catalogue to which the table of a user is added.
+        """Return a copy of this catalogue to which the identifier table of a user is added.
 
-        An entry of the table replaces the existing entry with the same id.
+        A definition in the table replaces the existing definition with the same id.
         """
         return IdentifierCatalogue([*self, *parse_identifier_table(text, source, existing=self).values()])
 
@@ -202,7 +202,7 @@ class IdentifierCatalogue:
         return self._by_name.keys()
 
     def find(self, text: str) -> IdentifierDefinition | None:
-        """Return the identifier with this id or name; None if it is unknown."""
+        """Return the definition of the identifier with this id or name; None if the identifier is unknown."""
         return self._by_key.get(text)
 
     def __getitem__(self, text: str) -> IdentifierDefinition:

@@ -1,4 +1,4 @@
-"""Composite layouts: records, counted lists and dictionaries."""
+"""Layouts of composite values: records, counted lists and dictionaries."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class RecordField(NamedTuple):
-    """Field of a record."""
+    """Field of a record of binary values."""
 
     name: str
     layout: Layout
     optional: bool = False
-    """Whether this field, and all after it, may be missing at the end of a value (value-17)."""
+    """Whether this field, and all later fields, may be missing at the end of a value (value-17)."""
     default: int | None = None
     """Value to write if the JSON object does not have the field; None if the field is required."""
 
 
 class _FieldRun(NamedTuple):
-    """Consecutive fields of fixed size that are unpacked by one call of `struct`."""
+    """Consecutive fields of a record with fixed size, which one call of `struct` unpacks."""
 
     size: int
     unpack: Callable[[bytes, int], tuple[Any, ...]]
@@ -38,10 +38,10 @@ class _FieldRun(NamedTuple):
 
 
 class RecordLayout(Layout):
-    """Fields one after the other; an object in JSON (value-16).
+    """Record of fields one after the other; an object in JSON (value-16).
 
-    Required fields of fixed size come first. After them come either optional fields of fixed size, or one
-    field that extends to the end of the value.
+    Required fields of fixed size come first, then either optional fields of fixed size, or one field that
+    extends to the end of the value.
     """
 
     def __init__(self, fields: Sequence[RecordField]) -> None:
@@ -64,25 +64,25 @@ class RecordLayout(Layout):
         """Return a copy of this record in which all fields are optional, without defaults."""
         return RecordLayout([field._replace(optional=True, default=None) for field in self._fields])
 
-    def decode(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
-        """Decode the fields that are present. The bytes of an incomplete optional field are not decoded."""
+    def decode(self, raw: bytes, offset: int) -> tuple[dict[str, Json], int]:
+        """Decode the fields that are present. Leave the bytes of an incomplete optional field undecoded."""
         size, unpack, names, converters = self._runs[0]
-        if at + size > len(raw):
-            size, unpack, names, converters = self._find_longest_run(raw, at)
+        if offset + size > len(raw):
+            size, unpack, names, converters = self._find_longest_run(raw, offset)
         # Names and format come from the same fields; a strict zip would cost a third of the call.
-        values: dict[str, Json] = dict(zip(names, unpack(raw, at)))  # noqa: B905 # see above
+        values: dict[str, Json] = dict(zip(names, unpack(raw, offset)))  # noqa: B905 # see above
         for name, convert in converters:
             values[name] = convert(values[name])
-        at += size
+        offset += size
         if self._last_field is not None:
-            values[self._last_field.name], at = self._last_field.layout.decode(raw, at)
-        return values, at
+            values[self._last_field.name], offset = self._last_field.layout.decode(raw, offset)
+        return values, offset
 
-    def _find_longest_run(self, raw: bytes, at: int) -> _FieldRun:
+    def _find_longest_run(self, raw: bytes, offset: int) -> _FieldRun:
         for run in self._runs:
-            if at + run.size <= len(raw):
+            if offset + run.size <= len(raw):
                 return run
-        raise build_too_short_error(raw, at + self._runs[-1].size)
+        raise build_too_short_error(raw, offset + self._runs[-1].size)
 
     def encode(self, value: Json, field: str) -> bytes:
         """Encode a JSON object. Raise `UnencodableValue` for a field that this record does not have."""
@@ -118,15 +118,15 @@ def _build_run(fields: Sequence[RecordField]) -> _FieldRun:
 
 
 class ListLayout(Layout):
-    """Number of elements, followed by the elements; an array in JSON (value-18)."""
+    """List: number of elements, followed by the elements; an array in JSON (value-18)."""
 
     def __init__(self, count: NumberLayout, element: FixedLayout) -> None:
         self._count = count
         self._element = element
 
-    def decode(self, raw: bytes, at: int) -> tuple[list[Json], int]:
-        """Decode the elements to an array."""
-        count, start = self._count.decode(raw, at)
+    def decode(self, raw: bytes, offset: int) -> tuple[list[Json], int]:
+        """Decode the count and the elements of a list to a JSON array."""
+        count, start = self._count.decode(raw, offset)
         end = start + count * self._element.size
         if end > len(raw):
             raise build_too_short_error(raw, end)
@@ -136,7 +136,7 @@ class ListLayout(Layout):
         ], end
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode an array that is not longer than the count allows."""
+        """Encode a JSON array. Raise `UnencodableValue` if the count cannot express its length."""
         if not isinstance(value, list):
             raise UnencodableValue(field, f"{quote_input(value)} is not an array")
         if len(value) > self._count.high:
@@ -148,31 +148,31 @@ class ListLayout(Layout):
 
 
 class DictionaryLayout(Layout):
-    """Entries of key, length and value, ordered by key; an object in JSON (value-19, value-20).
+    """Dictionary: entries of key, length and value, ordered by key; an object in JSON (value-19, value-20).
 
-    Keys are one byte; the object has names instead. If a key has no name, or its value cannot be decoded, the
-    object has the key as a decimal number, such as "7", and the value as hex.
+    A key is one byte; the JSON object has a name instead. If a key has no name, or its value cannot be
+    decoded, the object has the key as a decimal number, such as "7", and the value as hex.
     """
 
     def __init__(self, entries: Mapping[int, tuple[str, Layout]]) -> None:
         self._entries = dict(entries)
         self._keys = {name: key for key, (name, _) in entries.items()}
 
-    def decode(self, raw: bytes, at: int) -> tuple[dict[str, Json], int]:
-        """Decode entries up to the end of the raw value to an object."""
+    def decode(self, raw: bytes, offset: int) -> tuple[dict[str, Json], int]:
+        """Decode entries up to the end of the raw value to a JSON object."""
         values: dict[str, Json] = {}
         last_key = -1
-        while at < len(raw):
-            key = raw[at]
+        while offset < len(raw):
+            key = raw[offset]
             if key <= last_key:
                 raise UndecodableValue("value", f"key {key} follows key {last_key}")
-            end = at + 2 + sum(raw[at + 1 : at + 2])
+            end = offset + 2 + sum(raw[offset + 1 : offset + 2])
             if end > len(raw):
                 raise build_too_short_error(raw, end)
-            name, value = self._decode_entry(key, raw[at + 2 : end])
+            name, value = self._decode_entry(key, raw[offset + 2 : end])
             values[name] = value
-            at, last_key = end, key
-        return values, at
+            offset, last_key = end, key
+        return values, offset
 
     def _decode_entry(self, key: int, data: bytes) -> tuple[str, Json]:
         if key in self._entries:
@@ -184,7 +184,7 @@ class DictionaryLayout(Layout):
         return str(key), data.hex()
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode an object. Its keys are names, or decimal numbers whose values are hex."""
+        """Encode a JSON object whose keys are names, or decimal numbers with values in hex."""
         if not isinstance(value, dict):
             raise UnencodableValue(field, f"{quote_input(value)} is not an object")
         encoded: dict[int, bytes] = {}

@@ -1,4 +1,4 @@
-"""Definition of one identifier: its name, meaning and binary layout."""
+"""Definition of an identifier (property, measurement or event): its name, meaning and binary layout."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class DecodedValue(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class IdentifierDefinition:
-    """Entry of the catalogue: an identifier and the layout of its values."""
+    """Entry of the catalogue: an identifier and the binary layout of its values."""
 
     id: Identifier
     name: IdentifierName
@@ -61,7 +61,7 @@ class IdentifierDefinition:
     """Version of the vendor's identifier dictionary that introduced the name; None if unknown."""
     kinds: frozenset[IdentifierKind]
     type: str
-    """Layout of the values as an identifier table writes it, such as `u16`; `raw` if it is unknown."""
+    """Layout of the values in the notation of identifier tables, such as `u16`; `raw` if it is unknown."""
     unit: str
     access: IdentifierAccess
     ext: str
@@ -84,7 +84,7 @@ class IdentifierDefinition:
         return DecodedValue(value, ext)
 
     def encode(self, value: Json, ext: dict[str, Json] | None = None) -> bytes:
-        """Encode a JSON value and its extension. Raise `UnencodableValue` if one does not fit."""
+        """Encode a JSON value and its extension. Raise `UnencodableValue` if they do not fit the layout."""
         if self.layout is None:
             raise UnknownIdentifier(
                 "identifier", f"{self.name} ({self.id}) has no known layout, only raw values"
@@ -99,7 +99,7 @@ class IdentifierDefinition:
     def _encode_extension(self, raw: bytes, ext: dict[str, Json]) -> bytes:
         """Encode the extension that follows the encoded value `raw`.
 
-        Raise UnencodableValue if decoding would not give the same extension.
+        Raise UnencodableValue if decoding would give another extension.
         """
         fields = {name: value for name, value in ext.items() if name != REMAINDER_KEY}
         remainder = ext.get(REMAINDER_KEY, "")

@@ -31,12 +31,15 @@ class Layout(Protocol):
     """Converts the binary form of a value to JSON and back."""
 
     @abstractmethod
-    def decode(self, raw: bytes, at: int) -> tuple[Json, int]:
-        """Decode bytes to a JSON value, or raise `UndecodableValue`."""
+    def decode(self, raw: bytes, offset: int) -> tuple[Json, int]:
+        """Decode `raw` from `offset` on. Return the JSON value and the offset after it.
+
+        Raise `UndecodableValue` if the bytes are invalid.
+        """
 
     @abstractmethod
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode a JSON value, or raise `UnencodableValue`."""
+        """Encode a JSON value, or raise `UnencodableValue` for the path `field`."""
 
     def encode_before_extension(self, value: Json, field: str) -> bytes:
         """Encode a JSON value after which the bytes of an extension follow."""
@@ -49,7 +52,7 @@ def build_too_short_error(raw: bytes, needed: int) -> UndecodableValue:
 
 
 class FixedLayout(Layout):
-    """Layout whose values all have the same size."""
+    """Layout whose values all have the same number of bytes."""
 
     def __init__(self, struct_format: str, convert: Callable[[Any], Json] | None = None) -> None:
         """Create a layout from a `struct` format for one value; `convert` converts that value to JSON."""
@@ -59,24 +62,24 @@ class FixedLayout(Layout):
         self._unpack = self._struct.unpack_from
         self.size = self._struct.size
 
-    def decode(self, raw: bytes, at: int) -> tuple[Json, int]:
-        """Decode one value."""
-        end = at + self.size
+    def decode(self, raw: bytes, offset: int) -> tuple[Json, int]:
+        """Decode one value of fixed size."""
+        end = offset + self.size
         if len(raw) < end:
             raise build_too_short_error(raw, end)
-        (value,) = self._unpack(raw, at)
+        (value,) = self._unpack(raw, offset)
         return (value if self.convert is None else self.convert(value)), end
 
 
 class VoidLayout(Layout):
     """Empty value: an event or command without data (value-2)."""
 
-    def decode(self, raw: bytes, at: int) -> tuple[None, int]:  # noqa: ARG002 # no bytes to decode
+    def decode(self, raw: bytes, offset: int) -> tuple[None, int]:  # noqa: ARG002 # no bytes to decode
         """Return None and the unchanged offset."""
-        return None, at
+        return None, offset
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Return no bytes for None. Raise `UnencodableValue` for any other value."""
+        """Return empty bytes for None. Raise `UnencodableValue` for any other value."""
         if value is not None:
             raise UnencodableValue(field, "has no value; only null is accepted")
         return b""
@@ -89,7 +92,7 @@ class BoolLayout(FixedLayout):
         super().__init__("B", _byte_to_bool)
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode a boolean."""
+        """Encode a JSON boolean as one byte, 0 or 1."""
         if not isinstance(value, bool):
             raise UnencodableValue(field, f"{quote_input(value)} is not a boolean")
         return b"\x01" if value else b"\x00"
@@ -102,7 +105,7 @@ def _byte_to_bool(byte: int) -> bool:
 
 
 class FlagLayout(BoolLayout):
-    """Byte of which one bit is known; a boolean in JSON. The other bits are written as 0."""
+    """One byte in which only one bit has a known meaning; a boolean in JSON. Other bits are written as 0."""
 
     def __init__(self, bit: int) -> None:
         super().__init__()
@@ -110,7 +113,7 @@ class FlagLayout(BoolLayout):
         self.convert = lambda byte: byte & mask != 0
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode a boolean as the known bit."""
+        """Encode a JSON boolean as the known bit of the byte."""
         return bytes([super().encode(value, field)[0] * self._mask])
 
 
@@ -130,9 +133,9 @@ class NumberLayout(FixedLayout):
     def __init__(
         self, size: int, *, signed: bool, scale: int = 1, limits: tuple[int, int] | None = None
     ) -> None:
-        """Create the layout. `limits` are in units of the raw number.
+        """Create the layout. `limits` are inclusive, in units of the raw number.
 
-        Raise `ValueError` if they exceed the range of `size` bytes.
+        Raise `ValueError` if the limits exceed the range of `size` bytes.
         """
         code = _STRUCT_CODES.get((size, signed), f"{size}s")
         super().__init__(code, _number_converter(code, scale))
@@ -150,7 +153,7 @@ class NumberLayout(FixedLayout):
         return (self._scale, self.low, self.high) == (1, 0, (1 << 8 * self.size) - 1)
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode a number. With a scale, it is rounded to the nearest raw number."""
+        """Encode a JSON number. With a scale, the number is rounded to the nearest raw number."""
         if not is_number(value):
             raise UnencodableValue(field, f"{quote_input(value)} is not a number")
         low, high = (limit if self._scale == 1 else limit / self._scale for limit in (self.low, self.high))
@@ -164,7 +167,7 @@ class NumberLayout(FixedLayout):
 
 
 def _number_converter(code: str, scale: int) -> Callable[[Any], Json] | None:
-    """Return a function that converts an unpacked value to the number; None if no conversion is needed."""
+    """Return a function that converts an unpacked value to a JSON number; None if none is needed."""
     if code.endswith("s"):
         return lambda data: int.from_bytes(data, "big") if scale == 1 else int.from_bytes(data, "big") / scale
     return None if scale == 1 else lambda number: number / scale
@@ -178,12 +181,12 @@ def is_number(value: Json) -> bool:
 
 
 class EnumLayout(FixedLayout):
-    """Number that stands for a keyword; the keyword in JSON (value-11)."""
+    """Whole number that stands for a keyword, such as `idle`; the keyword in JSON (value-11)."""
 
     def __init__(self, number: NumberLayout, words: Mapping[str, int]) -> None:
-        """Create the layout from the number of each keyword.
+        """Create the layout from the number that stands for each keyword.
 
-        Raise `UnencodableValue` if a number does not fit the layout `number`.
+        Raise `UnencodableValue` if one of the numbers does not fit the layout `number`.
         """
         self._encoded = {keyword: number.encode(code, keyword) for keyword, code in words.items()}
         self._keywords = {raw: keyword for keyword, raw in self._encoded.items()}
@@ -196,20 +199,20 @@ class EnumLayout(FixedLayout):
         return self._keywords[raw]
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode one of the keywords."""
+        """Encode a keyword as its number."""
         if not isinstance(value, str) or value not in self._encoded:
             raise UnencodableValue(field, f"{quote_input(value)} is not one of {', '.join(self._encoded)}")
         return self._encoded[value]
 
 
 class FloatLayout(FixedLayout):
-    """IEEE 754 number of 4 bytes (value-7)."""
+    """IEEE 754 floating point number of 4 bytes (value-7)."""
 
     def __init__(self) -> None:
         super().__init__("f", _require_finite)
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode a number within the range of 4 bytes."""
+        """Encode a JSON number as a floating point number of 4 bytes."""
         if not is_number(value):
             raise UnencodableValue(field, f"{quote_input(value)} is not a number")
         try:
@@ -225,17 +228,17 @@ def _require_finite(number: float) -> float:
 
 
 class TextLayout(Layout):
-    """UTF-8 text up to the end of the value (value-8)."""
+    """UTF-8 string up to the end of the value (value-8)."""
 
-    def decode(self, raw: bytes, at: int) -> tuple[str, int]:
-        """Decode the text."""
+    def decode(self, raw: bytes, offset: int) -> tuple[str, int]:
+        """Decode a UTF-8 string up to the end of the raw value."""
         try:
-            return raw[at:].decode(), len(raw)
+            return raw[offset:].decode(), len(raw)
         except UnicodeDecodeError as exc:
             raise UndecodableValue("value", "is not UTF-8") from exc
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode any text."""
+        """Encode a JSON string as UTF-8."""
         try:
             return _require_string(value, field).encode()
         except UnicodeEncodeError as exc:
@@ -243,13 +246,13 @@ class TextLayout(Layout):
 
 
 class HexLayout(FixedLayout):
-    """Opaque bytes as hex, such as a key or a MAC (value-9)."""
+    """Bytes without further structure, such as a key or a MAC; hex in JSON (value-9)."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"{size}s", bytes.hex)
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode hex of the exact length, in upper or lower case."""
+        """Encode a hex string of exactly `size` bytes, in upper or lower case."""
         try:
             raw = parse_hex(_require_string(value, field), field)
         except MalformedHex as exc:
@@ -266,7 +269,7 @@ class VersionLayout(FixedLayout):
         super().__init__("4s", _format_version)
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode `M.m.p` or `M.m.p-beta.b`."""
+        """Encode a version string `M.m.p` or `M.m.p-beta.b` as 4 bytes."""
         try:
             version = Version.parse(_require_string(value, field))
         except MalformedVersion as exc:
@@ -279,21 +282,21 @@ class VersionLayout(FixedLayout):
 
 
 class TrailingVersionLayout(Layout):
-    """Version at the end of a value: like `VersionLayout`, but a release may omit the byte of the beta."""
+    """Version at the end of a value: like `VersionLayout`, but a release may omit the byte for the beta."""
 
-    def decode(self, raw: bytes, at: int) -> tuple[str, int]:
+    def decode(self, raw: bytes, offset: int) -> tuple[str, int]:
         """Decode a version of 3 or 4 bytes."""
-        end = min(len(raw), at + 4)
-        if end < at + 3:
-            raise build_too_short_error(raw, at + 3)
-        return _format_version(raw[at:end]), end
+        end = min(len(raw), offset + 4)
+        if end < offset + 3:
+            raise build_too_short_error(raw, offset + 3)
+        return _format_version(raw[offset:end]), end
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode `M.m.p` as 3 bytes, `M.m.p-beta.b` as 4 bytes."""
+        """Encode a version string `M.m.p` as 3 bytes, or `M.m.p-beta.b` as 4 bytes."""
         return self.encode_before_extension(value, field).removesuffix(b"\x00")
 
     def encode_before_extension(self, value: Json, field: str) -> bytes:
-        """Encode always 4 bytes, so that the first byte of the extension is not taken for a beta number."""
+        """Encode all 4 bytes, so that the first byte of the extension is not taken for a beta number."""
         return VersionLayout().encode(value, field)
 
 
@@ -310,7 +313,7 @@ class DottedLayout(FixedLayout):
         self._pattern = re.compile(r"\.".join([r"(\d{1,3})"] * parts), re.ASCII)
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode the dotted text."""
+        """Encode a string of numbers separated by dots, one byte per number."""
         match = self._pattern.fullmatch(_require_string(value, field))
         if match is None or any(int(part) > _MAX_BYTE for part in match.groups()):
             raise UnencodableValue(

@@ -85,7 +85,7 @@ def parse_layout(text: str) -> Layout:
 
 
 class _Parser:
-    """Recursive descent parser of the notation with one token of lookahead."""
+    """Recursive descent parser of the layout notation, with one token of lookahead."""
 
     def __init__(self, text: str) -> None:
         self._tokens = _tokenize(text)
@@ -106,7 +106,7 @@ class _Parser:
         return is_match
 
     def expect(self, token: str) -> None:
-        """Consume `token`, or raise NotationError if the next token is another one. "" means the end."""
+        """Consume `token`, or raise NotationError if the next token differs. "" means the end of input."""
         if self._token != token:
             raise NotationError(f"expected {_quote_token(token)}, found {_quote_token(self._token)}")
         self._next_token()
@@ -120,7 +120,7 @@ class _Parser:
         return self._parse_part()
 
     def _parse_part(self) -> Layout:
-        """Parse a layout that may be part of a record."""
+        """Parse a layout that may be a field of a record."""
         if self._accept("["):
             return self._parse_list()
         return self._parse_scalar()
@@ -274,7 +274,7 @@ _BuiltT = TypeVar("_BuiltT")
 
 
 def _build_checked(build: Callable[[], _BuiltT]) -> _BuiltT:
-    """Call `build`; raise NotationError if a number of the notation does not fit its layout."""
+    """Call `build`, and raise NotationError if it fails because a number does not fit its layout."""
     try:
         return build()
     except UnencodableValue as exc:

@@ -1,4 +1,4 @@
-"""Conversion of identifiers to the numbers under which they are stored.
+"""Conversion of identifiers to the numbers that the database stores.
 
 The number of a hex identifier is its value. If the identifier has leading zero bytes, its length in bytes is
 added above the lowest 32 bits, so that `00ef` and `ef` have different numbers (id-32). The number of a name
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 _VALUE_BITS: Final = 32
-"""Number of bits for the value. The length is above them, or 0 if there are no leading zero bytes."""
+"""Number of low bits for the value of a hex identifier. The bits above hold its length in bytes, or 0 if it
+has no leading zero bytes."""
 
 
 def identifier_to_int(text: AnyIdentifier) -> int:
-    """Return the stored number of an identifier: the same for its hex and for its name (report-37)."""
+    """Return the stored number of an identifier, which is equal for its hex form and its name (report-37)."""
     if is_identifier(text):
         return _hex_to_int(text)
     if (entry := BUILTIN_CATALOGUE.find(text)) is not None:
@@ -44,5 +45,5 @@ def _hex_to_int(text: str) -> int:
 
 
 def _min_length(value: int) -> int:
-    """Return the number of bytes that a value needs, at least 1."""
+    """Return the minimum number of bytes that can hold `value`, at least 1."""
     return max(1, (value.bit_length() + 7) // 8)

@@ -1,1 +1,1 @@
-"""Migrations, one module each. A released migration is never edited."""
+"""Schema migrations, one module each. A released migration never changes what it does."""

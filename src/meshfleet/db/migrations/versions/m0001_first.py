@@ -1,4 +1,4 @@
-"""First schema: secrets, accounts, audit, devices, labels, gateways."""
+"""Creates the first schema: secrets, accounts, audit log, devices, labels, gateways."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _SORTED = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 
 
 def upgrade() -> None:
-    """Create all tables."""
-    _secrets()
-    _accounts()
-    _audit()
-    _devices()
-    _labels()
-    _gateways()
-    _names()
+    """Create all tables of the first schema."""
+    _create_secret_table()
+    _create_account_tables()
+    _create_audit_table()
+    _create_device_tables()
+    _create_label_tables()
+    _create_gateway_table()
+    _create_name_index()
 
 
-def _secrets() -> None:
+def _create_secret_table() -> None:
     op.create_table(
         "secret",
         sa.Column("name", sa.Text(), nullable=False),
@@ -32,7 +32,7 @@ def _secrets() -> None:
     )
 
 
-def _accounts() -> None:
+def _create_account_tables() -> None:
     op.create_table(
         "account",
         sa.Column("username", _SORTED, nullable=False),
@@ -68,7 +68,7 @@ def _accounts() -> None:
     )
 
 
-def _audit() -> None:
+def _create_audit_table() -> None:
     op.create_table(
         "audit",
         sa.Column("id", _KEY, autoincrement=True, nullable=False),
@@ -85,7 +85,7 @@ def _audit() -> None:
     op.create_index(op.f("ix_audit_target_id"), "audit", ["target", "id"])
 
 
-def _devices() -> None:
+def _create_device_tables() -> None:
     op.create_table(
         "device",
         sa.Column("id", _KEY, autoincrement=False, nullable=False),
@@ -137,7 +137,7 @@ def _devices() -> None:
     op.create_index("ix_device_initials", "device", [sa.text("substr(name_key, 1, 2)"), "id"])
 
 
-def _labels() -> None:
+def _create_label_tables() -> None:
     op.create_table(
         "label",
         sa.Column("id", _KEY, autoincrement=True, nullable=False),
@@ -159,7 +159,7 @@ def _labels() -> None:
     op.create_index(op.f("ix_device_label_device_label"), "device_label", ["device", "label"])
 
 
-def _gateways() -> None:
+def _create_gateway_table() -> None:
     op.create_table(
         "gateway",
         sa.Column("device", _KEY, autoincrement=False, nullable=False),
@@ -175,7 +175,7 @@ def _gateways() -> None:
     )
 
 
-def _names() -> None:
+def _create_name_index() -> None:
     """Create the trigram index for substring searches in device names, in the form of each database."""
     if op.get_bind().dialect.name == "postgresql":
         op.execute("CREATE EXTENSION IF NOT EXISTS pg_trgm")

@@ -1,4 +1,4 @@
-"""Tables of the embedded broker: sessions, their queued messages, retained messages."""
+"""Adds the tables of the embedded broker: sessions, queued messages, retained messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Create the tables."""
+    """Create the tables of the embedded broker."""
     op.create_table(
         "broker_owner",
         sa.Column("token", sa.LargeBinary(), nullable=False),
@@ -31,7 +31,7 @@ def upgrade() -> None:
         sa.Column("session", sa.BigInteger(), nullable=False),
         sa.Column("wanted", sa.Text(), nullable=False),
         sa.Column("qos", sa.SmallInteger(), nullable=False),
-        _belongs_to_session(),
+        _session_foreign_key(),
         sa.PrimaryKeyConstraint("session", "wanted", name=op.f("pk_broker_subscription")),
         sqlite_with_rowid=False,
     )
@@ -44,14 +44,14 @@ def upgrade() -> None:
         sa.Column("payload", sa.LargeBinary(), nullable=False),
         sa.Column("retain", sa.Boolean(), nullable=False),
         sa.Column("until", sa.BigInteger(), nullable=True),
-        _belongs_to_session(),
+        _session_foreign_key(),
         sa.PrimaryKeyConstraint("session", "packet_id", name=op.f("pk_broker_message")),
     )
     op.create_table(
         "broker_received",
         sa.Column("session", sa.BigInteger(), nullable=False),
         sa.Column("packet_id", sa.Integer(), nullable=False),
-        _belongs_to_session(),
+        _session_foreign_key(),
         sa.PrimaryKeyConstraint("session", "packet_id", name=op.f("pk_broker_received")),
         sqlite_with_rowid=False,
     )
@@ -65,5 +65,5 @@ def upgrade() -> None:
     )
 
 
-def _belongs_to_session() -> sa.ForeignKeyConstraint:
+def _session_foreign_key() -> sa.ForeignKeyConstraint:
     return sa.ForeignKeyConstraint(["session"], ["broker_session.number"], ondelete="CASCADE")

@@ -1,4 +1,4 @@
-"""Tables of ingest: samples, reported device state, rejected reports."""
+"""Adds the tables of ingest: samples, reported device state, rejected reports."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _POSTGRESQL = (
 
 
 def upgrade() -> None:
-    """Create the tables and add the columns of reported state."""
+    """Create the tables of ingest, and add the columns of reported device state."""
     for name in _TIMES:
         op.add_column("device_state", sa.Column(f"{name}_at", sa.BigInteger(), nullable=True))
     op.add_column("gateway", sa.Column("broker_hash", sa.Text(), nullable=True))

@@ -1,4 +1,4 @@
-"""Connectivity history of devices, and completeness of their sample series."""
+"""Adds tables for the connectivity history of devices and for the gaps in their sample series."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Create the tables, and add the column of the usual heartbeat interval."""
+    """Create the tables `connectivity`, `series` and `hole`, and add the usual heartbeat interval."""
     op.add_column("device_state", sa.Column("rhythm", sa.BigInteger(), nullable=True))
     op.create_table(
         "connectivity",
@@ -29,7 +29,7 @@ def upgrade() -> None:
     op.create_index(op.f("ix_connectivity_device_id"), "connectivity", ["device", "id"])
     op.create_table(
         "series",
-        *_series(),
+        *_series_key_columns(),
         sa.Column("time", sa.BigInteger(), nullable=False),
         sa.Column("seq", sa.SmallInteger(), nullable=False),
         sa.Column("unfilled", sa.SmallInteger(), nullable=False),
@@ -38,7 +38,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "hole",
-        *_series(),
+        *_series_key_columns(),
         sa.Column("since", sa.BigInteger(), nullable=False),
         sa.Column("until", sa.BigInteger(), nullable=False),
         sa.Column("found_at", sa.BigInteger(), nullable=False),
@@ -48,7 +48,7 @@ def upgrade() -> None:
     )
 
 
-def _series() -> list[sa.Column[int]]:
+def _series_key_columns() -> list[sa.Column[int]]:
     return [
         sa.Column("device", sa.BigInteger(), nullable=False),
         sa.Column("kind", sa.SmallInteger(), nullable=False),

@@ -1,4 +1,4 @@
-"""Requests to devices and their results."""
+"""Adds the table of requests to devices and their results."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0004"
 
 
 def upgrade() -> None:
-    """Create the table."""
+    """Create the table `request` and its indexes."""
     op.create_table(
         "request",
         sa.Column("id", sa.Text(), nullable=False),

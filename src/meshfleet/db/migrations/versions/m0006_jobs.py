@@ -1,4 +1,4 @@
-"""Firmware records and update jobs."""
+"""Adds the tables of firmware records and update jobs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _AGAIN = sa.text("state = 'QUEUED' AND expires IS NOT NULL")
 
 
 def upgrade() -> None:
-    """Create the tables."""
-    _make_firmware()
-    _make_jobs()
-    _make_executions()
-    _make_traces()
-    _make_outbox()
+    """Create the tables of firmware records and update jobs."""
+    _create_firmware_tables()
+    _create_job_tables()
+    _create_execution_tables()
+    _create_history_tables()
+    _create_outbox_tables()
 
 
-def _make_firmware() -> None:
+def _create_firmware_tables() -> None:
     op.create_table(
         "firmware",
         sa.Column("id", sa.Text(), nullable=False),
@@ -57,7 +57,7 @@ def _make_firmware() -> None:
     )
 
 
-def _make_jobs() -> None:
+def _create_job_tables() -> None:
     op.create_table(
         "job_draft",
         sa.Column("id", _KEY, autoincrement=True, nullable=False),
@@ -102,7 +102,7 @@ def _make_jobs() -> None:
     op.create_index("ix_job_open", "job", ["id"], sqlite_where=_OPEN, postgresql_where=_OPEN)
 
 
-def _make_executions() -> None:
+def _create_execution_tables() -> None:
     op.create_table(
         "execution",
         sa.Column("job", sa.BigInteger(), nullable=False),
@@ -172,7 +172,7 @@ def _make_executions() -> None:
     )
 
 
-def _make_traces() -> None:
+def _create_history_tables() -> None:
     op.create_table(
         "evidence",
         sa.Column("id", _KEY, autoincrement=True, nullable=False),
@@ -205,7 +205,7 @@ def _make_traces() -> None:
     op.create_index(op.f("ix_transition_job_device_id"), "transition", ["job", "device", "id"])
 
 
-def _make_outbox() -> None:
+def _create_outbox_tables() -> None:
     op.create_table(
         "job_outbox",
         sa.Column("id", sa.Text(), nullable=False),

@@ -1,4 +1,4 @@
-"""Indexes of executions: by position in the queue, and by job, state and device.
+"""Adds indexes of executions: by position in the queue, and by job, state and device.
 
 The indexes of active executions are rebuilt with a condition of ORs instead of IN, which is slow in SQLite.
 """
@@ -19,7 +19,7 @@ _ACTIVE = sa.text(
 
 
 def upgrade() -> None:
-    """Replace the index of the queue by two, and recreate the three indexes of active executions."""
+    """Replace the index of queued executions by two indexes, and recreate those of active executions."""
     op.drop_index("ix_execution_job_state_wave_due", "execution")
     op.create_index(op.f("ix_execution_job_state_device"), "execution", ["job", "state", "device"])
     op.create_index(

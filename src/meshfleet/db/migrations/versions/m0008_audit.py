@@ -1,4 +1,4 @@
-"""Indexes of the audit log by time, alone and with an actor, an action or a target."""
+"""Adds indexes of the audit log by time, alone and with an actor, an action or a target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ down_revision = "0007"
 
 
 def upgrade() -> None:
-    """Replace the indexes by actor and by target, and add indexes by time and by action."""
+    """Replace the audit log's indexes by actor and by target, and add indexes by time and by action."""
     for column in ("actor", "target"):
         op.drop_index(f"ix_audit_{column}_id", "audit")
     op.create_index(op.f("ix_audit_time_id"), "audit", ["time", "id"])

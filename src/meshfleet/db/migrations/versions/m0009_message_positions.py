@@ -1,7 +1,7 @@
 """Changes the key of queued MQTT messages from the packet id to the position in the queue.
 
-More than 65,535 messages can now be queued: the packet id is position % 65535 + 1. Existing rows keep their
-order and their packet ids. Packet ids were counted up and started again at 1 after 65,535.
+With this key, more than 65,535 messages can be queued: the packet id is position % 65535 + 1. Existing rows
+keep their order and their packet ids. Packet ids were counted up and started again at 1 after 65,535.
 """
 
 from __future__ import annotations

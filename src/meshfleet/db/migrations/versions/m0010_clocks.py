@@ -1,4 +1,4 @@
-"""Offset of each gateway's clock, and time correction of samples that came from a wrong clock."""
+"""Adds the offset of each gateway's clock, and the time correction of samples from a wrong clock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0009"
 
 
 def upgrade() -> None:
-    """Add the columns. On SQLite, samples are in files whose format needs no change."""
+    """Add the columns `clock_offset` and `shift`. On SQLite, the format of sample files needs no change."""
     op.add_column("gateway", sa.Column("clock_offset", sa.BigInteger(), nullable=True))
     if op.get_bind().dialect.name == "postgresql":
         # A column without a default is added to all partitions without rewriting them.

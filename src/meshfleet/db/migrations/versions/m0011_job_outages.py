@@ -1,4 +1,4 @@
-"""Adds columns that suspend the deadlines of an update in an outage, and a deadline for its last request."""
+"""Adds columns that suspend the deadlines of executions in an outage, and a deadline for the last request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ down_revision = "0010"
 
 
 def upgrade() -> None:
-    """Add four columns to executions, and a table for the time at which jobs were last run."""
+    """Add four columns to executions, and a table for the time at which a process last ran the jobs."""
     for name in ("suspended_at", "resumed_at", "outage_left", "final_until"):
         op.add_column("execution", sa.Column(name, sa.BigInteger(), nullable=True))
     op.create_table(

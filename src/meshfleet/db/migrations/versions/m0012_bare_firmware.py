@@ -1,7 +1,7 @@
 """Adds a flag to firmware records whose file is a bare image, not a zip archive.
 
-A migration cannot read the files, so existing records of type 1 are classified by their file names. That is
-safe: a file named .zip was accepted only if it was a zip archive.
+A migration cannot read the files, so existing records of type 1 are classified by their file names. This is
+safe, because a file named .zip was accepted only if it was a zip archive.
 """
 
 from __future__ import annotations
@@ -14,6 +14,6 @@ down_revision = "0011"
 
 
 def upgrade() -> None:
-    """Add the column and set it for existing records."""
+    """Add the column `bare`, and set it for existing firmware records."""
     op.add_column("firmware", sa.Column("bare", sa.Boolean(), nullable=False, server_default=sa.false()))
     op.execute("UPDATE firmware SET bare = true WHERE type = 1 AND lower(file_name) NOT LIKE '%.zip'")

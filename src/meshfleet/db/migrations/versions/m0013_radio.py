@@ -1,4 +1,4 @@
-"""Gateway that reported the last radio reading of a device."""
+"""Adds the gateway that reported the last radio reading of a device."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ down_revision = "0012"
 
 
 def upgrade() -> None:
-    """Add the column. It is NULL until the next radio reading of the device."""
+    """Add the column `radio_gateway`, which is NULL until the next radio reading of the device."""
     op.add_column("device_state", sa.Column("radio_gateway", sa.BigInteger(), nullable=True))

@@ -10,7 +10,7 @@ down_revision = "0013"
 
 
 def upgrade() -> None:
-    """Add two tables."""
+    """Create the tables `backup` and `storage_size`."""
     op.create_table(
         "backup",
         sa.Column("finished_at", sa.BigInteger(), autoincrement=False, nullable=False),
