@@ -40,10 +40,11 @@ PACKAGES = {
 
 SERVICE_ORDER = (
     *("clock", "actor", "metrics", "readiness", "sockets", "secret_store", "transport", "locks", "backup"),
+    *("systemd", "server_certificate", "reload"),
     *("http", "audit", "accounts", "catalogue", "console", "asyncapi", "devices", "labels"),
     *("ingest", "backfill", "telemetry", "presence", "requests", "metadata", "gateways"),
     *("jobs", "firmware", "live", "operations", "metric_table", "embedded_broker", "external_broker"),
-    *("api", "runtime", "app"),
+    *("status_report", "api", "runtime", "app"),
 )
 """Packages and modules of `service`: each may import only those before it."""
 

@@ -69,9 +69,14 @@ def _flag_values(flags: dict[str, Any]) -> dict[str, Any]:
     return {each.name: flags[each.parameter] for each in SETTINGS if flags.get(each.parameter) is not None}
 
 
+def reload_command_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
+    """Load the settings from flags, environment and file. Raise `WrongSettings` with all faults."""
+    return load_settings(_flag_values(flags), os.environ, file=config)
+
+
 def load_command_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
     """Load the settings from flags, environment and file. Raise `UsageError` with all faults."""
     try:
-        return load_settings(_flag_values(flags), os.environ, file=config)
+        return reload_command_settings(config, flags)
     except WrongSettings as exc:
         raise click.UsageError(f"invalid settings:\n{exc}") from exc

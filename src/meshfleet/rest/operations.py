@@ -34,6 +34,13 @@ class NotReady(ResponseBody, frozen=True, kw_only=True):
     reasons: tuple[ReadinessReason, ...]
 
 
+class ReloadedSettings(ResponseBody, frozen=True, kw_only=True):
+    """Result of a reload (rest-223): names of changed settings that are in use now, or need a restart."""
+
+    applied: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+
+
 class ReasonText(ResponseBody, frozen=True, kw_only=True):
     """Reason as a client decodes it: a newer service may have codes that this client does not know."""
 

@@ -29,6 +29,7 @@ REJECTS_PATH: Final = "/api/v1/rejects"
 HEALTH_PATH: Final = "/healthz"
 READINESS_PATH: Final = "/readyz"
 METRICS_PATH: Final = "/metrics"
+RELOAD_PATH: Final = "/api/v1/reload"
 OPENAPI_PATH: Final = "/api/v1/openapi.json"
 ASYNCAPI_PATH: Final = "/api/v1/asyncapi.json"
 

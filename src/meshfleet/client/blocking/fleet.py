@@ -131,11 +131,15 @@ class Audit(Proxy[accounts.Audit]):
 
 
 class Operations(Proxy[fleet.Operations]):
-    """Health, readiness, metrics and API documents of a service. Only the metrics need a login."""
+    """Health, readiness, metrics, settings and API documents of a service.
+
+    The metrics need a login, and `reload` that of an admin.
+    """
 
     health = wrap_method(fleet.Operations.health)
     ready = wrap_method(fleet.Operations.ready)
     metrics = wrap_method(fleet.Operations.metrics)
+    reload = wrap_method(fleet.Operations.reload)
     openapi = wrap_method(fleet.Operations.openapi)
     asyncapi = wrap_method(fleet.Operations.asyncapi)
 

@@ -21,7 +21,7 @@ from meshfleet.errors import NotLoggedIn
 from meshfleet.errors.mqtt import ConnectionClosed
 from meshfleet.rest.accounts import Me, NewPassword
 from meshfleet.rest.catalogue import CATALOGUE_PATH, Catalogue
-from meshfleet.rest.operations import Health, Ready
+from meshfleet.rest.operations import Health, Ready, ReloadedSettings
 from meshfleet.rest.paths import (
     ASYNCAPI_PATH,
     HEALTH_PATH,
@@ -31,6 +31,7 @@ from meshfleet.rest.paths import (
     OPENAPI_PATH,
     OWN_PASSWORD_PATH,
     READINESS_PATH,
+    RELOAD_PATH,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +45,10 @@ if TYPE_CHECKING:
 
 
 class Operations(RestResource):
-    """Health, readiness, metrics and API documents of a service. Only the metrics need a login."""
+    """Health, readiness, metrics, settings and API documents of a service.
+
+    The metrics need a login, and `reload` that of an admin.
+    """
 
     async def health(self) -> Health:
         """Check that the service process is running. Raise `ServiceUnreachable` without a response."""
@@ -58,6 +62,10 @@ class Operations(RestResource):
         """Get the metrics of the service and the fleet in the Prometheus text format."""
         response = await self._caller.send(_build_get(METRICS_PATH, accept="text/plain"))
         return response.body.decode("utf-8", "replace")
+
+    async def reload(self) -> ReloadedSettings:
+        """Make the service read its settings again. Raise `WrongSettings` if it cannot use them."""
+        return await self._caller.post(ReloadedSettings, RELOAD_PATH)
 
     async def openapi(self) -> dict[str, Any]:
         """Get the OpenAPI 3.1 document of the REST API."""

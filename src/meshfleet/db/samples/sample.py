@@ -174,6 +174,9 @@ the function is called again with a new iterator.
 class SampleStore(Protocol):
     """Interface of both sample stores. A store holds the samples of all devices."""
 
+    retention: Retention
+    """How long samples are kept. It may be replaced at any time."""
+
     def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:
         """Write a batch of samples within the transaction. Samples that exist already do not change.
 

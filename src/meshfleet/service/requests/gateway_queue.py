@@ -71,10 +71,24 @@ class GatewayQueues(Generic[Ticket]):
         self.queued += 1
         return False
 
+    def set_max_concurrent(self, max_concurrent: int) -> list[tuple[Mac, Ticket]]:
+        """Change the number of slots per gateway. Return the queued tickets that get a new slot, by gateway.
+
+        With fewer slots, present requests keep theirs, and released slots are not used again.
+        """
+        self._max_concurrent = max_concurrent
+        granted = []
+        for gateway, queue in self._queues.items():
+            while queue.active < max_concurrent and (ticket := queue.pop()) is not None:
+                queue.active += 1
+                granted.append((gateway, ticket))
+        self.queued -= len(granted)
+        return granted
+
     def release(self, gateway: Mac) -> Ticket | None:
         """Release a slot of the gateway. If a ticket is queued, give it the slot and return it, else None."""
         queue = self._queues[gateway]
-        ticket = queue.pop()
+        ticket = queue.pop() if queue.active <= self._max_concurrent else None
         if ticket is not None:
             self.queued -= 1
             return ticket
