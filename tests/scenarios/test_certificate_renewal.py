@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-CLIENTS = 200
-
 
 @pytest.fixture
 def anyio_backend() -> str:
@@ -51,9 +49,9 @@ def read_serial(address: ServerAddress, trusting: ssl.SSLContext) -> object:
         return certificate["serialNumber"]
 
 
-async def connect_clients(port: int, trusting: ssl.SSLContext, key: str) -> list[RawClient]:
+async def connect_clients(count: int, port: int, trusting: ssl.SSLContext, key: str) -> list[RawClient]:
     clients = []
-    for number in range(CLIENTS):
+    for number in range(count):
         client = await RawClient.open(port, tls=trusting)
         client.send(build_connect(Credentials("apikey", key), client_id=f"client-{number}"))
         await client.expect(Connack)
@@ -62,12 +60,15 @@ async def connect_clients(port: int, trusting: ssl.SSLContext, key: str) -> list
 
 
 @pytest.mark.rule("rest-224")
-async def test_a_renewed_certificate_disconnects_no_client_and_a_bad_one_is_not_used(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [3, pytest.param(200, marks=pytest.mark.part("long"))])
+async def test_a_renewed_certificate_disconnects_no_client_and_a_bad_one_is_not_used(
+    tmp_path: Path, count: int
+) -> None:
     authority, trusting = trustme.CA(), ssl.create_default_context()
     authority.configure_trust(trusting)
     write_pair(authority, tmp_path)
     pair = ["--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem")]
-    limits = ["--limits-connections-per-account", str(CLIENTS), "--mqtt", "off"]
+    limits = ["--limits-connections-per-account", str(count), "--mqtt", "off"]
     with ServiceProcess(
         tmp_path, *pair, *limits, *loopback_options("--mqtt-tls"), trusting=trusting
     ) as service:
@@ -75,7 +76,7 @@ async def test_a_renewed_certificate_disconnects_no_client_and_a_bad_one_is_not_
         mqtt = service.mqtt["mqtts"]
         host, port = service.url.removeprefix("https://").split(":")
         https = mqtt._replace(port=int(port))
-        clients = await connect_clients(mqtt.port, trusting, key)
+        clients = await connect_clients(count, mqtt.port, trusting, key)
         browser = http.client.HTTPSConnection(host, int(port), context=trusting)
         browser.request("GET", "/healthz")
         assert browser.getresponse().read()

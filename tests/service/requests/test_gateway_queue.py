@@ -111,6 +111,18 @@ GatewayQueueModel.TestCase.settings = settings(max_examples=examples(60), statef
 TestQueue = pytest.mark.rule("request-36")(GatewayQueueModel.TestCase)
 
 
+def test_the_number_of_slots_can_be_changed() -> None:
+    queues: GatewayQueues[int] = GatewayQueues(2)
+    assert [queues.acquire_or_enqueue(GATEWAY, Priority.LOW, ticket) for ticket in range(5)] == [
+        *[True] * 2,
+        *[False] * 3,
+    ]
+    assert queues.set_max_concurrent(3) == [(GATEWAY, 2)]
+    assert queues.set_max_concurrent(1) == []
+    assert [queues.release(GATEWAY) for _ in range(4)] == [None, None, 3, 4], "two slots are gone"
+    assert queues.queued == 0
+
+
 # --- Through a broker ---
 
 LONG = 30.0
