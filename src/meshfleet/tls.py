@@ -1,4 +1,4 @@
-"""TLS contexts for outgoing connections."""
+"""TLS contexts of clients and of the service."""
 
 from __future__ import annotations
 
@@ -27,8 +27,44 @@ def create_tls_context(
             context.load_cert_chain(certificate, key, _refuse_password_prompt)
     except (OSError, _EncryptedKeyError) as problem:
         files = ", ".join(str(file) for file in (authorities, certificate, key) if file is not None)
-        raise UnusableCertificate(files, getattr(problem, "strerror", None) or str(problem)) from problem
+        raise UnusableCertificate(files, _describe_problem(problem)) from problem
     return context
+
+
+def _describe_problem(problem: Exception) -> str:
+    return getattr(problem, "strerror", None) or str(problem)
+
+
+def create_pinned_context(certificate: Path) -> ssl.SSLContext:
+    """Create a client context that trusts only one certificate, whatever its host name.
+
+    Programs on the same machine use it to connect to the service with the certificate file of the service.
+    """
+    context = create_tls_context(authorities=certificate)
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.check_hostname = False
+    return context
+
+
+def create_server_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Create a context for listeners. Raise `UnusableCertificate` if certificate and key cannot be used."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key, _refuse_password_prompt)
+    except (OSError, _EncryptedKeyError) as problem:
+        raise UnusableCertificate(
+            f"{certificate} with key {key}", _describe_pair_problem(problem)
+        ) from problem
+    return context
+
+
+def _describe_pair_problem(problem: Exception) -> str:
+    if not isinstance(problem, ssl.SSLError):
+        return _describe_problem(problem)
+    if problem.reason == "KEY_VALUES_MISMATCH":
+        return "the key does not belong to the certificate"
+    return f"the files are not a certificate and its key in PEM ({problem.reason or 'none found'})"
 
 
 @cache

@@ -150,6 +150,10 @@ class Program:
         """Standard error so far."""
         return self._errors.read_text("utf-8")
 
+    def send_signal(self, signal: Signals) -> None:
+        """Send a signal that does not end the program."""
+        self._process.send_signal(signal)
+
     def wait_for_exit(self, signal: Signals | None = None) -> tuple[int, str, str]:
         """Send a signal, if given, and wait for the end. Return exit code, standard output and error."""
         if signal is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from contextlib import ExitStack
-from signal import SIGKILL, SIGTERM
+from signal import SIGHUP, SIGKILL, SIGTERM
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
@@ -76,6 +76,15 @@ class ServiceProcess:
         """Stop the service with SIGTERM. Return its exit code and its output on standard error."""
         code, _, errors = self._program.wait_for_exit(SIGTERM)
         return code, errors
+
+    def hang_up(self) -> None:
+        """Send SIGHUP, which makes the service reload its settings."""
+        self._program.send_signal(SIGHUP)
+
+    @property
+    def errors(self) -> str:
+        """Standard error so far."""
+        return self._program.errors
 
     @property
     def memory(self) -> float:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from collections.abc import Callable
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -33,7 +31,8 @@ from meshfleet.errors import FleetError
 from meshfleet.mqtt.client import BrokerAddress, MqttOptions
 from meshfleet.service import app
 from meshfleet.service.sockets import find_free_port
-from meshfleet.tls import create_tls_context
+from meshfleet.settings import ListenAddress
+from meshfleet.tls import create_pinned_context
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
     from meshfleet.emulator import GatewayEmulator
     from meshfleet.protocol.ids import Mac
     from meshfleet.service.app import StartupInfo
+    from meshfleet.service.reload import Reloader
+    from meshfleet.service.systemd import SystemdNotifier
     from meshfleet.settings import Settings
 
 
@@ -85,17 +86,20 @@ _CONNECT_SECONDS: Final = 30.0
 _DISCONNECT_SECONDS: Final = 1.0
 """Maximum seconds that the shutdown waits until all demo gateways are disconnected."""
 
-_IPV4: Final = 4
-
 Announcer = Callable[[str], None] | None
 
 
 async def serve_demo(
-    settings: Settings, *, started: Callable[[StartupInfo], None], announce: Announcer
+    settings: Settings,
+    *,
+    started: Callable[[StartupInfo], None],
+    announce: Announcer,
+    reloader: Reloader | None = None,
+    notifier: SystemdNotifier | None = None,
 ) -> None:
     """Run a service and the emulated gateways of the demo until canceled.
 
-    `started` is called when the service has started, `announce` once the gateways are connected.
+    `announce` is called once the gateways are connected. The other arguments are those of `app.serve`.
     """
     setup = DemoSetup(settings.data, static=_is_static(settings))
     service_started: asyncio.Future[StartupInfo] = asyncio.get_running_loop().create_future()
@@ -106,7 +110,10 @@ async def serve_demo(
             service_started.set_result(info)
 
     service_task = asyncio.create_task(
-        app.serve(settings, started=on_started, prepare=setup.fill_database), name="serve"
+        app.serve(
+            settings, started=on_started, prepare=setup.fill_database, reloader=reloader, notifier=notifier
+        ),
+        name="serve",
     )
     gateways_task = asyncio.create_task(
         _run_gateways(settings, setup, service_started, announce), name="demo"
@@ -177,7 +184,7 @@ async def _run_gateways(
 async def _run_fleet(
     settings: Settings, address: BrokerAddress, passwords: Mapping[Mac, str], announce: Announcer
 ) -> None:
-    tls = None if settings.tls_cert is None else _build_tls_context(settings.tls_cert)
+    tls = None if settings.tls_cert is None else create_pinned_context(settings.tls_cert)
     clock = SimulatedClock(0, SPEED_FACTOR)
     device_states = DeviceStateStore(settings.data / "demo")
     async with httpx.AsyncClient(verify=True if tls is None else tls) as http:
@@ -223,18 +230,7 @@ def _restore_gateway(
 def select_local_listener(listeners: Iterable[str]) -> BrokerAddress:
     """Return an MQTT listener's address for clients on this machine, preferably without TLS and WebSocket."""
     address = min(map(BrokerAddress.parse, listeners), key=lambda each: (each.tls, each.path is not None))
-    host = ip_address(address.host)
-    if not host.is_unspecified:
-        return address
-    return replace(address, host="127.0.0.1" if host.version == _IPV4 else "::1")
-
-
-def _build_tls_context(certificate: Path) -> ssl.SSLContext:
-    """Create a TLS client context that trusts only this certificate, and does not check the host name."""
-    context = create_tls_context(authorities=certificate)
-    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.check_hostname = False
-    return context
+    return replace(address, host=ListenAddress(address.host, address.port).local.host)
 
 
 def _print_warning(text: str) -> None:

@@ -1,9 +1,8 @@
-"""Logging and shutdown of long-running commands."""
+"""Shutdown of long-running commands."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -15,22 +14,19 @@ from meshfleet.errors import FleetError
 AsyncWork = Callable[[], Coroutine[Any, Any, None]]
 
 
-def log_to_terminal(level: int) -> None:
-    """Send log messages of this level and above to standard error."""
-    # uvicorn would log a warning for every malformed request, so that any client could flood the log.
-    logging.getLogger("uvicorn.error").setLevel(max(level, logging.ERROR))
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=level)
-
-
 class _StopRequested(Exception):  # not an error: it ends a task group
     """Raised in a task to stop all other tasks of its task group."""
 
 
-async def run_until_stopped(work: AsyncWork) -> None:
+async def run_until_stopped(work: AsyncWork, on_hangup: Callable[[], None] | None = None) -> None:
     """Run `work` to its end, or cancel `work` on SIGINT or SIGTERM.
 
-    Of several `FleetError`s, only the first is raised: thousands of gateways may fail for the same reason.
+    On SIGHUP, call `on_hangup`; without it, the signal ends the process. Of several `FleetError`s, only the
+    first is raised: thousands of gateways may fail for the same reason.
     """
+    if on_hangup is not None:
+        with suppress(NotImplementedError, AttributeError):  # Windows has no SIGHUP
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
     try:
         async with asyncio.TaskGroup() as tasks:
             signal_task = tasks.create_task(stop_after(_wait_for_signal))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from meshfleet import errors
 from meshfleet.errors.protocol import GatewayTooOld, MalformedInput
+from meshfleet.errors.startup import WrongSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ _SERVICE_ERRORS: Final[tuple[type[FleetError], ...]] = (
     errors.Unanswered,
     MalformedInput,
     GatewayTooOld,
+    WrongSettings,
     errors.SamplesDamaged,
     errors.ImageDamaged,
 )

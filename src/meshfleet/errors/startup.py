@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from meshfleet.errors import FleetError
+from meshfleet.errors import Conflict, Fault, FleetError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from meshfleet.errors import Fault
+    from meshfleet.errors import ProblemDetails
 
 
 class UnusableDatabase(FleetError):
@@ -30,14 +30,19 @@ class UnusableDataFolder(FleetError):
     code = "unusable-folder"
 
 
-class WrongSettings(FleetError):
-    """Raised when settings are invalid (rest-167). `faults` lists all invalid settings."""
+class WrongSettings(Conflict):
+    """Raised when settings are invalid (rest-167), at the start or a reload. `faults` lists all of them."""
 
     code = "wrong-settings"
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         super().__init__(faults)
         self.faults = tuple(faults)
+
+    @classmethod
+    def from_problem(cls, problem: ProblemDetails) -> Self:
+        """Rebuild the error with its faults."""
+        return cls(problem.faults or (Fault("settings", problem.detail),))
 
     def __str__(self) -> str:
         return "\n".join(f"{field}: {message}" for field, message in self.faults)

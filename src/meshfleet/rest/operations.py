@@ -35,6 +35,13 @@ class NotReady(ResponseBody, frozen=True, kw_only=True):
     reasons: tuple[ReadinessReason, ...]
 
 
+class ReloadedSettings(ResponseBody, frozen=True, kw_only=True):
+    """Result of a reload (rest-224): names of changed settings that are in use now, or need a restart."""
+
+    applied: tuple[str, ...]
+    needs_restart: tuple[str, ...]
+
+
 class ReasonText(ResponseBody, frozen=True, kw_only=True):
     """Reason why a service is not ready, without the code, which an older client may not know."""
 

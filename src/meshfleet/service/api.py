@@ -39,6 +39,7 @@ from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.problems import build_problem_response
 from meshfleet.service.http.query import QueryNameMiddleware, parse_limit
 from meshfleet.service.http.request import ApiRequest
+from meshfleet.service.ingest.commit_timer import CommitTimer
 from meshfleet.service.ingest.rollups import Rollups
 from meshfleet.service.jobs import routes as job_routes
 from meshfleet.service.jobs.notifications import JobNotifier, RunnerWakeup
@@ -50,11 +51,13 @@ from meshfleet.service.metrics import Metrics
 from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.presence import routes as presence_routes
 from meshfleet.service.readiness import Readiness
+from meshfleet.service.reload import Reloader
 from meshfleet.service.requests import routes as request_routes
 from meshfleet.service.requests.dispatcher import RequestFacade
 from meshfleet.service.secret_store import load_or_create_secret
 from meshfleet.service.storage import routes as storage_routes
 from meshfleet.service.storage.monitor import StorageMonitor
+from meshfleet.service.systemd import SystemdNotifier
 from meshfleet.service.telemetry import gap_routes, link_routes, reject_routes, sample_routes
 from meshfleet.service.telemetry.chunked_read import DEFAULT_CHUNK_SIZES, ChunkSizes
 from meshfleet.settings import Settings
@@ -118,6 +121,7 @@ class RouteDependencies(NamedTuple):
     samples: SampleStore
     storage_monitor: StorageMonitor
     traffic: GatewayTraffic
+    reloader: Reloader
     request_facade: RequestFacade
 
 
@@ -131,6 +135,7 @@ class RestApi:
         samples: SampleStore,
         *,
         live_timings: LiveTimings = LIVE_TIMINGS,
+        reloader: Reloader | None = None,
         now: clock.Now = clock.now,
         monotonic: clock.Now = clock.monotonic,
         hasher: PasswordHasher = PASSWORD_HASHER,
@@ -139,11 +144,14 @@ class RestApi:
     ) -> None:
         """Create all objects that routes need.
 
-        `monotonic` is the monotonic clock for login delays and report rates. Only tests pass `live_timings`,
-        `hasher`, `limits` and `blocks`: they use shorter waits, cheap password hashes and small chunks.
+        Without a `reloader`, the settings cannot be reloaded. `monotonic` is the monotonic clock for login
+        delays and report rates. Only tests pass `live_timings`, `hasher`, `limits` and `blocks`: they use
+        shorter waits, cheap password hashes and small chunks.
         """
         self.metrics = Metrics()
         self.readiness = Readiness()
+        self.commit_timer = CommitTimer()
+        self.reloader = reloader or Reloader(settings, lambda: settings, SystemdNotifier({}))
         self.traffic = GatewayTraffic(monotonic)
         tokens = TokenSigner(database.write_now(load_or_create_secret, "tokens"))
         authenticator = BearerAuthenticator(database, tokens, now)
@@ -193,6 +201,7 @@ class RestApi:
             samples=samples,
             storage_monitor=self.storage_monitor,
             traffic=self.traffic,
+            reloader=self.reloader,
             request_facade=self.request_facade,
         )
         self.app = MetricsAndLimitsMiddleware(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import uvicorn
 from msgspec.structs import replace
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from meshfleet.db import connect_database, upgrade_database
 from meshfleet.errors import Fault
@@ -36,9 +37,14 @@ from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
 from meshfleet.service.http.starting import answer_starting
 from meshfleet.service.http.websocket_connection import MAX_MESSAGE_BYTES, WebSocketConnection
 from meshfleet.service.locks import hold_service_lock, lock_data_folder
+from meshfleet.service.reload import Reloader
 from meshfleet.service.runtime import open_service_samples, run_background_tasks
 from meshfleet.service.secret_store import INSTANCE_SECRET, load_or_create_secret
+from meshfleet.service.server_certificate import load_server_certificate
 from meshfleet.service.sockets import open_listener
+from meshfleet.service.status_report import StatusReporter
+from meshfleet.service.systemd import SystemdNotifier
+from meshfleet.settings.secret_files import ADMIN_PASSWORD, read_credential
 
 if TYPE_CHECKING:
     import socket
@@ -48,6 +54,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.service.embedded_broker.listeners import MqttListener
+    from meshfleet.service.server_certificate import ServerCertificate
     from meshfleet.settings import Settings
 
 __all__ = ["StartupInfo", "load_openapi_document", "serve", "serve_api"]
@@ -64,6 +71,9 @@ cycles, and with the default an eighth of the CPU time was spent on collections.
 _SWITCH_INTERVAL_SECONDS: Final = 0.0005
 """Seconds for which a thread may hold the GIL while another waits for it. Database threads need it after
 every row: with the default, ten times as long, they would wait too long for a busy event loop."""
+
+_CERTIFICATE_CHECK_SECONDS: Final = 60.0
+"""Seconds between two checks whether the files of the certificate have changed."""
 
 _SHUTDOWN_SECONDS: Final = 10
 """Seconds that running requests have to finish when the service stops."""
@@ -82,22 +92,37 @@ class StartupInfo(NamedTuple):
     """
 
 
-async def serve(
+async def serve(  # noqa: PLR0913 # keyword-only, mostly optional
     settings: Settings,
     *,
     started: Callable[[StartupInfo], None],
     prepare: Callable[[Database], None] | None = None,
+    reloader: Reloader | None = None,
+    notifier: SystemdNotifier | None = None,
+    certificate_check_seconds: float = _CERTIFICATE_CHECK_SECONDS,
 ) -> None:
     """Run a service until canceled.
 
     `started` is called when the service is up. `prepare` is called before that, with the migrated
-    database, and may change the database.
+    database, and may change the database. Without a `reloader`, the settings cannot be reloaded. Changed
+    files of the certificate are loaded within `certificate_check_seconds`.
     """
     gc.set_threshold(*_GC_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
+    notifier = notifier or SystemdNotifier({})
+    reloader = reloader or Reloader(settings, lambda: settings, notifier)
+    certificate = load_server_certificate(settings)
+    if certificate is not None:
+        reloader.register(
+            "tls-cert",
+            "tls-key",
+            apply=certificate.apply_settings,
+            is_possible=lambda changed: changed.tls_cert is not None,
+            may_fail=True,
+        )
     with (
         open_listener(settings.http, "http") as listener,
-        open_mqtt_listeners(settings) as mqtt_listeners,
+        open_mqtt_listeners(settings, None if certificate is None else certificate.context) as mqtt_listeners,
         # After the listeners: it may create the directory, so a wrong address must be reported before.
         lock_data_folder(settings.data),
     ):
@@ -112,13 +137,43 @@ async def serve(
         try:
             with contextlib.ExitStack() as stack:
                 await asyncio.to_thread(stack.enter_context, hold_service_lock(database, settings))
-                async with HttpServer(settings, listener, HTTP_LIMITS) as http:
-                    if settings.backup_before_migration:
-                        await _run_stoppable(back_up_before_migration, database, settings, clock.now)
-                    await _run_stoppable(upgrade_database, database)
-                    await _run(database, settings, http, mqtt_listeners, started=started, prepare=prepare)
+                async with HttpServer(settings, listener, HTTP_LIMITS, certificate) as http:
+                    reloader.register("trusted-proxies", apply=http.trust_proxies)
+                    async with notifier.extend_start("Starting: the database is checked and migrated."):
+                        if settings.backup_before_migration:
+                            await _run_stoppable(back_up_before_migration, database, settings, clock.now)
+                        await _run_stoppable(upgrade_database, database)
+                    await _run(
+                        database,
+                        settings,
+                        http,
+                        mqtt_listeners,
+                        supervision=_Supervision(reloader, notifier, certificate, certificate_check_seconds),
+                        started=started,
+                        prepare=prepare,
+                    )
         finally:
             await asyncio.to_thread(database.close)
+
+
+class _Supervision(NamedTuple):
+    """Connection of a service with its operator: settings that are reloaded, certificate and systemd."""
+
+    reloader: Reloader
+    notifier: SystemdNotifier
+    certificate: ServerCertificate | None
+    certificate_check_seconds: float
+
+    def start_tasks(self, tasks: asyncio.TaskGroup, api: RestApi, database: Database) -> None:
+        """Reload settings and certificate when needed, and report to systemd, until the group is canceled."""
+        reporter = StatusReporter(
+            self.notifier, api.readiness, database, traffic=api.traffic, commit_timer=api.commit_timer
+        )
+        tasks.create_task(self.reloader.run(), name="reload")
+        tasks.create_task(reporter.run(), name="systemd")
+        if self.certificate is not None:
+            watch = self.certificate.watch_files(self.certificate_check_seconds)
+            tasks.create_task(watch, name="certificate")
 
 
 async def _run_stoppable(work: Callable[..., None], *args: object) -> None:
@@ -136,19 +191,21 @@ async def _run(  # noqa: PLR0913 # one caller
     http: HttpServer,
     mqtt_listeners: list[MqttListener],
     *,
+    supervision: _Supervision,
     started: Callable[[StartupInfo], None],
     prepare: Callable[[Database], None] | None,
 ) -> None:
     """Run all parts of the service on a migrated database."""
-    password = await asyncio.to_thread(_create_first_admin, database)
-    await database.write(load_or_create_secret, INSTANCE_SECRET)
-    if prepare is not None:
-        await asyncio.to_thread(prepare, database)
+    async with supervision.notifier.extend_start("Starting: the database is read."):
+        password = await asyncio.to_thread(_create_first_admin, database)
+        await database.write(load_or_create_secret, INSTANCE_SECRET)
+        if prepare is not None:
+            await asyncio.to_thread(prepare, database)
+        samples = await asyncio.to_thread(open_service_samples, database, settings)
     mqtt = tuple(map(str, mqtt_listeners if settings.external_broker is None else [settings.external_broker]))
     report_start = partial(started, StartupInfo(settings.listen_url, mqtt, password))
-    samples = await asyncio.to_thread(open_service_samples, database, settings)
     try:
-        api = await asyncio.to_thread(RestApi, database, settings, samples)
+        api = await asyncio.to_thread(RestApi, database, settings, samples, reloader=supervision.reloader)
         gc.freeze()  # objects created so far are permanent: collections skip them, also at exit
         if mqtt:
             api.readiness.expect_report_intake()
@@ -157,6 +214,7 @@ async def _run(  # noqa: PLR0913 # one caller
             tasks.create_task(background, name="background")
             tasks.create_task(api.storage_monitor.run(), name="storage")
             tasks.create_task(http.run(api, started=report_start), name="http")
+            supervision.start_tasks(tasks, api, database)
     finally:
         await asyncio.to_thread(samples.close)
 
@@ -195,11 +253,23 @@ class HttpServer:
     At the end of the `with` block it waits for running requests.
     """
 
-    def __init__(self, settings: Settings, listener: socket.socket, limits: HttpLimits) -> None:
-        self._server = _UvicornServer(_build_uvicorn_config(settings, self._dispatch, limits))
+    def __init__(
+        self,
+        settings: Settings,
+        listener: socket.socket,
+        limits: HttpLimits,
+        certificate: ServerCertificate | None,
+    ) -> None:
+        self._server = _UvicornServer(_build_uvicorn_config(self._handle, limits, certificate))
         self._listener = listener
         self._app: ASGIApp = answer_starting
+        self.trust_proxies(settings)
         self._server_task: asyncio.Task[None]
+
+    def trust_proxies(self, settings: Settings) -> None:
+        """Trust the addresses of clients that the proxies of the settings report, for new requests."""
+        trusted = [str(each) for each in settings.trusted_proxies]
+        self._proxy_headers = ProxyHeadersMiddleware(self._dispatch, trusted)  # type: ignore[arg-type] # Litestar's types of ASGI
 
     async def __aenter__(self) -> Self:
         self._server_task = asyncio.create_task(self._server.serve([self._listener]), name="http.server")
@@ -231,6 +301,9 @@ class HttpServer:
         if not live_task.cancelled():
             live_task.result()
 
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._proxy_headers(scope, receive, send)  # type: ignore[arg-type] # Litestar's types of ASGI
+
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
 
@@ -244,11 +317,13 @@ async def serve_api(
     limits: HttpLimits = HTTP_LIMITS,
 ) -> None:
     """Serve an API over HTTP until canceled."""
-    async with HttpServer(settings, listener, limits) as http:
+    async with HttpServer(settings, listener, limits, load_server_certificate(settings)) as http:
         await http.run(api, started=started)
 
 
-def _build_uvicorn_config(settings: Settings, app: ASGIApp, http_limits: HttpLimits) -> uvicorn.Config:
+def _build_uvicorn_config(
+    app: ASGIApp, http_limits: HttpLimits, certificate: ServerCertificate | None
+) -> uvicorn.Config:
     class Limited(HttpConnection):
         """Connection class with `http_limits`: uvicorn creates the connections and passes no limits."""
 
@@ -265,13 +340,11 @@ def _build_uvicorn_config(settings: Settings, app: ASGIApp, http_limits: HttpLim
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=bool(settings.trusted_proxies),
-        forwarded_allow_ips=[str(each) for each in settings.trusted_proxies],
+        proxy_headers=False,  # `HttpServer.trust_proxies` does it, so that it can be changed
         limit_concurrency=http_limits.connections,
         timeout_keep_alive=http_limits.keep_alive_seconds,  # type: ignore[arg-type] # uvicorn declares int but accepts fractions
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
+        ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
     )
 
 
@@ -282,7 +355,7 @@ def _create_first_admin(database: Database) -> str | None:
     """
     if not database.read_now(user_store.has_no_users):
         return None
-    given = os.environ.get(_ADMIN_PASSWORD_VARIABLE) or None
+    given = os.environ.get(_ADMIN_PASSWORD_VARIABLE) or read_credential(ADMIN_PASSWORD, os.environ)
     password = secrets.token_urlsafe(15) if given is None else _check_admin_password(given)
     made = database.write_now(
         user_store.insert_first_admin,

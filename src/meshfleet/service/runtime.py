@@ -89,7 +89,7 @@ async def _open_report_source(
     database: Database, settings: Settings, api: RestApi, listeners: Sequence[MqttListener], owner: bytes
 ) -> ReportSource:
     if settings.external_broker is None:
-        return await asyncio.to_thread(
+        embedded = await asyncio.to_thread(
             EmbeddedBroker,
             database,
             settings,
@@ -100,6 +100,8 @@ async def _open_report_source(
             now=clock.now,
             monotonic=clock.monotonic,
         )
+        api.reloader.register("limits", apply=lambda changed: embedded.broker.apply_limits(changed.limits))
+        return embedded
     return ExternalBrokerClient(
         settings.external_broker,
         await database.write(load_client_id),
@@ -128,14 +130,13 @@ class Runtime:
         self._api = api
         self._source = source
         self._transport = transport = source.transport
-        self._retention = _build_retention(settings)
         self._poll_seconds = timings.poll_seconds
         now = clock.now()
         # Requests: which gateways there are, what they support, and which one reaches a device.
         clocks = GatewayClocks(lambda gateway: transport.last_connection_id(mac_from_int(gateway)))
         versions = GatewayVersions(acks_enabled=settings.acks)
         failures = FailedAttempts()
-        rpc = RpcClient(
+        self._rpc = rpc = RpcClient(
             transport,
             TopicCodec(settings.topic_prefix),
             clock.now,
@@ -193,6 +194,7 @@ class Runtime:
             else GatewayAdmission(autoclaim=settings.autoclaim),
             owner=None if database.is_sqlite else owner,
             rollups=api.rollups,
+            commit_timer=api.commit_timer,
             acking_gateways=versions.ack_capable,
             clock_shifts=clocks.shifts,
             is_shift_confirmed=clocks.is_confirmed,
@@ -208,6 +210,8 @@ class Runtime:
         metric_table.add_presence_metrics(metrics, self._presence)
         metric_table.add_request_metrics(metrics, rpc, self._dispatcher, self._history)
         metric_table.add_firmware_metrics(metrics, self._image_requests)
+        api.reloader.register("requests", apply=self._apply_request_settings)
+        api.reloader.register("retention", apply=self._apply_retention)
 
     async def restore(self) -> None:
         """Load the state that an earlier process stored. Call this before `run`."""
@@ -233,9 +237,18 @@ class Runtime:
         finally:
             await self._flush_pending()
 
+    def _apply_request_settings(self, settings: Settings) -> None:
+        self._source.set_request_max_age(settings.requests_max_age)
+        self._rpc.set_max_concurrent(settings.requests_at_once)
+
+    def _apply_retention(self, settings: Settings) -> None:
+        self._samples.retention = _build_retention(settings)
+        self._history.retention = _to_millis(settings.retention.request)
+        self._presence.retention_ms = _to_millis(settings.retention.connectivity)
+
     def _start_tasks(self, tasks: asyncio.TaskGroup) -> None:
         gateway_poll = poll_gateways(self._transport, self._presence, self._on_gateway_connected)
-        gap_checks = run_gap_checks(self._backfill, self._samples, self._retention, clock.now)
+        gap_checks = run_gap_checks(self._backfill, self._samples, clock.now)
         version_polls = self._version_tracker.run(pause=self._poll_seconds)
         tasks.create_task(self._ingest.run(), name="ingest")
         tasks.create_task(gateway_poll, name="presence.gateway_poll")

@@ -59,5 +59,8 @@ class ReportSource(Protocol):
     def problem(self) -> ReadinessProblem | None:
         """Problem that keeps reports from being received or committed; None if there is none."""
 
+    def set_request_max_age(self, seconds: float) -> None:
+        """Change after how many seconds a request to a disconnected gateway is dropped."""
+
     async def run(self, consumer: ReportConsumer) -> None:
         """Pass reports to the consumer until canceled. Acknowledge each report after it is committed."""

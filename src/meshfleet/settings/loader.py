@@ -1,4 +1,4 @@
-"""Loads settings from flags, environment variables and a file, and reports all faults together (rest-167).
+"""Loads settings from flags, environment variables and files, and reports all faults together (rest-167).
 
 Relative paths are relative to the working directory, also those in the file.
 """
@@ -20,6 +20,12 @@ from meshfleet.errors.startup import WrongSettings
 from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.settings.model import Retention, Settings
 from meshfleet.settings.parsers import InvalidSetting
+from meshfleet.settings.secret_files import (
+    ADMIN_PASSWORD,
+    list_credentials,
+    parse_secret_path,
+    read_text_file,
+)
 from meshfleet.settings.table import SETTINGS
 
 if TYPE_CHECKING:
@@ -82,13 +88,52 @@ class _RawSetting(NamedTuple):
 def _read_sources(
     flags: Mapping[str, str], variables: Mapping[str, str], file: Path | None, faults: list[Fault]
 ) -> dict[str, _RawSetting]:
-    """Return all given settings by name. Append the faults of the file to `faults`."""
+    """Return all given settings by name. Append the faults of files to `faults`."""
     given = _read_file(file, faults)
+    given |= _read_credentials(variables, faults)
     for each in SETTINGS:
+        if each.is_secret and (path := variables.get(each.file_variable)):
+            _read_secret(given, each, _RawSetting(each.file_variable, path), faults)
+            if variables.get(each.variable):
+                faults.append(Fault(each.file_variable, f"is set, and so is {each.variable}: set only one"))
         if text := variables.get(each.variable):
             given[each.name] = _RawSetting(each.variable, text)
         if each.name in flags:
             given[each.name] = _RawSetting(each.flag, flags[each.name])
+    return given
+
+
+def _read_secret(
+    given: dict[str, _RawSetting], setting: Setting, path: _RawSetting, faults: list[Fault]
+) -> None:
+    """Read a secret setting from the file that another setting or variable names, and add it to `given`."""
+    try:
+        text = read_text_file(parse_secret_path(path.to_text(setting)))
+    except InvalidSetting as exc:
+        faults.append(Fault(path.origin, str(exc)))
+    else:
+        given[setting.name] = _RawSetting(path.origin, text)
+
+
+def _read_credentials(variables: Mapping[str, str], faults: list[Fault]) -> dict[str, _RawSetting]:
+    """Return the settings that are credentials of systemd. A file setting is the path of its credential."""
+    given: dict[str, _RawSetting] = {}
+    by_name = {each.name: each for each in SETTINGS}
+    try:
+        credentials = list_credentials(variables)
+    except InvalidSetting as exc:
+        faults.append(Fault("CREDENTIALS_DIRECTORY", str(exc)))
+        return given
+    for name, path in credentials.items():
+        if name in by_name:
+            file = _RawSetting(f"credential {path.name}", str(path))
+            if by_name[name].is_file:
+                given[name] = file
+            else:
+                _read_secret(given, by_name[name], file, faults)
+        elif name != ADMIN_PASSWORD:
+            origin = f"credential {quote_name(path.name)}"
+            faults.append(Fault(origin, _explain_unknown(name, [*by_name, ADMIN_PASSWORD])))
     return given
 
 
@@ -99,6 +144,7 @@ def _find_misspelled_variables(variables: Mapping[str, str]) -> Iterator[Fault]:
     warning for variables of settings that no longer exist.
     """
     known = [each.variable for each in SETTINGS]
+    known += [each.file_variable for each in SETTINGS if each.is_secret]
     retired = {f"MESHFLEET_{name.upper().replace('.', '_').replace('-', '_')}": name for name in _RETIRED}
     for name in retired.keys() & variables.keys():
         _log.warning("%s is ignored: %s", name, _RETIRED[retired[name]])
@@ -119,13 +165,19 @@ def _read_file(file: Path | None, faults: list[Fault]) -> dict[str, _RawSetting]
     for name in _RETIRED.keys() & found.keys():
         _log.warning("%s: %s is ignored: %s", path, name, _RETIRED[name])
         del found[name]
+    given = {name: _RawSetting(f"{path}: {name}", raw) for name, raw in found.items()}
+    for each in SETTINGS:
+        if each.is_secret and (secret := given.pop(each.file_key, None)) is not None:
+            if each.name in given:
+                faults.append(Fault(secret.origin, f"is set, and so is {each.name}: set only one"))
+            _read_secret(given, each, secret, faults)
     known = [each.name for each in SETTINGS]
     faults += [
         Fault(f"{path}: {quote_name(name)}", _explain_unknown(name, known))
-        for name in found
+        for name in given
         if name not in known
     ]
-    return {name: _RawSetting(f"{path}: {name}", raw) for name, raw in found.items() if name in known}
+    return {name: raw for name, raw in given.items() if name in known}
 
 
 def _parse_toml(path: Path) -> dict[str, object]:
@@ -155,8 +207,9 @@ def load_settings(
 ) -> Settings:
     """Load the settings: flags take precedence over variables, and variables over the file (rest-164).
 
-    `flags` has the names of settings as keys. Empty variables are ignored. If `file` is None, read
-    `meshfleet.toml` in the working directory if it exists. Raise `WrongSettings` with all faults.
+    Credentials of systemd come between variables and the file. `flags` has the names of settings as keys.
+    Empty variables are ignored. If `file` is None, read `meshfleet.toml` in the working directory if it
+    exists. Raise `WrongSettings` with all faults.
     """
     faults: list[Fault] = []
     given = _read_sources(flags, variables, file, faults)
@@ -227,7 +280,10 @@ def _check_certificate(
         yield Fault(given["tls-key"].origin, str(exc))
     except OSError as exc:
         reason = getattr(exc, "reason", None) or "the files contain none"
-        yield Fault(given["tls-cert"].origin, f"is not a certificate with its key in PEM: {reason}")
+        yield Fault(
+            given["tls-cert"].origin,
+            f"{certificate} is not a certificate in PEM with its key in {key}: {reason}",
+        )
 
 
 def _check_broker_mode(given: Mapping[str, _RawSetting], values: Mapping[str, Any]) -> Iterator[Fault]:

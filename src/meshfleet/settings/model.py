@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -36,12 +36,26 @@ class Retention(Struct, frozen=True, kw_only=True):
 
 _SQLITE: Final = "sqlite"
 
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "json")
+
 
 class ListenAddress(NamedTuple):
     """Host and port on which connections are accepted. Port 0 means any free port."""
 
     host: str
     port: int
+
+    @property
+    def local(self) -> ListenAddress:
+        """Address at which programs on this machine connect: a loopback address for a wildcard address."""
+        try:
+            host = ip_address(self.host)
+        except ValueError:  # a host name
+            return self
+        if not host.is_unspecified:
+            return self
+        return self._replace(host="127.0.0.1" if isinstance(host, IPv4Address) else "::1")
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -84,6 +98,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     acks: bool = True
     """Whether samples are acknowledged to the devices that sent them (ack-17)."""
     backup_before_migration: bool = True
+    log_level: str = "warning"
+    log_format: str = "text"
     limits: BrokerLimits = BrokerLimits()
     retention: Retention = Retention()
 

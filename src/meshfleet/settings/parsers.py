@@ -171,7 +171,7 @@ def parse_topic_prefix(text: str) -> str:
     return text
 
 
-# --- Switches and numbers ---
+# --- Switches, choices and numbers ---
 
 
 def parse_switch(text: str) -> bool:
@@ -179,6 +179,13 @@ def parse_switch(text: str) -> bool:
     if text not in {"on", "off"}:
         raise InvalidSetting(f"{quote_input(text)} is neither on nor off")
     return text == "on"
+
+
+def parse_choice(text: str, *, choices: tuple[str, ...]) -> str:
+    """Parse one of several words."""
+    if text not in choices:
+        raise InvalidSetting(f"{quote_input(text)} is none of {', '.join(choices)}")
+    return text
 
 
 MAX_NUMBER: Final = 10**12

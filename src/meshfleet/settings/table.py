@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.settings import parsers
-from meshfleet.settings.model import Settings
+from meshfleet.settings.model import LOG_FORMATS, LOG_LEVELS, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +26,10 @@ class Setting(NamedTuple):
     help: str
     is_list: bool = False
     is_switch: bool = False
+    is_file: bool = False
+    """Whether the value is the path of a file."""
+    is_secret: bool = False
+    """Whether the value may contain a password, so that it can also come from a file of its own."""
     attribute: str = ""
     """Name of the field of `Settings`, if it differs from the name of the setting; else empty."""
 
@@ -53,6 +57,16 @@ class Setting(NamedTuple):
         return f"MESHFLEET_{self.parameter.upper()}"
 
     @property
+    def file_key(self) -> str:
+        """Name of the key in the settings file that names a file with the value of a secret setting."""
+        return f"{self.name}-file"
+
+    @property
+    def file_variable(self) -> str:
+        """Name of the environment variable that names a file with the value of a secret setting."""
+        return f"{self.variable}_FILE"
+
+    @property
     def default(self) -> object:
         """Value if the setting is not given."""
         return attrgetter(self.attribute_path)(_DEFAULTS)
@@ -73,7 +87,7 @@ def _listener_setting(name: str, help_text: str) -> Setting:
 
 
 def _file_setting(name: str, help_text: str) -> Setting:
-    return Setting(name, parsers.parse_readable_file, "FILE", help_text)
+    return Setting(name, parsers.parse_readable_file, "FILE", help_text, is_file=True)
 
 
 def _limit_setting(
@@ -113,6 +127,7 @@ SETTINGS: Final = (
         "URL",
         "MQTT broker: embedded (default), or the URL of an external broker,"
         " mqtt[s]://[user[:password]@]host[:port].",
+        is_secret=True,
         attribute="external_broker",
     ),
     _file_setting(
@@ -139,6 +154,7 @@ SETTINGS: Final = (
         parsers.parse_database,
         "URL",
         "Database: sqlite (a file in the data directory), or the URL of a PostgreSQL database, postgresql://…",
+        is_secret=True,
     ),
     _file_setting("tls-cert", "PEM file with the TLS certificate of the service and its chain."),
     _file_setting("tls-key", "PEM file with the private key of the certificate in --tls-cert."),
@@ -189,6 +205,18 @@ SETTINGS: Final = (
         "on or off: write a backup without samples to the data directory before a newer version changes the"
         " database.",
         is_switch=True,
+    ),
+    Setting(
+        "log-level",
+        partial(parsers.parse_choice, choices=LOG_LEVELS),
+        "LEVEL",
+        f"Lowest level that is logged to standard error: {', '.join(LOG_LEVELS)}.",
+    ),
+    Setting(
+        "log-format",
+        partial(parsers.parse_choice, choices=LOG_FORMATS),
+        "FORMAT",
+        "Format of the log: text, or json with one object per line.",
     ),
     _retention_setting("property", "Seconds to keep property samples"),
     _retention_setting("measurement", "Seconds to keep measurements"),

@@ -27,6 +27,7 @@ from meshfleet.errors import (
     Unavailable,
 )
 from meshfleet.errors.protocol import GatewayTooOld, MalformedInput
+from meshfleet.errors.startup import WrongSettings
 from meshfleet.protocol.ids import Version
 from meshfleet.service.http.problems import build_problem_response
 from tests.row_tables import each_row
@@ -50,7 +51,7 @@ def _list_errors(*families: type[FleetError]) -> list[type[FleetError]]:
 def _create_error(kind: type[FleetError]) -> FleetError:
     if issubclass(kind, MalformedInput):
         return kind("identifier", "is none")
-    if issubclass(kind, InvalidRequest):
+    if issubclass(kind, InvalidRequest | WrongSettings):
         return kind([Fault("MaxResults", "is none"), Fault("Sort", "is none")])
     if kind is TooManyAttempts:
         return TooManyAttempts(7)
@@ -126,7 +127,7 @@ def test_an_unknown_code_becomes_the_error_of_its_status(status: int, kind: type
     assert type(decode_error(_build_problem("new", status), BASE_URL)) is kind
 
 
-@each_row("code", ["service-unreachable", "declined", "wrong-settings", "error"])
+@each_row("code", ["service-unreachable", "declined", "unusable-database", "error"])
 def test_a_code_of_a_local_error_becomes_the_error_of_its_status(code: str) -> None:
     assert type(decode_error(_build_problem(code, 409), BASE_URL)) is errors.Conflict
 

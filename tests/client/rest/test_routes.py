@@ -99,6 +99,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "getHealth": ("operations.health", lambda method: method()),
     "getReadiness": ("operations.ready", lambda method: method()),
     "getMetrics": ("operations.metrics", lambda method: method()),
+    "reloadSettings": ("operations.reload", lambda method: method()),
     "getStorage": ("operations.storage", lambda method: method()),
     "getAsyncapi": ("operations.asyncapi", lambda method: method()),
     "getOpenapi": ("operations.openapi", lambda method: method()),

@@ -471,3 +471,46 @@ async def test_the_session_of_a_client_that_stays_away_too_long_is_deleted(limit
         await server.broker.publish(report(), b"{}")
         stored = await server.database.read(load_stored_state)
         assert len(stored.sessions) == len(stored.subscriptions) == len(stored.messages) == 0
+
+
+# Changed limits
+
+
+async def test_changed_limits_hold_for_new_clients_subscriptions_and_messages(limited: Limited) -> None:
+    async with limited() as server:
+        viewer = await server.subscriber("viewer", report(kind="a"), report(kind="b"))
+        gateway = await server.gateway()
+        server.broker.apply_limits(
+            BrokerLimits(subscriptions=2, packet_size=1024, connections_per_account=1, retained=10)
+        )
+        viewer.send(Subscribe(2, ((report(kind="b"), 0), (report(kind="c"), 0))))
+        assert (await viewer.expect(Suback)).codes == (0, SUBACK_FAILURE), "present subscriptions stay"
+        other = await server.raw_client()
+        other.send(connect("viewer", client_id="another"))
+        assert await other.expect(Connack) == REFUSED
+        for number in range(1, 3):  # one account may retain a tenth of all messages
+            gateway.send(Publish(report(kind=f"event/{number}"), b"{}", 1, retain=True, packet_id=number))
+            await gateway.expect(Puback)
+        assert len(server.broker.retained) == 1
+        long_message = Publish(report(), bytes(2000), 1, packet_id=3)
+        gateway.send(long_message)
+        assert await gateway.expect(Puback) == Puback(3), "a present connection keeps its packet size"
+        operator = await server.raw_client()
+        operator.send(connect("operator", client_id="x" * 2000))
+        assert await operator.receive_until_closed() == []
+
+
+async def test_changed_queue_limits_hold_for_the_next_message(limited: Limited) -> None:
+    async with limited() as server:
+        await (await server.subscriber("viewer", REPORTS, clean=False)).close()
+        gateway = await server.gateway()
+        for number in range(1, 5):
+            gateway.send(Publish(report(), b"x", 1, packet_id=number))
+            await gateway.expect(Puback)
+            server.broker.apply_limits(BrokerLimits(queue_bytes=2 * MESSAGE_BYTES))
+        assert server.broker.quotas.queued_bytes == 2 * MESSAGE_BYTES
+        viewer = await server.client("viewer", clean=False)
+        for packet in await viewer.receive_until_pong():
+            assert isinstance(packet, Publish)
+            viewer.send(Puback(packet.packet_id))
+        await viewer.receive_until_pong()

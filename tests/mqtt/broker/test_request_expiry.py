@@ -289,3 +289,12 @@ async def test_a_topic_without_the_prefix_is_not_a_request_topic(sqlite_database
         await server.broker.publish(request(), b'{"key":"1"}', retain=True)
         await server.broker.publish(f"axb/{request()}", b'{"key":"1"}', retain=True)
         assert len(server.broker.retained) == 2
+
+
+async def test_a_changed_maximum_age_holds_for_new_requests(server: RunningBroker) -> None:
+    await create_absent_gateway(server)
+    await server.broker.publish(request(), b'{"id":"before"}')
+    server.broker.set_request_max_age(5)
+    await server.broker.publish(request(), b'{"id":"after"}')
+    server.clock.move(seconds=10)
+    assert await reconnect_gateway(server) == [b'{"id":"before"}']

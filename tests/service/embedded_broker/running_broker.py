@@ -10,6 +10,7 @@ from meshfleet.mqtt.broker import ReportBatch, take_ownership
 from meshfleet.mqtt.codec.packets import Connack, Connect, ConnectReturnCode, Suback, Subscribe
 from meshfleet.service.embedded_broker.endpoint import EmbeddedBroker
 from meshfleet.service.embedded_broker.listeners import MqttListener
+from meshfleet.service.server_certificate import load_server_certificate
 from meshfleet.settings import Settings
 from tests.eventually import eventually_async
 from tests.mqtt.broker.raw_client import RawClient
@@ -44,11 +45,13 @@ class RunningBroker:
         self, accounts: MqttAccounts, settings: Settings | None = None, *, scheme: str = "mqtt"
     ) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
+        certificate = load_server_certificate(settings or Settings())
+        tls = certificate.context if certificate is not None and scheme in {"mqtts", "wss"} else None
         self.port = self._listener.getsockname()[1]
         self._endpoint = EmbeddedBroker(
             accounts.database,
             settings or Settings(),
-            [MqttListener(self._listener, scheme)],
+            [MqttListener(self._listener, scheme, tls)],
             owner=accounts.database.write_now(take_ownership),
             logins=accounts.logins,
             metrics=accounts.metrics,

@@ -21,6 +21,7 @@ class FailingStore:
 
     def __init__(self, store: SampleStore) -> None:
         self.real = store
+        self.retention = store.retention
         self.failures = 0
         """Number of the next writes that fail."""
         self.refuses: Callable[[SampleRow], bool] = lambda _: False

@@ -20,8 +20,10 @@ from meshfleet.service.app import serve_api
 from meshfleet.service.embedded_broker.listeners import apply_bound_ports, open_mqtt_listeners
 from meshfleet.service.gateways import store as gateways
 from meshfleet.service.ingest.pipeline import IngestTimings
+from meshfleet.service.reload import Reloader
 from meshfleet.service.runtime import open_service_samples, run_background_tasks
 from meshfleet.service.sockets import open_listener
+from meshfleet.service.systemd import SystemdNotifier
 from meshfleet.settings import ListenAddress, Settings
 from tests.eventually import eventually
 from tests.mqtt.broker.running_broker import Clock
@@ -200,8 +202,13 @@ def _answer_service_requests(
 
 
 @contextmanager
-def run_service(database: Database, settings: Settings | None = None) -> Iterator[ServiceWithBroker]:
-    """Run a service on a database, and shut it down in order at the end."""
+def run_service(
+    database: Database, settings: Settings | None = None, *, reloaded: Settings | None = None
+) -> Iterator[ServiceWithBroker]:
+    """Run a service on a database, and shut it down in order at the end.
+
+    `reloaded` are the settings that it gets when it reloads them.
+    """
     with (
         TemporaryDirectory(prefix="meshfleet-requests-") as directory,
         open_listener(_FREE_PORT, "http") as listener,
@@ -213,7 +220,9 @@ def run_service(database: Database, settings: Settings | None = None) -> Iterato
         effective_settings = replace(settings or Settings(mqtt=_FREE_PORT), data=Path(directory), http=http)
         effective_settings = apply_bound_ports(effective_settings, mqtt_listeners)
         with closing(open_service_samples(database, effective_settings)) as samples:
-            api = RestApi(database, effective_settings, samples, hasher=QUICK_HASHER)
+            initial = settings or Settings(mqtt=_FREE_PORT)
+            reloader = Reloader(initial, lambda: reloaded or initial, SystemdNotifier({}))
+            api = RestApi(database, effective_settings, samples, reloader=reloader, hasher=QUICK_HASHER)
 
             async def serve(started: Callable[[], None]) -> None:
                 async with asyncio.TaskGroup() as tasks:

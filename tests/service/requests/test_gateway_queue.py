@@ -39,12 +39,13 @@ class GatewayQueueModel(RuleBasedStateMachine):
         self.busy: Counter[Mac] = Counter()
         self.waiting: dict[Mac, list[tuple[Priority, int]]] = {mac: [] for mac in MACS}
         self.number = 0
+        self.slots = MAX_CONCURRENT
 
     @rule(mac=st.sampled_from(MACS), priority=st.sampled_from(Priority))
     def enter(self, mac: Mac, priority: Priority) -> None:
         self.number += 1
         is_active = self.queues.acquire_or_enqueue(mac, priority, self.number)
-        assert is_active == (self.busy[mac] < MAX_CONCURRENT)
+        assert is_active == (self.busy[mac] < self.slots)
         if is_active:
             self.busy[mac] += 1
         else:
@@ -55,12 +56,28 @@ class GatewayQueueModel(RuleBasedStateMachine):
     def leave(self, data: st.DataObject) -> None:
         mac = data.draw(st.sampled_from([mac for mac in MACS if self.busy[mac]]))
         queue = self.waiting[mac]
-        first = max(queue, key=lambda each: (each[0], -each[1])) if queue else None
+        first = self.find_next(mac) if self.busy[mac] <= self.slots else None
         assert self.queues.release_slot(mac) == (None if first is None else first[1])
         if first is None:
             self.busy[mac] -= 1
         else:
             queue.remove(first)
+
+    @rule(slots=st.integers(1, 2 * MAX_CONCURRENT))
+    def resize(self, slots: int) -> None:
+        self.slots = slots
+        granted = self.queues.set_max_concurrent(slots)
+        expected = []
+        for mac in MACS:
+            while self.busy[mac] < slots and (first := self.find_next(mac)) is not None:
+                self.waiting[mac].remove(first)
+                self.busy[mac] += 1
+                expected.append((mac, first[1]))
+        assert sorted(granted) == sorted(expected)
+
+    def find_next(self, mac: Mac) -> tuple[Priority, int] | None:
+        """Return the waiting ticket that gets the next slot."""
+        return max(self.waiting[mac], key=lambda each: (each[0], -each[1]), default=None)
 
     @precondition(lambda self: any(self.waiting.values()))
     @rule(data=st.data())
@@ -85,13 +102,25 @@ class GatewayQueueModel(RuleBasedStateMachine):
             for _ in range(self.busy[mac] + len(self.waiting[mac])):
                 self.queues.release_slot(mac)
             assert [
-                self.queues.acquire_or_enqueue(mac, Priority.LOW, number) for number in range(MAX_CONCURRENT)
-            ] == [True] * MAX_CONCURRENT
-            assert not self.queues.acquire_or_enqueue(mac, Priority.LOW, MAX_CONCURRENT)
+                self.queues.acquire_or_enqueue(mac, Priority.LOW, number) for number in range(self.slots)
+            ] == [True] * self.slots
+            assert not self.queues.acquire_or_enqueue(mac, Priority.LOW, self.slots)
 
 
 GatewayQueueModel.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40)
 TestQueue = pytest.mark.rule("request-36")(GatewayQueueModel.TestCase)
+
+
+def test_the_number_of_slots_can_be_changed() -> None:
+    queues: GatewayQueues[int] = GatewayQueues(2)
+    assert [queues.acquire_or_enqueue(GATEWAY, Priority.LOW, ticket) for ticket in range(5)] == [
+        *[True] * 2,
+        *[False] * 3,
+    ]
+    assert queues.set_max_concurrent(3) == [(GATEWAY, 2)]
+    assert queues.set_max_concurrent(1) == []
+    assert [queues.release_slot(GATEWAY) for _ in range(4)] == [None, None, 3, 4], "two slots are gone"
+    assert queues.queued == 0
 
 
 # --- Through a broker ---

@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from meshfleet.cli.emulated_fleet import mode_option, run_emulated_fleet
+from meshfleet.cli.log_output import log_to_terminal
 from meshfleet.cli.options import (
     MAC,
     PREFIX,
@@ -22,7 +23,6 @@ from meshfleet.cli.options import (
     speed_option,
     tls_ca_option,
 )
-from meshfleet.cli.shutdown import log_to_terminal
 from meshfleet.emulator import (
     EmulatorSettings,
     Faults,

@@ -10,8 +10,8 @@ import click
 
 from meshfleet.cli.emulated_fleet import mode_option, print_fleet_stats, run_emulated_fleet
 from meshfleet.cli.file_limits import require_connections
+from meshfleet.cli.log_output import log_to_terminal
 from meshfleet.cli.options import NumberParamType, broker_option, seed_option, speed_option, tls_ca_option
-from meshfleet.cli.shutdown import log_to_terminal
 from meshfleet.emulator import (
     EmulatorSettings,
     GatewayEmulator,

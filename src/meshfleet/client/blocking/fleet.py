@@ -131,14 +131,15 @@ class Audit(Proxy[accounts.Audit]):
 
 
 class Operations(Proxy[fleet.Operations]):
-    """Health, readiness, metrics, disk use and API documents of a service.
+    """Health, readiness, metrics, settings, disk use and API documents of a service.
 
-    Only the metrics and the disk use need a login.
+    The metrics need a login; the disk use and `reload` need that of an admin.
     """
 
     health = wrap_method(fleet.Operations.health)
     ready = wrap_method(fleet.Operations.ready)
     metrics = wrap_method(fleet.Operations.metrics)
+    reload = wrap_method(fleet.Operations.reload)
     storage = wrap_method(fleet.Operations.storage)
     openapi = wrap_method(fleet.Operations.openapi)
     asyncapi = wrap_method(fleet.Operations.asyncapi)

@@ -21,7 +21,7 @@ from meshfleet.errors import NotLoggedIn
 from meshfleet.errors.mqtt import ConnectionClosed
 from meshfleet.rest.accounts import Me, NewPassword
 from meshfleet.rest.catalogue import CATALOGUE_PATH, Catalogue
-from meshfleet.rest.operations import Health, Ready, Storage
+from meshfleet.rest.operations import Health, Ready, ReloadedSettings, Storage
 from meshfleet.rest.paths import (
     ASYNCAPI_PATH,
     HEALTH_PATH,
@@ -31,6 +31,7 @@ from meshfleet.rest.paths import (
     OPENAPI_PATH,
     OWN_PASSWORD_PATH,
     READINESS_PATH,
+    RELOAD_PATH,
     STORAGE_PATH,
 )
 
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
 
 
 class Operations(RestResource):
-    """Health, readiness, metrics, disk use and API documents of a service.
+    """Health, readiness, metrics, settings, disk use and API documents of a service.
 
-    Only the metrics and the disk use need a login.
+    The metrics need a login; the disk use and `reload` need that of an admin.
     """
 
     async def health(self) -> Health:
@@ -64,6 +65,10 @@ class Operations(RestResource):
         """Get the metrics of the service and the fleet in the Prometheus text format."""
         response = await self._caller.send(_build_get(METRICS_PATH, accept="text/plain"))
         return response.body.decode("utf-8", "replace")
+
+    async def reload(self) -> ReloadedSettings:
+        """Make the service read its settings again. Raise `WrongSettings` if it cannot use them."""
+        return await self._caller.post(ReloadedSettings, RELOAD_PATH)
 
     async def storage(self) -> Storage:
         """Get the size of the data, its growth, and when the disk is full. Needs the role admin."""

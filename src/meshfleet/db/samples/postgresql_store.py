@@ -176,7 +176,7 @@ class PostgresqlSampleStore:
 
     def __init__(self, database: Database, retention: Retention, *, now: int) -> None:
         self._database = database
-        self._retention = retention
+        self.retention = retention
         self._known_partitions = set(database.read_now(_list_partitions))
         """Partitions that this process knows to exist. Another process may have dropped some of them."""
         self._written_partitions: set[_Partition] = set()
@@ -243,14 +243,14 @@ class PostgresqlSampleStore:
         self._next_retention_check = now + _RETENTION_CHECK_MS
         for partition in await self._database.read(_list_partitions):
             expired = find_expired_kinds(
-                self._retention, _KINDS_BY_TABLE[partition.table], (partition.day + 1) * DAY_MS, now
+                self.retention, _KINDS_BY_TABLE[partition.table], (partition.day + 1) * DAY_MS, now
             )
             if expired == _KINDS_BY_TABLE[partition.table]:
                 self._known_partitions.discard(partition)
                 await self._drop_partition(partition, now)
             elif expired != self._removed_kinds.get(partition, frozenset()):
                 await self._delete_kinds(partition, expired)
-        for kind, retention_ms in self._retention.items():
+        for kind, retention_ms in self.retention.items():
             if retention_ms is not None:
                 await self._database.write(_delete_strays, kind, now - retention_ms)
 

@@ -177,6 +177,9 @@ the function is called again with a new iterator.
 class SampleStore(Protocol):
     """Interface of the sample stores on SQLite and PostgreSQL, which hold the samples of all devices."""
 
+    retention: Retention
+    """How long samples are kept. It may be replaced at any time."""
+
     def write(self, transaction: Connection, rows: SampleRows, now: int) -> int:
         """Write a batch of samples within the transaction. Samples that exist already do not change.
 

@@ -95,7 +95,7 @@ class SqliteSampleStore:
     ) -> None:
         self._database = database
         self._folder = folder
-        self._retention = retention
+        self.retention = retention
         self._limits = limits
         self._memtable = Memtable()
         self._memtable_started_at = now
@@ -228,7 +228,7 @@ class SqliteSampleStore:
             await self._replace(group, frozenset(), level=group[0].level + 1)
         for segment in self._segments:
             kinds = decode_kind_mask(segment.kinds)
-            expired = find_expired_kinds(self._retention, kinds, _retention_start(segment), now)
+            expired = find_expired_kinds(self.retention, kinds, _retention_start(segment), now)
             if expired == kinds:
                 await self._drop(segment)
             elif expired and self._segment_path(segment) not in self._damaged_files:

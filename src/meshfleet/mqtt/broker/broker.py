@@ -67,22 +67,21 @@ class Broker:
         All connections are checked every `sweep_seconds`. Once a commit batch holds more than
         `max_batch_bytes`, the broker does not read from publishers until the next batch.
         """
-        self._limits = limits
+        self.limits = limits
         self.quotas = QueueQuotas(limits, slow_seconds)
         self.connections = ConnectionRegistry(limits)
-        self.retained = RetainedMessageStore(
-            limits.retained, min(limits.queue_bytes // 2, _MAX_RETAINED_BYTES)
-        )
+        self.retained = RetainedMessageStore(limits.retained, _max_retained_bytes(limits))
         self.retained.restore(stored_state.retained)
         times = WallClockConverter(
             monotonic_clock=monotonic_clock, wall_clock=wall_clock, request_max_age=request_max_age
         )
+        self._request_rules = RequestTopicRules(topic_prefix, request_max_age)
         self._group_commit = GroupCommit(owner_token=owner_token, wall_clock=times)
         self._router = MessageRouter(
             self._group_commit,
             self.retained,
             consumed_filters=consumed_filters,
-            request_rules=RequestTopicRules(topic_prefix, request_max_age),
+            request_rules=self._request_rules,
             monotonic_clock=monotonic_clock,
         )
         self.sessions = SessionRegistry(
@@ -145,6 +144,22 @@ class Broker:
         """Number of bytes received from clients in the current commit batch."""
         return self._group_commit.batch.received_bytes
 
+    def apply_limits(self, limits: BrokerLimits) -> None:
+        """Change the limits. Connections keep their packet size and rate until the client connects again.
+
+        No session, message or connection beyond a lower limit is dropped: the limit holds for new ones.
+        """
+        self.limits = limits
+        self.quotas.apply_limits(limits)
+        self.connections.apply_limits(limits)
+        self.sessions.limits = limits
+        self._packet_handler.limits = limits
+        self.retained.max_messages, self.retained.max_bytes = limits.retained, _max_retained_bytes(limits)
+
+    def set_request_max_age(self, seconds: float) -> None:
+        """Change the maximum age of requests that are received from now on."""
+        self._request_rules.set_max_age(seconds)
+
     def create_connection(self, address: str = "") -> ServerConnection:
         """Create the asyncio protocol for a client that connects.
 
@@ -152,7 +167,7 @@ class Broker:
         reset no longer knows the address.
         """
         return ServerConnection(
-            self.connect_handler, self._packet_handler, self._limits, self.read_buffer, address
+            self.connect_handler, self._packet_handler, self.limits, self.read_buffer, address
         )
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
@@ -240,6 +255,10 @@ class Broker:
             self._router.delete_retained(str(account))
             if account.kind is AccountKind.GATEWAY:
                 self.connect_handler.last_connection_ids.pop(account.name, None)
+
+
+def _max_retained_bytes(limits: BrokerLimits) -> int:
+    return min(limits.queue_bytes // 2, _MAX_RETAINED_BYTES)
 
 
 def _is_gateway_connection(connection: ServerConnection) -> bool:

@@ -88,6 +88,12 @@ class ConnectionRegistry:
         self.rejected_count = 0
         """Number of connections that were closed unread because a limit was reached."""
 
+    def apply_limits(self, limits: BrokerLimits) -> None:
+        """Change the limits. Present connections beyond a lower limit stay."""
+        if limits.failed_connections != self._limits.failed_connections:
+            self.failed_logins = FailedLoginLimiter(limits.failed_connections)
+        self._limits = limits
+
     def __len__(self) -> int:
         return len(self._all)
 

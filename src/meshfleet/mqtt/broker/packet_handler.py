@@ -56,7 +56,7 @@ class PacketHandler:
         self._group_commit = group_commit
         self._authenticator = authenticator
         self._quotas = quotas
-        self._limits = limits
+        self.limits = limits
         self._max_batch_bytes = max_batch_bytes
         self._denied_log_limiter = LogLimiter(lines=5)
 
@@ -179,7 +179,7 @@ class PacketHandler:
         if connection.is_over_budget:
             return SUBACK_FAILURE
         subscriptions = session.subscriptions
-        if topic_filter not in subscriptions and len(subscriptions) >= self._limits.subscriptions:
+        if topic_filter not in subscriptions and len(subscriptions) >= self.limits.subscriptions:
             return SUBACK_FAILURE
         if not connection.permissions.may_read(topic_filter):
             connection.charge_packets(1)

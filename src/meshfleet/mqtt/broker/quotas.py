@@ -55,14 +55,7 @@ class QueueQuotas:
     )
 
     def __init__(self, limits: BrokerLimits, slow_seconds: float) -> None:
-        self.max_in_flight = limits.in_flight
-        self.max_session_bytes = limits.queue_bytes
-        self.max_total_bytes = limits.queues_bytes
-        self.max_account_bytes = max(limits.queue_bytes, limits.queues_bytes // _ACCOUNT_SHARE_DIVISOR)
-        self.max_absent_bytes = limits.queues_bytes // _ABSENT_SHARE_DIVISOR
-        self.max_absent_account_bytes = max(
-            limits.queue_bytes, self.max_account_bytes // _ABSENT_SHARE_DIVISOR
-        )
+        self.apply_limits(limits)
         self.slow_seconds = slow_seconds
         """Seconds without an acknowledgement after which a client with a full queue counts as slow."""
         self.clock = time.monotonic
@@ -82,6 +75,17 @@ class QueueQuotas:
         self.drop_log_limiter = LogLimiter()
         self.cut_off_count = 0
         """Number of connections closed because their client did not keep up."""
+
+    def apply_limits(self, limits: BrokerLimits) -> None:
+        """Set the limits. Messages that are queued already stay."""
+        self.max_in_flight = limits.in_flight
+        self.max_session_bytes = limits.queue_bytes
+        self.max_total_bytes = limits.queues_bytes
+        self.max_account_bytes = max(limits.queue_bytes, limits.queues_bytes // _ACCOUNT_SHARE_DIVISOR)
+        self.max_absent_bytes = limits.queues_bytes // _ABSENT_SHARE_DIVISOR
+        self.max_absent_account_bytes = max(
+            limits.queue_bytes, self.max_account_bytes // _ABSENT_SHARE_DIVISOR
+        )
 
     def account_usage(self, account: str) -> AccountUsage:
         """Return the byte counters that all sessions of an account share.

@@ -15,7 +15,11 @@ class RequestTopicRules:
     def __init__(self, topic_prefix: str, max_age: float) -> None:
         prefix = re.escape(f"{topic_prefix}/" if topic_prefix else "")
         self._topic = re.compile(rf"{prefix}mt/(?:gateway/[^/]*|gateways)/request/")
-        self._max_age = round(max_age * 1000)
+        self.set_max_age(max_age)
+
+    def set_max_age(self, seconds: float) -> None:
+        """Set the age at which requests expire."""
+        self._max_age = round(seconds * 1000)
 
     def is_request(self, topic: str) -> bool:
         """Return whether a topic is a request topic."""

@@ -39,8 +39,8 @@ class RetainedMessageStore:
     """
 
     def __init__(self, max_messages: int, max_bytes: int) -> None:
-        self._max_messages = max_messages
-        self._max_bytes = max_bytes
+        self.max_messages = max_messages
+        self.max_bytes = max_bytes
         self._size = 0
         self._entries: dict[str, _Entry] = {}
         self._topics: TopicTree[OutgoingMessage] = TopicTree()
@@ -89,14 +89,14 @@ class RetainedMessageStore:
         ):
             return False
         if (
-            self._size + size > self._max_bytes
-            or self._sizes[account] + size > self._max_bytes // _ACCOUNT_SHARE_DIVISOR
+            self._size + size > self.max_bytes
+            or self._sizes[account] + size > self.max_bytes // _ACCOUNT_SHARE_DIVISOR
         ):
             return False
         if topic in self._entries:
             return True
-        return len(self._entries) < self._max_messages and self._counts[account] < max(
-            1, self._max_messages // _ACCOUNT_SHARE_DIVISOR
+        return len(self._entries) < self.max_messages and self._counts[account] < max(
+            1, self.max_messages // _ACCOUNT_SHARE_DIVISOR
         )
 
     def _insert(self, topic: str, row: RetainedRow) -> None:

@@ -59,7 +59,7 @@ class SessionRegistry:
         self._group_commit = group_commit
         self._router = router
         self._quotas = quotas
-        self._limits = limits
+        self.limits = limits
         self._wall_clock = wall_clock
         self._all: dict[tuple[str, str], MqttSession] = {}
         self._persistent_counts = Counter[str]()
@@ -115,7 +115,7 @@ class SessionRegistry:
         if previous is not None:
             self._drop_forbidden(previous, permissions)
             return OpenedSession(previous, session_present=True, must_wait_for_commit=False)
-        if self._persistent_counts[account] >= self._limits.sessions_per_account:
+        if self._persistent_counts[account] >= self.limits.sessions_per_account:
             reason = "the account has too many persistent sessions"
             raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, reason)
         self._last_persistent_id += 1
@@ -165,7 +165,7 @@ class SessionRegistry:
                 continue
             if abs(jump) > _MAX_PAUSE_MS:
                 session.left_at += jump
-            if now - session.left_at > self._limits.session_age * 1000:
+            if now - session.left_at > self.limits.session_age * 1000:
                 _log.info(
                     "session %s of %s deleted: its client stayed away for too long",
                     quote_input(session.client_id),

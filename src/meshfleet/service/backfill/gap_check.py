@@ -37,9 +37,7 @@ _SILENT_MS: Final = 30 * 86_400_000
 _READ_FAILURES: Final = (DatabaseUnavailable, DBAPIError, OSError, sqlite3.Error)
 
 
-async def run_gap_checks(
-    acknowledger: SampleAcknowledger, samples: SampleStore, retention: Retention, now: Now
-) -> None:
+async def run_gap_checks(acknowledger: SampleAcknowledger, samples: SampleStore, now: Now) -> None:
     """Check due gaps, and remove expired ones, until canceled."""
     for check in itertools.count(1):
         await asyncio.sleep(_CHECK_SECONDS)
@@ -48,7 +46,7 @@ async def run_gap_checks(
         except _READ_FAILURES as exc:
             _log.warning("gaps cannot be checked: %s; the check is retried", type(exc).__name__)
         if check % _CHECKS_PER_EXPIRY == 0:
-            await drop_expired_gaps(acknowledger, retention, now())
+            await drop_expired_gaps(acknowledger, samples.retention, now())
 
 
 async def check_due_gaps(acknowledger: SampleAcknowledger, samples: SampleStore, now: Now) -> None:

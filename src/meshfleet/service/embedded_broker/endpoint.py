@@ -55,7 +55,6 @@ class EmbeddedBroker:
             now=now,
             monotonic=monotonic,
         )
-        self._settings = settings
         self._listeners = listeners
         self.broker = Broker(
             authenticator=authenticator,
@@ -83,6 +82,10 @@ class EmbeddedBroker:
         """Problem that keeps the broker from accepting reports; None if there is none."""
         return self.broker.problem
 
+    def set_request_max_age(self, seconds: float) -> None:
+        """Change after how many seconds a request to a disconnected gateway is dropped."""
+        self.broker.set_request_max_age(seconds)
+
     async def run(self, consumer: ReportConsumer) -> None:
         """Serve MQTT clients and pass their reports to the consumer until canceled."""
         async with asyncio.TaskGroup() as tasks:
@@ -90,4 +93,4 @@ class EmbeddedBroker:
             tasks.create_task(self._revocation_watcher.run(), name="broker.revocation")
             # The sockets already listen: clients may be queued there before the broker can serve them.
             await self.broker.connect_handler.accepting.wait()
-            await accept_clients(self.broker, self._listeners, self._settings)
+            await accept_clients(self.broker, self._listeners)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import ssl
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import count
@@ -18,6 +17,7 @@ from meshfleet.service.sockets import open_listener
 
 if TYPE_CHECKING:
     import socket
+    import ssl
     from collections.abc import Callable, Iterator, Sequence
 
     from meshfleet.mqtt.broker import Broker
@@ -35,20 +35,19 @@ _RETRY_SECONDS: Final = 0.5
 """Seconds to wait after accepting a connection failed, for example because of too many open files."""
 
 
-async def accept_clients(broker: Broker, listeners: Sequence[MqttListener], settings: Settings) -> None:
+async def accept_clients(broker: Broker, listeners: Sequence[MqttListener]) -> None:
     """Accept MQTT clients on all listeners until canceled."""
     async with asyncio.TaskGroup() as tasks:
         for listener in listeners:
-            tasks.create_task(_Acceptor(broker, listener, settings).run(), name=f"mqtt {listener}")
+            tasks.create_task(_Acceptor(broker, listener).run(), name=f"mqtt {listener}")
 
 
 class _Acceptor:
-    def __init__(self, broker: Broker, listener: MqttListener, settings: Settings) -> None:
+    def __init__(self, broker: Broker, listener: MqttListener) -> None:
         self._broker = broker
         self._socket = listener.bound_socket
         self._is_websocket = listener.scheme in {"ws", "wss"}
-        self._limits = settings.limits
-        self._tls = _build_tls_context(settings) if listener.scheme in {"mqtts", "wss"} else None
+        self._tls = listener.tls
 
     async def run(self) -> None:
         """Accept connections until canceled; close those that exceed a connection limit."""
@@ -88,7 +87,7 @@ class _Acceptor:
             connections.rejected_count += 1
             return
         release_slot = partial(connections.release_failed_slot, address)
-        handshake_timeout = None if self._tls is None else self._limits.connect_seconds
+        handshake_timeout = None if self._tls is None else self._broker.limits.connect_seconds
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: self._build_protocol(address, release_slot),
@@ -103,20 +102,14 @@ class _Acceptor:
         connection = self._broker.create_connection(address)
         if not self._is_websocket:
             return connection
+        limits = self._broker.limits
         return ServerWebSocket(
             connection,
             buffer=self._broker.read_buffer,
-            max_frame_bytes=4 * self._limits.packet_size,  # clients may put several packets into one frame
-            timeout=self._limits.connect_seconds,
+            max_frame_bytes=4 * limits.packet_size,  # clients may put several packets into one frame
+            timeout=limits.connect_seconds,
             on_upgrade_failed=on_failure,
         )
-
-
-def _build_tls_context(settings: Settings) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(settings.tls_cert, settings.tls_key)  # type: ignore[arg-type] # the settings are validated
-    return context
 
 
 class MqttListener(NamedTuple):
@@ -125,6 +118,8 @@ class MqttListener(NamedTuple):
     bound_socket: socket.socket
     scheme: str
     """URL scheme: mqtt, mqtts, ws or wss."""
+    tls: ssl.SSLContext | None = None
+    """TLS context of a listener with mqtts or wss; None without TLS."""
 
     def __str__(self) -> str:
         host, port = self.bound_socket.getsockname()[:2]
@@ -132,11 +127,20 @@ class MqttListener(NamedTuple):
 
 
 @contextmanager
-def open_mqtt_listeners(settings: Settings) -> Iterator[list[MqttListener]]:
-    """Open the MQTT listening sockets of the settings for the `with` block, without accepting connections."""
+def open_mqtt_listeners(
+    settings: Settings, tls: ssl.SSLContext | None = None
+) -> Iterator[list[MqttListener]]:
+    """Open the MQTT listening sockets of the settings for the `with` block, without accepting connections.
+
+    `tls` is the TLS context of the service; None if the settings have no certificate.
+    """
     with ExitStack() as stack:
         yield [
-            MqttListener(stack.enter_context(open_listener(address, name.replace("_", "-"))), scheme)
+            MqttListener(
+                stack.enter_context(open_listener(address, name.replace("_", "-"))),
+                scheme,
+                tls if scheme in {"mqtts", "wss"} else None,
+            )
             for name, address, scheme in _list_configured(settings)
         ]
 

@@ -157,6 +157,10 @@ class ExternalBrokerClient:
             else ReadinessProblem(ReadinessCode.BROKER, self._subscription_problem)
         )
 
+    def set_request_max_age(self, seconds: float) -> None:
+        """Change how long messages that are sent from now on may wait for an unavailable broker."""
+        self._max_age = seconds
+
     def send(self, messages: Sequence[Publish]) -> None:
         """Send messages of QoS 1, or queue them until the broker accepts them; see `Transport`."""
         sent = 0 if self._outbox else self._link.try_publish(messages)

@@ -135,16 +135,24 @@ class GatewayTraffic:
 
     def reports_per_minute(self, gateway: int) -> float:
         """Return a gateway's reports per minute, averaged over the current and the previous minute."""
-        now = self._monotonic()
-        self._roll_over_minute(now // _MINUTE)
-        since = max(self._started_at, (self._minute - 1) * _MINUTE)
-        count = self._previous_counts[gateway] + self._counts[gateway]
-        return round(count * _MINUTE / max(now - since, _MINUTE), 1)
+        elapsed = self._measure_elapsed()
+        return round((self._previous_counts[gateway] + self._counts[gateway]) * _MINUTE / elapsed, 1)
+
+    def reports_per_second(self) -> float:
+        """Return the reports per second of all gateways, averaged over the same two minutes."""
+        elapsed = self._measure_elapsed()
+        return (self._previous_counts.total() + self._counts.total()) * 1000 / elapsed
 
     def recent_gateways(self) -> set[int]:
         """Return the gateways that reported in the last 15 minutes."""
         self._roll_over_minute(self._monotonic() // _MINUTE)
         return {*self._last_minutes, *self._counts}
+
+    def _measure_elapsed(self) -> int:
+        """Return the milliseconds that the counters of both minutes cover, at least one minute."""
+        now = self._monotonic()
+        self._roll_over_minute(now // _MINUTE)
+        return max(now - max(self._started_at, (self._minute - 1) * _MINUTE), _MINUTE)
 
     def _roll_over_minute(self, minute: int) -> None:
         """Start counting a new minute if the current minute is over."""

@@ -87,6 +87,7 @@ REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "POST /api/v1/firmware/{firmware_id}/withdraw": Role.ADMIN,
     "GET /api/v1/images/{token}/{file_name}": PUBLIC,
     "GET /api/v1/stream": Role.VIEWER,
+    "POST /api/v1/reload": Role.ADMIN,
     "GET /api/v1/openapi.json": PUBLIC,
     "GET /api/v1/asyncapi.json": PUBLIC,
     "GET /healthz": PUBLIC,

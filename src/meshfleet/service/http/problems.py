@@ -27,6 +27,7 @@ from meshfleet.errors import (
     WrongCredentials,
 )
 from meshfleet.errors.protocol import MalformedInput
+from meshfleet.errors.startup import WrongSettings
 from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE, FieldProblem, Problem
 from meshfleet.service.http.query import list_query_faults
 
@@ -110,7 +111,7 @@ def _public_detail(error: FleetError) -> str:
 
 def _list_field_problems(error: Exception) -> tuple[FieldProblem, ...]:
     match error:
-        case InvalidRequest():
+        case InvalidRequest() | WrongSettings():
             return tuple(FieldProblem(field=field, message=message) for field, message in error.faults)
         case MalformedInput():
             return (FieldProblem(field=error.field, message=error.reason),)

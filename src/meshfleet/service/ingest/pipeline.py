@@ -26,6 +26,7 @@ from meshfleet.mqtt.broker import ReportBatch, check_ownership
 from meshfleet.protocol.times import format_millis
 from meshfleet.service.devices import states
 from meshfleet.service.ingest import store
+from meshfleet.service.ingest.commit_timer import CommitTimer
 from meshfleet.service.ingest.counters import IngestCounters
 from meshfleet.service.ingest.parsed_batch import ParsedBatch
 from meshfleet.service.ingest.parser import ReportParser
@@ -120,6 +121,7 @@ class IngestPipeline:
         admission: GatewayAdmission | None,
         owner: bytes | None = None,
         rollups: Rollups | None = None,
+        commit_timer: CommitTimer | None = None,
         acking_gateways: Container[int] = frozenset(),
         clock_shifts: Mapping[int, int] = MappingProxyType({}),
         is_shift_confirmed: Callable[[int], bool] = lambda _gateway: True,
@@ -128,10 +130,11 @@ class IngestPipeline:
     ) -> None:
         """Create the pipeline. `owner` is the token that proves that no other process writes to the database.
 
-        `owner` is None if there can be no other process. `rollups` are the open minutes, passed in if other
-        objects read them too. Samples of `acking_gateways` are acknowledged. `clock_shifts` contains the
-        milliseconds to add to the times of gateways with wrong clocks. The caller keeps both up to date.
-        `is_shift_confirmed` returns whether a correction is valid for all reports of a gateway.
+        `owner` is None if there can be no other process. `rollups` are the open minutes; they and
+        `commit_timer` are passed in if other objects read them too. Samples of `acking_gateways` are
+        acknowledged. `clock_shifts` contains the milliseconds to add to the times of gateways with wrong
+        clocks. The caller keeps both up to date. `is_shift_confirmed` returns whether a correction is valid
+        for all reports of a gateway.
         """
         self._database = database
         self._samples = samples
@@ -146,6 +149,7 @@ class IngestPipeline:
         self._reject_quota = RejectQuota()
         self._pending_states: PendingStates = {}
         self._rollups = Rollups() if rollups is None else rollups
+        self._commit_timer = CommitTimer() if commit_timer is None else commit_timer
         self._journaled_devices: set[int] = set()
         """Devices known to be in the journal or the database; cleared when it exceeds its maximum size."""
         self._last_journal_id = 0
@@ -193,13 +197,14 @@ class IngestPipeline:
 
         Then the batch is not stored and must be committed again.
         """
-        await self._wait_for_capacity()
-        try:
-            await self._commit_storable(batch)
-        except DBAPIError as exc:  # an unknown failure must not lose reports: they are sent again
-            raise DatabaseUnavailable(
-                f"the database reported an error: {_describe_error(exc)}", classify_error(exc)
-            ) from exc
+        with self._commit_timer.measure():
+            await self._wait_for_capacity()
+            try:
+                await self._commit_storable(batch)
+            except DBAPIError as exc:  # an unknown failure must not lose reports: they are sent again
+                raise DatabaseUnavailable(
+                    f"the database reported an error: {_describe_error(exc)}", classify_error(exc)
+                ) from exc
 
     @property
     def problem(self) -> ReadinessProblem | None:

@@ -1,19 +1,23 @@
-"""REST routes `/healthz`, `/readyz` and `/metrics`."""
+"""REST routes `/healthz`, `/readyz`, `/metrics` and `/api/v1/reload`."""
 
 from http import HTTPStatus
 from typing import Any, Final
 
-from litestar import Response, Router, get
+from litestar import Response, Router, get, post
 from litestar.di import NamedDependency as Given
 from litestar.openapi import ResponseSpec
 from sqlalchemy import Connection
 
 from meshfleet.db import Database
-from meshfleet.rest.operations import Health, NotReady, ReadinessReason, Ready
+from meshfleet.rest.operations import Health, NotReady, ReadinessReason, Ready, ReloadedSettings
+from meshfleet.service.actor import Actor
+from meshfleet.service.audit import log as audit
 from meshfleet.service.backup.records import load_newest_moment
+from meshfleet.service.clock import Now
 from meshfleet.service.devices import summary
 from meshfleet.service.metrics import METRICS_MEDIA_TYPE, Metrics
 from meshfleet.service.readiness import Readiness
+from meshfleet.service.reload import Reloader
 
 _UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
 
@@ -46,4 +50,21 @@ def _load_database_metrics(connection: Connection) -> tuple[tuple[int, int], int
     return summary.count_connected_devices(connection), load_newest_moment(connection)
 
 
-router = Router("/", route_handlers=[get_health, get_readiness, get_metrics], tags=["Operations"])
+@post("/api/v1/reload", status_code=HTTPStatus.OK)
+async def reload_settings(
+    actor: Given[Actor], database: Given[Database], reloader: Given[Reloader], now: Given[Now]
+) -> ReloadedSettings:
+    """Read the settings again, and apply those that can be changed while the service runs."""
+    result = await reloader.reload()
+    await database.write(_record_reload, actor, result, now())
+    return result
+
+
+def _record_reload(connection: Connection, by: Actor, result: ReloadedSettings, now: int) -> None:
+    detail = {"applied": result.applied, "needsRestart": result.needs_restart}
+    audit.record_change(connection, by, "service.reload", "settings", now=now, **detail)
+
+
+router = Router(
+    "/", route_handlers=[get_health, get_readiness, get_metrics, reload_settings], tags=["Operations"]
+)

@@ -162,7 +162,7 @@ class PresenceTracker:
         """
         self.clocks = clocks
         self._external_broker = external_broker
-        self._retention_ms = retention_ms
+        self.retention_ms = retention_ms
         self._listening_since = now
         """Time since when reports are received without interruption. Silence of devices counts from here."""
         self._checked_at = now
@@ -235,7 +235,7 @@ class PresenceTracker:
         for change in chain(self._gateway_changes(now), self._reconnections(now), self._timeouts(now)):
             self.apply_change(change, now)  # before the next is computed, so that no device changes twice
             changes.append(change)
-        history_cutoff = None if self._retention_ms is None else now - self._retention_ms
+        history_cutoff = None if self.retention_ms is None else now - self.retention_ms
         pending = PendingPresence(
             changes, self._learned_intervals, self._activity.dfu_addresses, history_cutoff
         )

@@ -71,10 +71,24 @@ class GatewayQueues(Generic[Ticket]):
         self.queued += 1
         return False
 
+    def set_max_concurrent(self, max_concurrent: int) -> list[tuple[Mac, Ticket]]:
+        """Change the number of slots per gateway. Return the queued tickets that get a new slot, by gateway.
+
+        With fewer slots, present requests keep their slots, and released slots are not used again.
+        """
+        self._max_concurrent = max_concurrent
+        granted = []
+        for gateway, queue in self._queues.items():
+            while queue.active < max_concurrent and (ticket := queue.pop_ticket()) is not None:
+                queue.active += 1
+                granted.append((gateway, ticket))
+        self.queued -= len(granted)
+        return granted
+
     def release_slot(self, gateway: Mac) -> Ticket | None:
         """Release a slot of a gateway. Return the queued ticket that gets the slot; None if there is none."""
         queue = self._queues[gateway]
-        ticket = queue.pop_ticket()
+        ticket = queue.pop_ticket() if queue.active <= self._max_concurrent else None
         if ticket is not None:
             self.queued -= 1
             return ticket

@@ -50,7 +50,7 @@ class RequestHistory:
         self._max_pending = max_pending
         self._database = database
         self._now = now
-        self._retention = retention
+        self.retention = retention
         self._pending: dict[str, HistoryEntry] = {}
         self._next_batch: asyncio.Future[None] | None = None
         """Future that resolves when all queued entries are written; None if no caller waits for that."""
@@ -195,13 +195,13 @@ class RequestHistory:
         now = self._now()
         # While a caller waits for a flush, delete less often, but do not stop deleting.
         interval = _DELETE_INTERVAL_MS if self._next_batch is None else 10 * _DELETE_INTERVAL_MS
-        if self._retention is None or (
+        if self.retention is None or (
             self._deleted_at is not None and 0 <= now - self._deleted_at < interval
         ):
             return
         self._deleted_at = now
         try:
-            await self._database.write(store.delete_old_requests, now - self._retention)
+            await self._database.write(store.delete_old_requests, now - self.retention)
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._log_failure(exc)
 

@@ -147,6 +147,14 @@ class RpcClient:
         """Number of requests that are queued and not sent yet."""
         return self._queues.queued
 
+    def set_max_concurrent(self, max_concurrent: int) -> None:
+        """Change the maximum number of concurrent requests per gateway."""
+        for gateway, slot in self._queues.set_max_concurrent(max_concurrent):
+            if slot.done():  # canceled, but not removed from the queue yet
+                self._release_slot(gateway)
+            else:
+                slot.set_result(None)
+
     def new_id(self) -> RequestId:
         """Return a new unique request id."""
         return self._tracker.new_id()

@@ -1,0 +1,102 @@
+"""TLS certificate of all listeners of the service, which can be replaced while clients are connected.
+
+A listener keeps one TLS context for its lifetime. When a client connects, OpenSSL calls `sni_callback`, even
+if the client sends no server name, and the connection continues with the context of the newest certificate. A
+new pair is not loaded into a context in use: if certificate and key do not match, OpenSSL drops the old key
+before it reports the error, and no client could connect any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from meshfleet.errors import Fault
+from meshfleet.errors.mqtt import UnusableCertificate
+from meshfleet.errors.startup import WrongSettings
+from meshfleet.tls import create_server_context
+
+if TYPE_CHECKING:
+    import ssl
+    from pathlib import Path
+
+    from meshfleet.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+class FileVersion(NamedTuple):
+    """State of a file that changes when the file is written or replaced."""
+
+    inode: int
+    modified_ns: int
+    size: int
+
+
+def read_file_version(path: Path) -> FileVersion | None:
+    """Return the version of a file, or of the target if it is a symbolic link; None if it cannot be read."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return FileVersion(status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+class ServerCertificate:
+    """Certificate and key in use. `context` is the TLS context for listeners."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Load certificate and key. Raise `UnusableCertificate` if that is not possible."""
+        self._remember_files(certificate, key)
+        self.context = self._newest_context = create_server_context(certificate, key)
+        self.context.sni_callback = self._select_newest
+
+    def replace(self, certificate: Path, key: Path) -> None:
+        """Use another pair for new connections; present connections continue.
+
+        Raise `UnusableCertificate` if the pair cannot be used: then the previous one stays in use.
+        """
+        self._remember_files(certificate, key)
+        self._newest_context = create_server_context(certificate, key)
+
+    def apply_settings(self, settings: Settings) -> None:
+        """Use the certificate of changed settings. Raise `WrongSettings` if it cannot be used."""
+        try:
+            self.replace(settings.tls_cert or self._files[0], settings.tls_key or self._files[1])
+        except UnusableCertificate as exc:
+            raise WrongSettings([Fault("tls-cert", str(exc))]) from exc
+
+    async def watch_files(self, interval: float) -> None:
+        """Check every `interval` seconds whether the files have changed, and load them, until canceled.
+
+        A pair that cannot be used is logged once, not with every check.
+        """
+        while True:
+            await asyncio.sleep(interval)
+            await asyncio.to_thread(self._load_changed)
+
+    def _load_changed(self) -> None:
+        if [read_file_version(path) for path in self._files] == self._versions:
+            return
+        try:
+            self.replace(*self._files)
+        except UnusableCertificate as exc:
+            _log.error("the certificate cannot be replaced, the previous one stays in use: %s", exc)
+        else:
+            _log.info("the certificate %s has changed and is used for new connections", self._files[0])
+
+    def _remember_files(self, certificate: Path, key: Path) -> None:
+        """Store the versions of the files. Call this before they are read: a later change must be noticed."""
+        self._files = (certificate, key)
+        self._versions = [read_file_version(path) for path in self._files]
+
+    def _select_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._newest_context
+
+
+def load_server_certificate(settings: Settings) -> ServerCertificate | None:
+    """Load the certificate of the settings; None if they have none."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    return ServerCertificate(settings.tls_cert, settings.tls_key)
