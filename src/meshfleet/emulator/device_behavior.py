@@ -1,4 +1,4 @@
-"""Simulates what devices do without a request: periodic reports, motion, buttons, doors and restarts.
+"""Simulates what devices do without a request: periodic reports, motion, button presses and restarts.
 
 Every device has a heartbeat cycle of one minute; the cycles of the devices of one gateway are spread evenly
 over that minute (gateway-23). In every twentieth cycle a device also reports its properties (gateway-24).
@@ -27,31 +27,34 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.device import SimulatedDevice
 
 HEARTBEAT_INTERVAL: Final = 60.0
-"""Seconds between two heartbeats of a device."""
+"""Simulated seconds between two heartbeats of a device."""
 
 _MAX_SLOTS: Final = 20
-"""Maximum time slots of a gateway per heartbeat interval. If there are more devices, they share slots."""
+"""Maximum number of time slots per heartbeat interval of a gateway; more devices share slots."""
 
 HEARTBEATS_BETWEEN_PROPERTIES: Final = 20
+"""Number of heartbeats from one report of a device's properties to the next."""
 REBOOT_SECONDS: Final = 8.0
-"""Seconds that a device needs to restart."""
+"""Simulated seconds that a device needs to restart."""
 
 HOP_SECONDS: Final = 0.025
-"""Seconds of latency per hop: a report was created that much earlier than it arrives at the gateway."""
+"""Simulated seconds of latency per mesh hop of a report on its way to the gateway."""
 
 _PARENT_CHECK_INTERVAL: Final = 5
 """Heartbeats between two checks for a better parent; a device without a parent checks at every heartbeat."""
 
 _REPORTED_RECEIVERS: Final = 4
-"""Maximum nodes that report the RSSI of one device, besides its parent and children."""
+"""Maximum number of nodes that report the RSSI of one device, besides its parent and children."""
 
 _ALARM_PROBABILITY: Final = 1 / 360
+"""Probability per heartbeat that a device with a button raises an alarm."""
 _MESSAGE_READ_PROBABILITY: Final = 1 / 5
+"""Probability per heartbeat that an unread text message on a device is read."""
 _WATCHDOG_PROBABILITY: Final = 1 / 50_000
-"""Probabilities per heartbeat that an alarm is raised, a message is read, the watchdog resets the device."""
+"""Probability per heartbeat that the watchdog resets a device."""
 
 _PROPERTY_PAUSE: Final = 0.2
-"""Seconds between the properties that command 8302 reports."""
+"""Simulated seconds between two property reports after command 8302."""
 
 _ALARM = Identifier("9800")
 _MESSAGE = Identifier("9821")
@@ -62,7 +65,7 @@ _WATCHDOG_EVENT = Identifier("8113")
 
 
 class DeviceBehavior:
-    """Simulates the devices of one gateway, including the gateway as a device."""
+    """Simulates the behavior of the devices of one gateway, including the gateway as a device."""
 
     def __init__(self, context: EmulatorContext) -> None:
         self._context = context
@@ -93,7 +96,7 @@ class DeviceBehavior:
             self.run_heartbeat_cycle(device, t)
 
     def run_heartbeat_cycle(self, device: SimulatedDevice, t: float) -> None:
-        """Send all reports of a device that are due once per minute."""
+        """Send all reports of a device that are due in one heartbeat cycle, once per minute."""
         device.heartbeats += 1
         if not device.battery_level(t) and not device.is_offline:
             device.is_offline = True  # permanently: an empty battery is never replaced
@@ -116,7 +119,7 @@ class DeviceBehavior:
             self.report_properties(device, sent)
 
     def _report_heartbeat(self, device: SimulatedDevice, copies: int, t: float) -> None:
-        """Report a heartbeat of which `copies` copies arrived. If none arrived, skip its sequence number."""
+        """Publish a heartbeat that arrived in `copies` copies. If none arrived, skip its sequence number."""
         if copies:
             self._context.reports.publish_heartbeat(device, t)
         else:
@@ -124,7 +127,7 @@ class DeviceBehavior:
         device.received_copies = copies  # reported as `lastCount` of the next heartbeat
 
     def _count_received_copies(self, device: SimulatedDevice, t: float) -> int:
-        """Return how many copies of a heartbeat arrive: all over a mesh link, some or none by advertising."""
+        """Return how many copies of a heartbeat arrive: all over a mesh link, 0 to 3 by advertising."""
         node = device.node
         if device.is_connected:
             return HEARTBEAT_COPIES if node.depth >= 0 else 0
@@ -163,10 +166,7 @@ class DeviceBehavior:
                 reports.publish_measurement_error(device, identifier, error, t)
 
     def _report_storage_mode(self, device: SimulatedDevice, t: float) -> None:
-        """Report that a device is in storage mode.
-
-        The gateway sends this event for the device (gateway-33).
-        """
+        """Publish the event that a device is in storage mode, which the gateway creates (gateway-33)."""
         if any(receiver.depth >= 0 for receiver in device.node.receivers):
             value = bytes.fromhex(device.product.model) + bytes((device.product.variant,))
             seq = device.next_seq(Kind.EVENT, _STORAGE_EVENT)
@@ -192,14 +192,14 @@ class DeviceBehavior:
             device.door_count += device.new_door_openings()
 
     def raise_alarm(self, device: SimulatedDevice, t: float) -> None:
-        """Simulate a button press. The alarm stays set until a write clears it (gateway-34)."""
+        """Simulate a button press, which sets an alarm until a write request clears it (gateway-34)."""
         device.set_value(_ALARM, b"\1")
         self._report_event(device, _ALARM, b"\1", t)
 
     def _report_event(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """Report an event and the property of the same identifier.
+        """Report an event and the property with the same identifier, if the gateway receives the device.
 
-        An event that is not received stays buffered.
+        An event that is not received stays in the sample buffer of the device.
         """
         is_received = self._is_received(device, t)
         self._context.reports.publish_event(device, identifier, raw, t, is_received=is_received)
@@ -207,7 +207,7 @@ class DeviceBehavior:
             self.report_property(device, identifier, t)
 
     def _is_received(self, device: SimulatedDevice, t: float) -> bool:
-        """Return whether any node of the tree receives the device now."""
+        """Return whether any node of the mesh tree receives the device at this simulated time."""
         node, mesh = device.node, self._context.mesh
         if device.is_connected:
             return node.depth >= 0
@@ -220,7 +220,7 @@ class DeviceBehavior:
         self._context.scheduler.after(device.next_motion_delay(), partial(self._toggle_motion, device))
 
     def _toggle_motion(self, device: SimulatedDevice, t: float) -> None:
-        """Start or stop the motion of a device and schedule the next change."""
+        """Start or stop the motion of a device, report it, and schedule the next change."""
         device.toggle_motion(t)
         if self._is_active(device) and device.battery_level(t):
             self._report_event(device, _MOTION, properties.encode_motion_event(device), t)
@@ -232,23 +232,23 @@ class DeviceBehavior:
     # Operations for requests and updates
 
     def set_property(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """Set the stored value of a property and report it."""
+        """Set the stored raw value of a property and report the property."""
         device.set_value(identifier, raw)
         self.report_property(device, identifier, t)
 
     def report_property(self, device: SimulatedDevice, identifier: Identifier, t: float) -> None:
-        """Report a property with its current value."""
+        """Report a property of a device with its current value."""
         self._context.reports.publish_property(
             device, identifier, properties.read_property(device, identifier, t), t
         )
 
     def report_properties(self, device: SimulatedDevice, t: float) -> None:
-        """Report all properties that the device reports by itself."""
+        """Report all properties that a device reports without a request."""
         for identifier in device.product.reported_properties:
             self.report_property(device, identifier, t)
 
     def start_property_report(self, device: SimulatedDevice) -> None:
-        """Report all properties one after the other. The device is busy until the last one (gateway-35)."""
+        """Report all properties of a device one by one; the device is busy meanwhile (gateway-35)."""
         device.is_reporting = True
         self._report_next_property(device, 0, device.booted_at, self._context.scheduler.now)
 
@@ -264,7 +264,7 @@ class DeviceBehavior:
         )
 
     def set_mode(self, device: SimulatedDevice, mode: DeviceMode, t: float) -> None:
-        """Put a device into another mode. The gateway reports the new mode for the device (gateway-32)."""
+        """Put a device into another device mode, which the gateway reports for the device (gateway-32)."""
         device.mode = mode
         mesh = self._context.mesh
         if mode is DeviceMode.CONNECTED:
@@ -281,10 +281,10 @@ class DeviceBehavior:
         seconds: float = REBOOT_SECONDS,
         on_restarted: ScheduledCallback | None = None,
     ) -> None:
-        """Restart a device: take it offline for some seconds, then report its heartbeat and properties.
+        """Restart a device: offline for some simulated seconds, then a heartbeat and its properties.
 
-        A device that is already restarting is not restarted again, unless `on_restarted` is set: then it
-        restarts once more afterwards.
+        A device that is already restarting is restarted once more afterwards if `on_restarted` is set;
+        otherwise nothing is done.
         """
         if device.is_offline:
             if on_restarted is not None and device.battery_level(self._context.scheduler.now):

@@ -1,4 +1,4 @@
-"""Publishes device reports, raw or decoded, with the fields of the gateway's API version."""
+"""Publishes reports of devices, with raw or decoded values and the fields of the gateway's API version."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _SAMPLE_BODIES = {
     Kind.MEASUREMENT: _SampleBodies(reports.Measurement, reports.MeasurementDecoded),
     Kind.EVENT: _SampleBodies(reports.Event, reports.EventDecoded),
 }
-"""Bodies of the reports with samples, by kind."""
+"""Payload types of reports with samples, by report kind."""
 
 
 class ReportPublisher:
-    """Publishes the reports of one gateway: assigns their times and sequence numbers, and encodes them."""
+    """Publishes the reports of one gateway: assigns times and sequence numbers, and encodes the reports."""
 
     def __init__(
         self,
@@ -73,10 +73,10 @@ class ReportPublisher:
             "request", Operation.ACK, None, settings.api_version
         )
         self.count = 0
-        """Number of reports created so far."""
+        """Number of reports that the gateway has created so far."""
 
     def publish_heartbeat(self, device: SimulatedDevice, t: float) -> None:
-        """Publish a heartbeat."""
+        """Publish a heartbeat of a device."""
         self._put(
             device,
             Kind.HEARTBEAT,
@@ -89,13 +89,13 @@ class ReportPublisher:
         )
 
     def publish_dfu(self, device: SimulatedDevice, parent: MeshNode, rssi: int, t: float) -> None:
-        """Publish that a node (`parent`) receives the device in DFU mode; the topic has its regular MAC."""
+        """Publish that the node `parent` receives a device in DFU mode, with the device's regular MAC."""
         self._put(device, Kind.DFU, reports.Dfu(time=self._clock.wall_time(t), parent=parent.mac, rssi=rssi))
 
     def publish_rssi(
         self, device: SimulatedDevice, parent: Mac, rssi: int, channel: int | None, t: float
     ) -> None:
-        """Publish the RSSI at which a node receives the device. `channel` is None for their mesh link."""
+        """Publish the RSSI of a device at the node `parent`. `channel` is None for a mesh link."""
         report = reports.Rssi(
             time=self._clock.wall_time(t),
             parent=parent,
@@ -109,7 +109,7 @@ class ReportPublisher:
         self._put(device, Kind.RSSI, report)
 
     def publish_property(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """Publish the value of a property."""
+        """Publish the value of a property of a device."""
         time, seq = self._clock.wall_time(t), device.next_seq(Kind.PROPERTY, identifier)
         if (decoded := self._decode(identifier, raw)) is None:
             report: reports.Report = reports.Property(time=time, value=format_hex(raw), seq=seq)
@@ -122,7 +122,7 @@ class ReportPublisher:
     def publish_measurement(
         self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float, *, is_received: bool
     ) -> None:
-        """Buffer a measurement until it is acknowledged, and publish it if the gateway received it."""
+        """Buffer a measurement until it is acknowledged, and publish it if `is_received` by the gateway."""
         sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.MEASUREMENT, identifier), raw)
         if self._buffers_samples:
             device.sample_buffer(Kind.MEASUREMENT, identifier).add(sample)
@@ -138,7 +138,7 @@ class ReportPublisher:
         *,
         is_received: bool = True,
     ) -> None:
-        """Buffer an event until it is acknowledged, and publish it if the gateway received it."""
+        """Buffer an event until it is acknowledged, and publish it if `is_received` by the gateway."""
         sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.EVENT, identifier), raw)
         if self._buffers_samples:
             device.sample_buffer(Kind.EVENT, identifier).add(sample)
@@ -176,7 +176,7 @@ class ReportPublisher:
     def publish_measurement_error(
         self, device: SimulatedDevice, identifier: Identifier, failure: SensorFailure, t: float
     ) -> None:
-        """Publish a failed measurement. Raw and decoded mode differ only in the topic."""
+        """Publish that a measurement failed. Raw and decoded mode differ only in the topic."""
         report = reports.MeasurementError(
             time=self._clock.wall_time(t),
             seq=device.next_seq(Kind.MEASUREMENT_ERROR, identifier),
@@ -189,7 +189,7 @@ class ReportPublisher:
         publish(device, Kind.MEASUREMENT_ERROR, report, identifier)
 
     def _decode(self, identifier: Identifier, raw: bytes) -> DecodedValue | None:
-        """Decode a value. Return None if it is to be sent raw: in raw mode, or if its layout is unknown."""
+        """Decode a raw value. Return None in raw mode, or if the layout of the value is unknown."""
         if not self._decodes:
             return None
         try:

@@ -1,4 +1,4 @@
-"""Executes commands: properties that trigger an action when they are written."""
+"""Executes device commands: properties that trigger an action when they are written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Throughput tests: packets without content, sent to be counted (gateway-36).
 
 _MIN_TEST_INTERVAL: Final = 0.010
-"""Minimum seconds between two bursts: the limit of the radio."""
+"""Minimum simulated seconds between two bursts of a throughput test, the limit of the radio."""
 
 
 class ThroughputTester:
@@ -35,7 +35,10 @@ class ThroughputTester:
         self._context = context
 
     def start(self, sender: SimulatedDevice, test: ThroughputTest, receivers: list[SimulatedDevice]) -> bool:
-        """Start a test. If `test` has 0 packets, stop the running one. Return False if another is running."""
+        """Start a throughput test, or stop the running test if `test` has 0 packets.
+
+        Return False if another test of the sender is running.
+        """
         if not test.remaining:
             sender.throughput_test = None
             return True
@@ -65,7 +68,7 @@ class ThroughputTester:
             sender.throughput_test = None
 
     def _send_one(self, sender: SimulatedDevice, receiver: SimulatedDevice, priority: int) -> None:
-        """Send one packet, unless the sender is offline or there is no route."""
+        """Send one test packet, unless the sender is offline or there is no route."""
         mesh = self._context.mesh
         route = mesh.find_route((receiver if sender is self._context.gateway_device else sender).node)
         if route is None or sender.is_offline:
@@ -81,24 +84,24 @@ class ThroughputTester:
 
 
 _COMMAND_DELAY: Final = 0.1
-"""Seconds from the response of a device to the execution of the command."""
+"""Simulated seconds from the response of a device to the execution of the command."""
 
 _MAX_TEXT_BYTES: Final = 200
-"""Maximum bytes of a text message for the display of a device."""
+"""Maximum size in bytes of a text message for the display of a device."""
 
 _MAC_SIZE: Final = 6
 _ALL_DEVICES: Final = Mac("000000000000")
 
 
 class RequestRejection(NamedTuple):
-    """Status and reason of the response to a write that is rejected."""
+    """Status and reason in the response to a rejected request."""
 
     status: Status
     reason: str
 
 
 class DeviceCommands:
-    """Executes writes of command properties. The caller has checked the values against their layouts."""
+    """Executes writes of command properties; the caller has checked the layout of the values."""
 
     def __init__(self, context: EmulatorContext, behavior: DeviceBehavior, updates: FirmwareUpdater) -> None:
         self._context = context
@@ -113,7 +116,7 @@ class DeviceCommands:
         )
 
     def factory_reset(self, device: SimulatedDevice, _raw: bytes, _t: float) -> None:
-        """Discard all written properties and restart (8301)."""
+        """Discard all written properties of the device and restart it (8301)."""
         self._context.scheduler.after(_COMMAND_DELAY, lambda _: self._reset_to_factory(device))
 
     def _reset_to_factory(self, device: SimulatedDevice) -> None:
@@ -123,7 +126,7 @@ class DeviceCommands:
         self._behavior.reboot(device, ResetCause.SOFTWARE)
 
     def report_properties(self, device: SimulatedDevice, _raw: bytes, _t: float) -> RequestRejection | None:
-        """Report all properties; reject while a report is running (8302, gateway-35)."""
+        """Report all properties of the device; reject if it is already doing so (8302, gateway-35)."""
         if device.is_reporting:
             return RequestRejection(Status.BUSY, "the properties are being reported already")
         self._context.scheduler.after(_COMMAND_DELAY, lambda _: self._behavior.start_property_report(device))
@@ -150,11 +153,11 @@ class DeviceCommands:
         return None
 
     def _run_delayed(self, device: SimulatedDevice, action: Callable[[float], None]) -> None:
-        """Run an action shortly after the device has responded, unless the device is offline by then."""
+        """Run an action shortly after the device has responded, unless it has gone offline meanwhile."""
         self._context.scheduler.after(_COMMAND_DELAY, lambda now: None if device.is_offline else action(now))
 
     def switch_legacy_mode(self, _gateway: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
-        """Change the mode of another device, which may not accept writes itself (8111, on the gateway)."""
+        """Change the mode of a device through the gateway (8111), even if it accepts no writes itself."""
         mac, mode = Mac(raw[:_MAC_SIZE].hex()), raw[_MAC_SIZE]
         target = self._context.devices.get(mac)
         if target is None or target is self._context.gateway_device:
@@ -164,7 +167,7 @@ class DeviceCommands:
         return self.set_mode(target, bytes((mode,)), t)
 
     def send_text(self, device: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
-        """Show a text message and mark it as unread (9820)."""
+        """Show a text message on the device and mark the message as unread (9820)."""
         if not 0 < len(raw) <= _MAX_TEXT_BYTES:
             return RequestRejection(Status.INVALID_VALUE, f"a message must have 1 to {_MAX_TEXT_BYTES} bytes")
         self._behavior.set_property(device, Identifier("9821"), b"\1", t)
@@ -177,7 +180,7 @@ class DeviceCommands:
         return self._start_test(device, raw, [self._context.gateway_device])
 
     def downstream_test(self, gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """Start a throughput test from the gateway to one device or to all (8304, on the gateway)."""
+        """Start a throughput test from the gateway to one device or to all devices (8304)."""
         target = Mac(raw[_MAC_SIZE : 2 * _MAC_SIZE].hex())
         others = [device for device in self._context.devices.values() if device is not gateway]
         receivers = [device for device in others if target in (_ALL_DEVICES, device.mac)]
@@ -197,16 +200,16 @@ class DeviceCommands:
     # Firmware
 
     def start_update(self, device: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """Start an update by download (8121)."""
+        """Start a firmware update of the device by download (8121)."""
         stage = bool(raw[IMAGE_KEY_SIZE])
         return _reject_unless_ok(self._updates.start_download(device, ImageKey.from_bytes(raw), stage=stage))
 
     def control_update(self, device: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """Apply or abort an update by download (8122)."""
+        """Apply or abort a firmware update by download (8122)."""
         return _reject_unless_ok(self._updates.control_download(device, apply=bool(raw[0])))
 
     def start_broadcast(self, _gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """Start an update of many devices by broadcast (8124, on the gateway)."""
+        """Start a firmware update of many devices by broadcast (8124, written to the gateway)."""
         macs = raw[IMAGE_KEY_SIZE + 2 :].hex()
         targets = [
             Mac(macs[offset : offset + 2 * _MAC_SIZE]) for offset in range(0, len(macs), 2 * _MAC_SIZE)
@@ -217,11 +220,11 @@ class DeviceCommands:
         )
 
     def control_broadcast(self, _gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """Apply or abort a broadcast (8126, on the gateway)."""
+        """Apply or abort a firmware update by broadcast (8126, written to the gateway)."""
         return _reject_unless_ok(self._updates.control_broadcast(apply=bool(raw[0])))
 
     def start_nordic(self, _gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """Start sending an image to a device in DFU mode (8131, on the gateway)."""
+        """Start sending a firmware image to a device in DFU mode (8131, written to the gateway)."""
         mac = Mac(raw[:_MAC_SIZE].hex())
         return _reject_unless_ok(self._updates.start_nordic_dfu(mac, ImageKey.from_bytes(raw, _MAC_SIZE)))
 
@@ -255,4 +258,4 @@ COMMANDS_BY_IDENTIFIER: Final[
     "8304": DeviceCommands.downstream_test,
     "9820": DeviceCommands.send_text,
 }
-"""Method that executes each command, by the identifier of its property."""
+"""Methods that execute the commands, by the identifier of the command property."""

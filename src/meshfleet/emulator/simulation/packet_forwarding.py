@@ -1,7 +1,7 @@
-"""Forwards packets through the mesh, hop by hop.
+"""Forwards packets through the simulated mesh, hop by hop.
 
-Every node sends one packet at a time and has a queue per priority: packets of higher priority overtake others
-at every hop, which matters as soon as the air time is used up (gateway-21).
+Every node sends one packet at a time and has a queue per priority: packets of higher priority overtake
+packets of lower priority at every hop (gateway-21).
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.mesh import MeshNode, SimulatedMesh
 
 AIRTIME_SECONDS: Final = 0.010
-"""Seconds for which a node is busy with sending one packet."""
+"""Simulated seconds for which a node is busy with sending one packet."""
 
 HOP_LATENCY_SECONDS: Final = 0.015
-"""Seconds until the next node can forward a packet: half a connection interval."""
+"""Simulated seconds from the end of sending until the next node can forward the packet."""
 
 _MAX_RETRIES: Final = 8
+"""Maximum number of times that a node repeats a packet that was lost on a link."""
 _MAX_QUEUED_PACKETS: Final = 500
-"""Maximum packets of one priority queued at a node; further ones are lost."""
+"""Maximum number of packets of one priority queued at a node; further packets are lost."""
 
 
 class _Packet:
@@ -51,14 +52,14 @@ class _Packet:
 
 
 class _Sender:
-    """Send queue of one node: highest priority first, then in order of arrival."""
+    """Send queue of one mesh node: highest priority first, then in order of arrival."""
 
     __slots__ = ("is_busy", "queue", "queued_by_priority")
 
     def __init__(self) -> None:
         self.queue: list[tuple[int, int, _Packet]] = []
         self.queued_by_priority = [0] * len(Priority)
-        """Number of queued packets of each priority: each priority has its own limit."""
+        """Number of queued packets by priority; each priority has its own limit."""
         self.is_busy = False
 
 
@@ -80,23 +81,23 @@ class PacketForwarder:
         on_arrival: ScheduledCallback,
         on_loss: ScheduledCallback | None = None,
     ) -> None:
-        """Send a packet along a path from its first node. Either `on_arrival` or `on_loss` is called."""
+        """Send a packet along a path, starting at the first node. Call `on_arrival` or `on_loss` later."""
         self._enqueue(_Packet(path, priority, on_arrival, on_loss), self._scheduler.now)
 
     def is_full(self, node: MeshNode, priority: int) -> bool:
-        """Return whether the queue of a node is full for a priority."""
+        """Return whether a mesh node has the maximum number of queued packets of a priority."""
         return (
             node in self._senders and self._senders[node].queued_by_priority[priority] >= _MAX_QUEUED_PACKETS
         )
 
     def clear(self) -> None:
-        """Discard all queued packets without callbacks when the gateway restarts. Their requests time out."""
+        """Discard all queued packets without callbacks, when the gateway restarts."""
         for sender in self._senders.values():
             sender.queue.clear()
             sender.queued_by_priority = [0] * len(Priority)
 
     def _enqueue(self, packet: _Packet, t: float) -> None:
-        """Deliver a packet at the end of its path, or queue it at its current node."""
+        """Deliver a packet at the end of its path, or queue the packet at its current node."""
         if packet.hop_index == len(packet.path) - 1:
             packet.on_arrival(t)
             return
@@ -120,7 +121,7 @@ class PacketForwarder:
             del self._senders[node]
 
     def _on_sent(self, node: MeshNode, packet: _Packet, order: int, t: float) -> None:
-        """Move a sent packet to the next node, or queue it again if it was lost and retries are left."""
+        """Move a sent packet to the next node; if it was lost, queue it again or drop it."""
         sender_node, receiver_node = packet.path[packet.hop_index], packet.path[packet.hop_index + 1]
         if uniform_noise(self._key + packet.retries, order) >= self._loss_probability(
             sender_node, receiver_node, t

@@ -1,4 +1,4 @@
-"""Values of the properties of a device: stored values, and values computed from its state."""
+"""Property values of simulated devices: stored values, and values computed from the device's state."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _PRESS_STEP_MS: Final = 100
 
 
 def accepts_value(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> bool:
-    """Return whether the device accepts a value for a property. The layout has been checked before."""
+    """Return whether a device accepts a raw value for a property, whose layout was checked before."""
     accepts = _VALUE_CHECKS.get(identifier)
     return accepts is None or accepts(device, raw)
 
 
 def apply_value_effects(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> None:
-    """Apply a written value to the mesh node: 8210 sets its capacity, 9802 its transmit power."""
+    """Apply a written value to the mesh node: 8210 sets the number of children, 9802 the transmit power."""
     if effect := _EFFECTS.get(identifier):
         effect(device, raw)
 
@@ -71,12 +71,13 @@ _EFFECTS: Final[Mapping[str, Callable[[SimulatedDevice, bytes], None]]] = {
 _CHIPS: Final = {"NRF51822": 0x51822, "NRF52832": 0x52832, "NRF52840": 0x52840}
 
 _EMPTY_BATTERY_MV: Final = 2000
+"""Voltage of an empty battery in millivolts."""
 _FULL_BATTERY_MV: Final = 3000
-"""Battery voltage when empty and when full, in mV."""
+"""Voltage of a full battery in millivolts."""
 
 
 def read_property(device: SimulatedDevice, identifier: Identifier, t: float) -> bytes:
-    """Return the current raw value of a property or sensor."""
+    """Return the raw value of a property or sensor of a device at a simulated time."""
     if identifier in device.product.measurements:
         return read_sensor(device, identifier, t)
     if read_state := _STATE_READERS.get(identifier):
@@ -85,7 +86,7 @@ def read_property(device: SimulatedDevice, identifier: Identifier, t: float) -> 
 
 
 def encode_version(device: SimulatedDevice) -> bytes:
-    """Return the raw firmware version: three bytes, and for a beta version a fourth."""
+    """Return the firmware version as a raw value: three bytes, and a fourth for a beta version."""
     major, minor, patch, _ = device.firmware_version
     return bytes((major, minor, patch, device.firmware_version.beta))[
         : 4 if device.firmware_version.beta else 3
@@ -93,7 +94,7 @@ def encode_version(device: SimulatedDevice) -> bytes:
 
 
 def model_number_of(device: SimulatedDevice) -> int:
-    """Return the model number as an integer."""
+    """Return the model number of a device as an integer."""
     return int(device.product.model, 16)
 
 
@@ -132,7 +133,7 @@ def _get_update_state(device: SimulatedDevice, _t: float) -> bytes:
 
 
 IDLE_UPDATE_STATE: Final = bytes(9)
-"""Value of firmware-update-state (8120) without an update."""
+"""Raw value of the property firmware-update-state (8120) before any update."""
 
 _BROADCAST_IDLE: Final = IDLE_UPDATE_STATE + bytes(4)
 _NORDIC_IDLE: Final = IDLE_UPDATE_STATE + bytes(6)
@@ -160,4 +161,4 @@ _STATE_READERS: Final[Mapping[str, Callable[[SimulatedDevice, float], bytes]]] =
     "8813": lambda device, t: read_sensor(device, Identifier("8813"), t),
     "8831": lambda device, _: pack(">I", device.door_count & 0xFFFFFFFF),
 }
-"""Functions that compute property values from the state of the device, by identifier."""
+"""Functions that compute raw property values from the state of a device, by identifier."""

@@ -1,4 +1,4 @@
-"""Raw sensor values of devices, derived from the seed and the time."""
+"""Raw sensor values of simulated devices, derived from the seed of the site and the simulated time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HOUR: Final = 3600.0
 _DAY: Final = 24 * _HOUR
 
 _START_OF_DAY: Final = 8 * _HOUR
-"""Time of day at simulated time 0, in seconds: 8 o'clock in the morning."""
+"""Time of day in seconds at simulated time 0: 8 o'clock in the morning."""
 
 
 def _read_temperature(device: SimulatedDevice, t: float) -> bytes:
@@ -83,20 +83,21 @@ _FAILURES: Final = (Status.FAILED, Status.BUSY, Status.TIMEOUT)
 
 
 def read_sensor(device: SimulatedDevice, identifier: Identifier, t: float) -> bytes:
-    """Return the raw value of a sensor at simulated time `t`."""
+    """Return the raw value of a sensor at a simulated time."""
     return _SENSORS[identifier](device, t)
 
 
 class SensorFailure(NamedTuple):
-    """Failure of one measurement, with the content of its report."""
+    """Simulated failure of one measurement, with the fields of the error report."""
 
     status: Status
+    """Value of the field `error` of the report."""
     detail: int | None
-    """Value of `errorExt` in the report."""
+    """Value of the field `errorExt` of the report; None if the field is missing."""
 
 
 def find_sensor_failure(device: SimulatedDevice, identifier: Identifier) -> SensorFailure | None:
-    """Return the failure of the measurement in this heartbeat; None if it succeeds (gateway-30)."""
+    """Return the failure of a measurement in the current heartbeat, or None if it succeeds (gateway-30)."""
     bits = noise_bits(device.noise_key ^ _SALTS[identifier], device.heartbeats)
     if bits % 1_000_000 >= _FAILURES_IN_A_MILLION:
         return None
