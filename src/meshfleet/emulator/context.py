@@ -78,7 +78,7 @@ class EmulatorContext:
         self._silence_devices(settings.faults.silent)
 
     @property
-    def is_down(self) -> bool:
+    def is_restarting(self) -> bool:
         """Whether the gateway itself is restarting, so that it receives nothing from its devices."""
         return self.gateway_device.is_offline
 

@@ -109,16 +109,16 @@ def _is_valid_version(text: str) -> bool:
         return False
 
 
-def _build_record(device: SimulatedDevice, t: float) -> _DeviceRecord:
+def _build_record(device: SimulatedDevice, sim_time: float) -> _DeviceRecord:
     return _DeviceRecord(
         mode=device.mode,
         version=str(device.firmware_version),
-        battery=device.battery_level(t),
-        uptime=t - device.booted_at,
+        battery=device.battery_level(sim_time),
+        uptime=sim_time - device.booted_at,
         beats=device.heartbeats,
         seqs=bytes(device.seqs),
         transitions=device.motion_transitions,
-        moved=device.seconds_in_motion(t),
+        moved=device.seconds_in_motion(sim_time),
         doors=device.door_count,
         values=device.values or {},
         series=[

@@ -70,27 +70,27 @@ class GatewayEmulator:
         return self._context.scheduler.next_due
 
     @property
-    def is_down(self) -> bool:
+    def is_restarting(self) -> bool:
         """Whether the gateway is restarting and therefore cannot be connected."""
-        return self._context.is_down
+        return self._context.is_restarting
 
     @property
     def report_count(self) -> int:
         """Number of reports that this gateway has created so far."""
         return self._context.reports.count
 
-    def advance(self, t: float) -> list[Publish]:
+    def advance(self, sim_time: float) -> list[Publish]:
         """Run the simulation up to a simulated time in seconds. Return the MQTT messages to publish."""
-        self._context.scheduler.run(t)
+        self._context.scheduler.run(sim_time)
         return self._context.outbox.drain()
 
-    def receive(self, topic: str, payload: bytes | None, t: float) -> None:
+    def receive(self, topic: str, payload: bytes | None, sim_time: float) -> None:
         """Handle an MQTT message received at a simulated time. A later `advance` returns the response.
 
         `payload` is None if it was too long to read.
         """
-        self._context.scheduler.run(t)
-        if not self._context.is_down:
+        self._context.scheduler.run(sim_time)
+        if not self._context.is_restarting:
             self._request_handler.handle(topic, payload)
 
     @property
@@ -103,14 +103,14 @@ class GatewayEmulator:
         actions, self._context.actions = self._context.actions, []
         return actions
 
-    def on_image(self, question: FirmwareQuestion, image: ImageInfo, t: float) -> None:
+    def on_image(self, question: FirmwareQuestion, image: ImageInfo, sim_time: float) -> None:
         """Pass a fetched firmware image to the updates that wait for the image."""
-        self._context.scheduler.run(t)
+        self._context.scheduler.run(sim_time)
         self._updates.on_image(question, image)
 
-    def on_image_failed(self, question: FirmwareQuestion, error: Error, t: float) -> None:
+    def on_image_failed(self, question: FirmwareQuestion, error: Error, sim_time: float) -> None:
         """Fail the updates that wait for a firmware image, because the image could not be fetched."""
-        self._context.scheduler.run(t)
+        self._context.scheduler.run(sim_time)
         self._updates.on_image_failed(question, error)
 
     def save_memory(self) -> bytes:
@@ -121,6 +121,6 @@ class GatewayEmulator:
         seconds = self._context.settings.faults.crash * self._context.clock.speed
         self._context.scheduler.after(seconds + REBOOT_SECONDS, self._crash)
 
-    def _crash(self, _t: float) -> None:
+    def _crash(self, _sim_time: float) -> None:
         self._behavior.reboot(self._context.gateway_device, ResetCause.WATCHDOG)
         self._schedule_crash()

@@ -88,7 +88,7 @@ class Outbox:
         else:
             self._ready.append(message)
 
-    def _publish_delayed(self, message: Publish, boot_count: int, _t: float) -> None:
+    def _publish_delayed(self, message: Publish, boot_count: int, _sim_time: float) -> None:
         if boot_count == self._boot_count:
             self._ready.append(message)
 

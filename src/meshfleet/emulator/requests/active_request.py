@@ -64,7 +64,7 @@ class ActiveRequest:
         """Whether the response must still be sent. A restart of the gateway discards pending requests."""
         return not (
             self.is_done
-            or self._context.is_down
+            or self._context.is_restarting
             or self._context.gateway_device.booted_at != self._gateway_booted_at
         )
 

@@ -51,12 +51,16 @@ class ThroughputTester:
         return True
 
     def _send(
-        self, sender: SimulatedDevice, test: ThroughputTest, receivers: list[SimulatedDevice], _t: float
+        self,
+        sender: SimulatedDevice,
+        test: ThroughputTest,
+        receivers: list[SimulatedDevice],
+        _sim_time: float,
     ) -> None:
         if sender.throughput_test is not test:
             return  # stopped, or the sender has restarted
         for _ in range(min(test.burst, test.remaining)):
-            if self._context.packets.is_full(sender.node, test.priority):
+            if self._context.packets.is_queue_full(sender.node, test.priority):
                 break  # send the rest later: a full queue would drop it
             test.remaining -= 1
             for receiver in receivers:
@@ -78,7 +82,7 @@ class ThroughputTester:
             path = path[::-1]
         self._context.packets.send(path, priority=priority, on_arrival=partial(self._count_packet, receiver))
 
-    def _count_packet(self, receiver: SimulatedDevice, _t: float) -> None:
+    def _count_packet(self, receiver: SimulatedDevice, _sim_time: float) -> None:
         if not receiver.is_offline:
             receiver.received_test_packets += 1
 
@@ -109,13 +113,13 @@ class DeviceCommands:
         self._updates = updates
         self._throughput = ThroughputTester(context)
 
-    def soft_reset(self, device: SimulatedDevice, _raw: bytes, _t: float) -> None:
+    def soft_reset(self, device: SimulatedDevice, _raw: bytes, _sim_time: float) -> None:
         """Restart the device (8300)."""
         self._context.scheduler.after(
             _COMMAND_DELAY, lambda _: self._behavior.reboot(device, ResetCause.SOFTWARE)
         )
 
-    def factory_reset(self, device: SimulatedDevice, _raw: bytes, _t: float) -> None:
+    def factory_reset(self, device: SimulatedDevice, _raw: bytes, _sim_time: float) -> None:
         """Discard all written properties of the device and restart it (8301)."""
         self._context.scheduler.after(_COMMAND_DELAY, lambda _: self._reset_to_factory(device))
 
@@ -125,7 +129,9 @@ class DeviceCommands:
             apply_value_effects(device, identifier, raw)
         self._behavior.reboot(device, ResetCause.SOFTWARE)
 
-    def report_properties(self, device: SimulatedDevice, _raw: bytes, _t: float) -> RequestRejection | None:
+    def report_properties(
+        self, device: SimulatedDevice, _raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
         """Report all properties of the device; reject if it is already doing so (8302, gateway-35)."""
         if device.is_reporting:
             return RequestRejection(Status.BUSY, "the properties are being reported already")
@@ -133,7 +139,7 @@ class DeviceCommands:
         device.is_reporting = True
         return None
 
-    def set_mode(self, device: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
+    def set_mode(self, device: SimulatedDevice, raw: bytes, sim_time: float) -> RequestRejection | None:
         """Change the device mode (8110)."""
         mode = DeviceMode(raw[0])
         if mode not in device.product.modes:
@@ -149,14 +155,16 @@ class DeviceCommands:
         elif mode is not device.mode:
             self._run_delayed(device, lambda now: self._behavior.set_mode(device, mode, now))
         else:
-            self._behavior.report_property(device, Identifier("8110"), t)
+            self._behavior.report_property(device, Identifier("8110"), sim_time)
         return None
 
     def _run_delayed(self, device: SimulatedDevice, action: Callable[[float], None]) -> None:
         """Run an action shortly after the device has responded, unless it has gone offline meanwhile."""
         self._context.scheduler.after(_COMMAND_DELAY, lambda now: None if device.is_offline else action(now))
 
-    def switch_legacy_mode(self, _gateway: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
+    def switch_legacy_mode(
+        self, _gateway: SimulatedDevice, raw: bytes, sim_time: float
+    ) -> RequestRejection | None:
         """Change the mode of a device through the gateway (8111), even if it accepts no writes itself."""
         mac, mode = Mac(raw[:_MAC_SIZE].hex()), raw[_MAC_SIZE]
         target = self._context.devices.get(mac)
@@ -164,22 +172,24 @@ class DeviceCommands:
             return RequestRejection(Status.UNREACHABLE, f"device {mac} not found at this gateway")
         if mode not in set(DeviceMode):
             return RequestRejection(Status.NOT_SUPPORTED, f"unknown device mode {mode}")
-        return self.set_mode(target, bytes((mode,)), t)
+        return self.set_mode(target, bytes((mode,)), sim_time)
 
-    def send_text(self, device: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
+    def send_text(self, device: SimulatedDevice, raw: bytes, sim_time: float) -> RequestRejection | None:
         """Show a text message on the device and mark the message as unread (9820)."""
         if not 0 < len(raw) <= _MAX_TEXT_BYTES:
             return RequestRejection(Status.INVALID_VALUE, f"a message must have 1 to {_MAX_TEXT_BYTES} bytes")
-        self._behavior.set_property(device, Identifier("9821"), b"\1", t)
+        self._behavior.set_property(device, Identifier("9821"), b"\1", sim_time)
         return None
 
-    def upstream_test(self, device: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
+    def upstream_test(self, device: SimulatedDevice, raw: bytes, _sim_time: float) -> RequestRejection | None:
         """Start a throughput test from the device to the gateway (8303)."""
         if not device.is_connected:
             return RequestRejection(Status.NOT_SUPPORTED, "only connected devices can send test packets")
         return self._start_test(device, raw, [self._context.gateway_device])
 
-    def downstream_test(self, gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
+    def downstream_test(
+        self, gateway: SimulatedDevice, raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
         """Start a throughput test from the gateway to one device or to all devices (8304)."""
         target = Mac(raw[_MAC_SIZE : 2 * _MAC_SIZE].hex())
         others = [device for device in self._context.devices.values() if device is not gateway]
@@ -199,16 +209,20 @@ class DeviceCommands:
 
     # Firmware
 
-    def start_update(self, device: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
+    def start_update(self, device: SimulatedDevice, raw: bytes, _sim_time: float) -> RequestRejection | None:
         """Start a firmware update of the device by download (8121)."""
         stage = bool(raw[IMAGE_KEY_SIZE])
         return _reject_unless_ok(self._updates.start_download(device, ImageKey.from_bytes(raw), stage=stage))
 
-    def control_update(self, device: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
+    def control_update(
+        self, device: SimulatedDevice, raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
         """Apply or abort a firmware update by download (8122)."""
         return _reject_unless_ok(self._updates.control_download(device, apply=bool(raw[0])))
 
-    def start_broadcast(self, _gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
+    def start_broadcast(
+        self, _gateway: SimulatedDevice, raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
         """Start a firmware update of many devices by broadcast (8124, written to the gateway)."""
         macs = raw[IMAGE_KEY_SIZE + 2 :].hex()
         targets = [
@@ -219,11 +233,15 @@ class DeviceCommands:
             self._updates.start_broadcast(ImageKey.from_bytes(raw), targets, stage=stage)
         )
 
-    def control_broadcast(self, _gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
+    def control_broadcast(
+        self, _gateway: SimulatedDevice, raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
         """Apply or abort a firmware update by broadcast (8126, written to the gateway)."""
         return _reject_unless_ok(self._updates.control_broadcast(apply=bool(raw[0])))
 
-    def start_nordic(self, _gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
+    def start_nordic(
+        self, _gateway: SimulatedDevice, raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
         """Start sending a firmware image to a device in DFU mode (8131, written to the gateway)."""
         mac = Mac(raw[:_MAC_SIZE].hex())
         return _reject_unless_ok(self._updates.start_nordic_dfu(mac, ImageKey.from_bytes(raw, _MAC_SIZE)))

@@ -45,7 +45,7 @@ class PropertyWriter:
         self._commands = DeviceCommands(context, behavior, updates)
 
     def write(
-        self, device: SimulatedDevice, identifier: Identifier, raw: bytes | None, t: float
+        self, device: SimulatedDevice, identifier: Identifier, raw: bytes | None, sim_time: float
     ) -> RequestRejection | None:
         """Write a writable property of the device. `raw` is None for NULL.
 
@@ -57,10 +57,10 @@ class PropertyWriter:
         if rejection := self._check_layout(identifier, value):
             return rejection
         if command := COMMANDS_BY_IDENTIFIER.get(identifier):
-            return command(self._commands, device, value, t)
+            return command(self._commands, device, value, sim_time)
         if not accepts_value(device, identifier, value):
             return RequestRejection(Status.INVALID_VALUE, f"{device.product.name} does not accept this value")
-        self._behavior.set_property(device, identifier, value, t)
+        self._behavior.set_property(device, identifier, value, sim_time)
         apply_value_effects(device, identifier, value)
         return None
 

@@ -79,7 +79,7 @@ class SampleAckHandler:
             self._context.packets.send((mesh.root, *route), priority=ack.priority, on_arrival=on_arrival)
 
     def _on_arrival(
-        self, device: SimulatedDevice, identifier: Identifier, ack: AckRequest, _t: float
+        self, device: SimulatedDevice, identifier: Identifier, ack: AckRequest, _sim_time: float
     ) -> None:
         if not device.is_reachable:
             return
@@ -98,11 +98,11 @@ class SampleAckHandler:
             samples.is_backfilling = True
             self._backfill(series, (millis, 0), self._context.scheduler.now)
 
-    def _backfill(self, series: _AckedSeries, before: tuple[int, int], _t: float) -> None:
+    def _backfill(self, series: _AckedSeries, before: tuple[int, int], _sim_time: float) -> None:
         """Publish the newest sample before `before` and schedule the next older sample (ack-20)."""
         device, kind, identifier, samples = series
         sample = samples.newest_before(*before)
-        if sample is None or not device.is_reachable or self._context.is_down:
+        if sample is None or not device.is_reachable or self._context.is_restarting:
             samples.is_backfilling = False
             return
         self._context.reports.publish_sample(device, kind, identifier, sample)
@@ -223,7 +223,9 @@ class GatewayRequestHandler:
         elif not self._executor.check_decoded(exchange):
             return
         elif exchange.device is context.gateway_device:
-            context.scheduler.after(_PROCESSING_SECONDS, lambda _t: self._executor.execute_now(exchange))
+            context.scheduler.after(
+                _PROCESSING_SECONDS, lambda _sim_time: self._executor.execute_now(exchange)
+            )
         else:
             self._open_requests.add(exchange)
             exchange.on_done = self._open_requests.discard
@@ -236,7 +238,7 @@ class GatewayRequestHandler:
         else:
             exchange.fail_at_gateway(Status.NOT_SUPPORTED, "only a gateway has an API version")
 
-    def _expire(self, exchange: ActiveRequest, _t: float) -> None:
+    def _expire(self, exchange: ActiveRequest, _sim_time: float) -> None:
         self._open_requests.discard(exchange)
         exchange.time_out()
 
@@ -268,7 +270,7 @@ class GatewayRequestHandler:
             return self._context.mesh.find_relay(device.node, self._context.scheduler.now)
         return self._context.mesh.find_relay_by_mac(device.node, extender_id, self._context.scheduler.now)
 
-    def _queue_at_extender(self, exchange: ActiveRequest, t: float) -> None:
+    def _queue_at_extender(self, exchange: ActiveRequest, sim_time: float) -> None:
         """Queue a request at its extender, which serves one unconnected device at a time (gateway-20)."""
         extender = exchange.extender
         assert extender is not None  # noqa: S101 # set by _send for unconnected targets
@@ -278,27 +280,27 @@ class GatewayRequestHandler:
             self._sessions.setdefault(extender, []), (-_get_priority(exchange), self._queued_count, exchange)
         )
         if is_free:
-            self._next_session(extender, t)
+            self._next_session(extender, sim_time)
 
-    def _next_session(self, extender: MeshNode, t: float) -> None:
+    def _next_session(self, extender: MeshNode, sim_time: float) -> None:
         queue = self._sessions[extender]
         while queue:
             _, count, exchange = heappop(queue)
             if exchange.is_pending and exchange.device is not None:
-                end = t + exchange.device.seconds_to_advertisement(t, count) + _SESSION_SECONDS
+                end = sim_time + exchange.device.seconds_to_advertisement(sim_time, count) + _SESSION_SECONDS
                 self._context.scheduler.at(end, partial(self._end_session, extender, exchange))
                 return
         del self._sessions[extender]
 
-    def _end_session(self, extender: MeshNode, exchange: ActiveRequest, t: float) -> None:
-        self._on_target_reached(exchange, t)
-        self._next_session(extender, t)
+    def _end_session(self, extender: MeshNode, exchange: ActiveRequest, sim_time: float) -> None:
+        self._on_target_reached(exchange, sim_time)
+        self._next_session(extender, sim_time)
 
-    def _on_target_reached(self, exchange: ActiveRequest, _t: float) -> None:
+    def _on_target_reached(self, exchange: ActiveRequest, _sim_time: float) -> None:
         if exchange.is_pending and self._executor.can_receive(exchange):
             self._context.scheduler.after(_PROCESSING_SECONDS, partial(self._execute_and_respond, exchange))
 
-    def _execute_and_respond(self, exchange: ActiveRequest, _t: float) -> None:
+    def _execute_and_respond(self, exchange: ActiveRequest, _sim_time: float) -> None:
         """Execute a request and send the response back over the current route to the gateway."""
         if not exchange.is_pending or exchange.device is None:
             return
@@ -309,7 +311,7 @@ class GatewayRequestHandler:
             exchange.route = route
             path = (*reversed(route), self._context.mesh.root)
             self._context.packets.send(
-                path, priority=_get_priority(exchange), on_arrival=lambda _t: deliver()
+                path, priority=_get_priority(exchange), on_arrival=lambda _sim_time: deliver()
             )
 
 

@@ -83,7 +83,7 @@ class Uplink:
     @property
     def disconnect_reason(self) -> str:
         """Reason why the gateway is not connected to its broker; empty if it is connected."""
-        if self.gateway.is_down:
+        if self.gateway.is_restarting:
             return "the gateway is restarting"
         if self._link is None:
             return "not connected yet"

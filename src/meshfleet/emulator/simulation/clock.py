@@ -37,9 +37,9 @@ class SimulationScheduler:
         self.now = 0.0
         """Current simulated time in seconds; during `run`, the time of the running callback."""
 
-    def at(self, t: float, callback: ScheduledCallback) -> None:
+    def at(self, sim_time: float, callback: ScheduledCallback) -> None:
         """Schedule a callback at a simulated time in seconds, or now if that time has passed."""
-        heappush(self._callbacks, (max(t, self.now), next(self._order), callback))
+        heappush(self._callbacks, (max(sim_time, self.now), next(self._order), callback))
 
     def after(self, seconds: float, callback: ScheduledCallback) -> None:
         """Schedule a callback in this number of simulated seconds from now."""
@@ -54,9 +54,9 @@ class SimulationScheduler:
         """Run all callbacks up to the simulated time `until`, including callbacks scheduled meanwhile."""
         callbacks = self._callbacks
         while callbacks and callbacks[0][0] <= until:
-            t, _, callback = heappop(callbacks)
-            self.now = t
-            callback(t)
+            sim_time, _, callback = heappop(callbacks)
+            self.now = sim_time
+            callback(sim_time)
         self.now = max(self.now, until)
 
 
@@ -77,14 +77,14 @@ class SimulatedClock:
         self.speed = speed
         self._cached_time = (nan, from_millis(0))
 
-    def wall_millis(self, t: float) -> int:
+    def wall_millis(self, sim_time: float) -> int:
         """Convert a simulated time in seconds to Unix time in milliseconds."""
-        return int(self._base_millis + (t - self._base_time) * 1000.0 / self.speed)
+        return int(self._base_millis + (sim_time - self._base_time) * 1000.0 / self.speed)
 
-    def wall_time(self, t: float) -> datetime:
+    def wall_time(self, sim_time: float) -> datetime:
         """Convert a simulated time in seconds to a wall-clock `datetime`. The last result is cached."""
-        if self._cached_time[0] != t:
-            self._cached_time = (t, from_millis(self.wall_millis(t)))
+        if self._cached_time[0] != sim_time:
+            self._cached_time = (sim_time, from_millis(self.wall_millis(sim_time)))
         return self._cached_time[1]
 
     def simulated_time(self, millis: float) -> float:
@@ -95,7 +95,7 @@ class SimulatedClock:
         """Convert a duration in simulated seconds to wall-clock seconds."""
         return seconds / self.speed
 
-    def rebase(self, t: float, millis: float, speed: float) -> None:
+    def rebase(self, sim_time: float, millis: float, speed: float) -> None:
         """Map a simulated time in seconds to the Unix time `millis` (milliseconds), and set the speed."""
-        self._base_time, self._base_millis, self.speed = t, millis, speed
+        self._base_time, self._base_millis, self.speed = sim_time, millis, speed
         self._cached_time = (nan, self._cached_time[1])

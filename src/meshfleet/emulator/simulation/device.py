@@ -166,26 +166,26 @@ class SimulatedDevice:
 
     # State that depends on the time
 
-    def battery_level(self, t: float) -> int:
+    def battery_level(self, sim_time: float) -> int:
         """Return the battery level in percent at a simulated time. A battery drains in five years."""
         if not self.product.has_battery:
             return 100
-        return max(0, self.battery - int(100.0 * t / _BATTERY_LIFE_SECONDS))
+        return max(0, self.battery - int(100.0 * sim_time / _BATTERY_LIFE_SECONDS))
 
-    def heartbeat_status(self, t: float) -> int:
+    def heartbeat_status(self, sim_time: float) -> int:
         """Return the status in a heartbeat: 2 for sensor fault, 1 for low battery, 0 for OK (gateway-29)."""
         if self.has_sensor_fault:
             return 2
-        return int(self.product.has_battery and self.battery_level(t) < LOW_BATTERY_PERCENT)
+        return int(self.product.has_battery and self.battery_level(sim_time) < LOW_BATTERY_PERCENT)
 
     @property
     def is_moving(self) -> bool:
         """Whether the device moves or detects motion."""
         return self.motion_transitions % 2 == 1
 
-    def seconds_in_motion(self, t: float) -> float:
+    def seconds_in_motion(self, sim_time: float) -> float:
         """Return the total simulated seconds in motion up to a simulated time."""
-        return self.motion_seconds + (max(0.0, t - self.motion_changed_at) if self.is_moving else 0.0)
+        return self.motion_seconds + (max(0.0, sim_time - self.motion_changed_at) if self.is_moving else 0.0)
 
     def next_motion_delay(self) -> float:
         """Return the simulated seconds from the last start or end of motion to the next."""
@@ -200,13 +200,13 @@ class SimulatedDevice:
             1.0,
         )
 
-    def toggle_motion(self, t: float) -> None:
+    def toggle_motion(self, sim_time: float) -> None:
         """Start or stop the motion of the device."""
-        self.motion_seconds = self.seconds_in_motion(t)
-        self.motion_changed_at = t
+        self.motion_seconds = self.seconds_in_motion(sim_time)
+        self.motion_changed_at = sim_time
         self.motion_transitions += 1
 
-    def is_asleep(self, t: float) -> bool:
+    def is_asleep(self, sim_time: float) -> bool:
         """Return whether the device saves power because it has not moved for some time (gateway-27)."""
         if (
             Identifier("9808") not in self.product.default_values
@@ -214,23 +214,23 @@ class SimulatedDevice:
             or self.is_moving
         ):
             return False
-        return t - self.motion_changed_at > int.from_bytes(self.value(Identifier("9808")), "big")
+        return sim_time - self.motion_changed_at > int.from_bytes(self.value(Identifier("9808")), "big")
 
-    def seconds_to_advertisement(self, t: float, n: int) -> float:
+    def seconds_to_advertisement(self, sim_time: float, n: int) -> float:
         """Return the simulated seconds until the next advertisement, to which an extender can connect.
 
         The delay is random, but always equal for the same count.
         """
-        interval = int.from_bytes(self._advertisement(t)[:2], "big") / 1000.0
+        interval = int.from_bytes(self._advertisement(sim_time)[:2], "big") / 1000.0
         return interval * uniform_noise(self.noise_key, n)
 
-    def _advertisement(self, t: float) -> bytes:
+    def _advertisement(self, sim_time: float) -> bytes:
         for alarm, interval in (("9800", "9805"), ("9801", "9806")):
             if Identifier(alarm) in self.product.default_values and any(self.value(Identifier(alarm))):
                 return (
                     self.value(Identifier(interval)) if interval in self.product.default_values else b"\0\xc8"
                 )
-        mode = Identifier("9807" if self.is_asleep(t) else "9804")
+        mode = Identifier("9807" if self.is_asleep(sim_time) else "9804")
         return self.value(mode) if mode in self.product.default_values else b"\0\xc8"
 
     def new_door_openings(self) -> int:
@@ -241,9 +241,9 @@ class SimulatedDevice:
             - 2 * DOORS_PER_HEARTBEAT,
         )
 
-    def restart(self, t: float, cause: int) -> None:
+    def restart(self, sim_time: float, cause: int) -> None:
         """Reset the state that a device restart clears; properties, samples and sequence numbers are kept."""
-        self.booted_at = t
+        self.booted_at = sim_time
         self.reset_cause = cause
         self.throughput_test = None
         self.is_reporting = False

@@ -219,19 +219,19 @@ class SimulatedMesh:
         self._index_receivers(site.walls)
         self._join_all()
 
-    def link_rssi(self, node: MeshNode, i: int, t: float) -> float:
+    def link_rssi(self, node: MeshNode, i: int, sim_time: float) -> float:
         """Return the RSSI of a node at one of its receivers in dBm, without fast fading."""
         return (
             node.mean_rssi[i]
             + node.tx_gain
-            + radio.slow_fading(node.noise_key ^ node.receivers[i].noise_key, t)
+            + radio.slow_fading(node.noise_key ^ node.receivers[i].noise_key, sim_time)
         )
 
-    def measure_rssi(self, node: MeshNode, i: int, t: float, n: int) -> int:
+    def measure_rssi(self, node: MeshNode, i: int, sim_time: float, n: int) -> int:
         """Return one RSSI reading of a node at one of its receivers in dBm, with fast fading."""
         pair = node.noise_key ^ node.receivers[i].noise_key
         level = round(
-            node.mean_rssi[i] + node.tx_gain + radio.slow_fading(pair, t) + radio.fast_fading(pair, n)
+            node.mean_rssi[i] + node.tx_gain + radio.slow_fading(pair, sim_time) + radio.fast_fading(pair, n)
         )
         return _MIN_READING_DBM if level < _MIN_READING_DBM else min(level, _MAX_READING_DBM)
 
@@ -246,32 +246,35 @@ class SimulatedMesh:
             ancestor = ancestor.parent
         return tuple(reversed(hops))
 
-    def find_relay(self, node: MeshNode, t: float) -> MeshNode | None:
+    def find_relay(self, node: MeshNode, sim_time: float) -> MeshNode | None:
         """Return the mesh node that receives an unconnected node best at a simulated time, or None."""
         best, strongest = None, MIN_USABLE_DBM
         means, gain = node.mean_rssi, node.tx_gain
         for i, receiver in enumerate(node.receivers):
             if means[i] + gain + SLOW_FADING_DB < strongest:
                 break  # the remaining receivers are weaker even with the best fading
-            if receiver.depth != DISCONNECTED_DEPTH and (level := self.link_rssi(node, i, t)) >= strongest:
+            if (
+                receiver.depth != DISCONNECTED_DEPTH
+                and (level := self.link_rssi(node, i, sim_time)) >= strongest
+            ):
                 best, strongest = receiver, level
         return best
 
-    def find_relay_by_mac(self, node: MeshNode, mac: Mac, t: float) -> MeshNode | None:
+    def find_relay_by_mac(self, node: MeshNode, mac: Mac, sim_time: float) -> MeshNode | None:
         """Return the mesh node with MAC `mac` if it has a route and receives `node`, otherwise None."""
         for i, receiver in enumerate(node.receivers):
             if receiver.mac == mac:
                 is_received = (
                     receiver.depth != DISCONNECTED_DEPTH
-                    and self.link_rssi(node, i, t) >= radio.MIN_AUDIBLE_DBM
+                    and self.link_rssi(node, i, sim_time) >= radio.MIN_AUDIBLE_DBM
                 )
                 return receiver if is_received else None
         return None
 
-    def join(self, node: MeshNode, t: float) -> bool:
+    def join(self, node: MeshNode, sim_time: float) -> bool:
         """Let a node seek a mesh link from now on. Return whether the node has a route to the gateway."""
         node.wants_link = True
-        self.reselect_parent(node, t)
+        self.reselect_parent(node, sim_time)
         return node.depth != DISCONNECTED_DEPTH
 
     def leave(self, node: MeshNode) -> None:
@@ -284,7 +287,7 @@ class SimulatedMesh:
         for orphan in orphans:
             self._set_parent(orphan, None)
 
-    def reselect_parent(self, node: MeshNode, t: float) -> bool:
+    def reselect_parent(self, node: MeshNode, sim_time: float) -> bool:
         """Look for a better parent, or for any parent if the node has none.
 
         Return whether the parent has changed.
@@ -293,37 +296,41 @@ class SimulatedMesh:
             return False
         parent = node.parent
         if parent is None or parent.depth == DISCONNECTED_DEPTH or parent.child_count > parent.capacity:
-            chosen = self._find_preferred_parent(node, t) or self._find_best_parent(node, t, merit=-inf)
+            chosen = self._find_preferred_parent(node, sim_time) or self._find_best_parent(
+                node, sim_time, merit=-inf
+            )
         else:
-            chosen = self._select_parent(node, parent, t)
+            chosen = self._select_parent(node, parent, sim_time)
         if chosen is not parent:
             self._set_parent(node, chosen)
         return chosen is not parent
 
-    def _select_parent(self, node: MeshNode, parent: MeshNode, t: float) -> MeshNode | None:
+    def _select_parent(self, node: MeshNode, parent: MeshNode, sim_time: float) -> MeshNode | None:
         """Return the best parent for a node. Margins favor the current parent, to avoid flapping."""
-        level = self.link_rssi(node, node.receivers.index(parent), t)
+        level = self.link_rssi(node, node.receivers.index(parent), sim_time)
         merit = level - HOP_PENALTY_DB * parent.depth
         if level < MIN_USABLE_DBM:
             fallback = parent if level >= MIN_USABLE_DBM - FADED_SWITCH_MARGIN_DB else None
             return (
-                self._find_best_parent(node, t, merit=merit + FADED_SWITCH_MARGIN_DB if fallback else -inf)
+                self._find_best_parent(
+                    node, sim_time, merit=merit + FADED_SWITCH_MARGIN_DB if fallback else -inf
+                )
                 or fallback
             )
         if self._preferred_parents.get(node.mac) == parent.mac:
             return parent
-        return self._find_best_parent(node, t, merit=merit + SWITCH_MARGIN_DB) or parent
+        return self._find_best_parent(node, sim_time, merit=merit + SWITCH_MARGIN_DB) or parent
 
-    def _find_preferred_parent(self, node: MeshNode, t: float) -> MeshNode | None:
+    def _find_preferred_parent(self, node: MeshNode, sim_time: float) -> MeshNode | None:
         """Return the preferred parent of a node, or None if it cannot be the parent now."""
         preferred_mac = self._preferred_parents.get(node.mac)
         if preferred_mac is not None:
             for i, receiver in enumerate(node.receivers):
                 if receiver.mac == preferred_mac and self._can_adopt(receiver, node, self._get_height(node)):
-                    return receiver if self.link_rssi(node, i, t) >= MIN_USABLE_DBM else None
+                    return receiver if self.link_rssi(node, i, sim_time) >= MIN_USABLE_DBM else None
         return None
 
-    def _find_best_parent(self, node: MeshNode, t: float, *, merit: float) -> MeshNode | None:
+    def _find_best_parent(self, node: MeshNode, sim_time: float, *, merit: float) -> MeshNode | None:
         """Return the best new parent for a node, or None if none has `merit` (RSSI minus hop penalty)."""
         best, height = None, self._get_height(node)
         for i, receiver in enumerate(node.receivers):
@@ -331,7 +338,7 @@ class SimulatedMesh:
                 break  # the remaining receivers are weaker even with the best fading
             if (
                 self._can_adopt(receiver, node, height)
-                and (level := self.link_rssi(node, i, t)) >= MIN_USABLE_DBM
+                and (level := self.link_rssi(node, i, sim_time)) >= MIN_USABLE_DBM
             ):
                 new_merit = level - HOP_PENALTY_DB * receiver.depth
                 if new_merit >= merit:

@@ -46,12 +46,12 @@ def fast_noise(key: int, n: int) -> float:
     return ((key ^ n * _SPREAD) * 0x7FEB352D >> 16 & 0xFFFF) / 0x7FFF - 1.0
 
 
-def drift_noise(key: int, t: float, period: float) -> float:
+def drift_noise(key: int, sim_time: float, period: float) -> float:
     """Return a repeatable number from -1 to 1, mostly near 0, that changes slowly with the simulated time.
 
     Half a swing takes about `period` seconds. The number is the sum of two sine waves.
     """
-    phase = pi * t / period * (1.0 + (key & 0xFF) / 256.0) + (key >> 8)
+    phase = pi * sim_time / period * (1.0 + (key & 0xFF) / 256.0) + (key >> 8)
     return (sin(phase) + sin(_GOLDEN * phase)) / 2.0
 
 

@@ -76,12 +76,12 @@ _FULL_BATTERY_MV: Final = 3000
 """Voltage of a full battery in millivolts."""
 
 
-def read_property(device: SimulatedDevice, identifier: Identifier, t: float) -> bytes:
+def read_property(device: SimulatedDevice, identifier: Identifier, sim_time: float) -> bytes:
     """Return the raw value of a property or sensor of a device at a simulated time."""
     if identifier in device.product.measurements:
-        return read_sensor(device, identifier, t)
+        return read_sensor(device, identifier, sim_time)
     if read_state := _STATE_READERS.get(identifier):
-        return read_state(device, t)
+        return read_state(device, sim_time)
     return device.value(identifier)
 
 
@@ -98,12 +98,12 @@ def model_number_of(device: SimulatedDevice) -> int:
     return int(device.product.model, 16)
 
 
-def _encode_battery_voltage(device: SimulatedDevice, t: float) -> bytes:
+def _encode_battery_voltage(device: SimulatedDevice, sim_time: float) -> bytes:
     range_mv = _FULL_BATTERY_MV - _EMPTY_BATTERY_MV
-    return pack(">H", _EMPTY_BATTERY_MV + range_mv * device.battery_level(t) // 100)
+    return pack(">H", _EMPTY_BATTERY_MV + range_mv * device.battery_level(sim_time) // 100)
 
 
-def _encode_motion(device: SimulatedDevice, _t: float) -> bytes:
+def _encode_motion(device: SimulatedDevice, _sim_time: float) -> bytes:
     cause = device.product.motion_code if device.is_moving else 0
     return pack(">BIB", cause, device.motion_transitions & 0xFFFFFFFF, 0)
 
@@ -113,7 +113,7 @@ def encode_motion_event(device: SimulatedDevice) -> bytes:
     return _encode_motion(device, 0.0)[:-1] + b"\x01"
 
 
-def _encode_production_info(device: SimulatedDevice, _t: float) -> bytes:
+def _encode_production_info(device: SimulatedDevice, _sim_time: float) -> bytes:
     major, minor, patch, _ = device.firmware_version
     entries = (
         bytes.fromhex(device.mac),
@@ -128,7 +128,7 @@ def _encode_production_info(device: SimulatedDevice, _t: float) -> bytes:
     return b"".join(bytes((key, len(entry))) + entry for key, entry in enumerate(entries))
 
 
-def _get_update_state(device: SimulatedDevice, _t: float) -> bytes:
+def _get_update_state(device: SimulatedDevice, _sim_time: float) -> bytes:
     return device.update_state or IDLE_UPDATE_STATE
 
 
@@ -148,8 +148,8 @@ _STATE_READERS: Final[Mapping[str, Callable[[SimulatedDevice, float], bytes]]] =
     "8007": lambda device, _: bytes((device.product.variant,)),
     "8008": lambda device, _: derive_public_key(device.mac),
     "8020": lambda *_: b"\x02",
-    "8100": lambda device, t: bytes((device.battery_level(t),)),
-    "8101": lambda device, t: pack(">I", min(int(t - device.booted_at), 0xFFFFFFFF)),
+    "8100": lambda device, sim_time: bytes((device.battery_level(sim_time),)),
+    "8101": lambda device, sim_time: pack(">I", min(int(sim_time - device.booted_at), 0xFFFFFFFF)),
     "8102": lambda device, _: bytes((device.reset_cause,)),
     "8103": _encode_battery_voltage,
     "8110": lambda device, _: bytes((device.mode,)),
@@ -158,7 +158,7 @@ _STATE_READERS: Final[Mapping[str, Callable[[SimulatedDevice, float], bytes]]] =
     "8130": lambda device, _: (device.values or {}).get(Identifier("8130"), _NORDIC_IDLE),
     "8305": lambda device, _: pack(">I", device.received_test_packets),
     "8810": _encode_motion,
-    "8813": lambda device, t: read_sensor(device, Identifier("8813"), t),
+    "8813": lambda device, sim_time: read_sensor(device, Identifier("8813"), sim_time),
     "8831": lambda device, _: pack(">I", device.door_count & 0xFFFFFFFF),
 }
 """Functions that compute raw property values from the state of a device, by identifier."""

@@ -62,9 +62,9 @@ def compute_range(lost: float = 0.0) -> float:
     return float(10.0 ** ((RSSI_AT_ONE_METER - MIN_AUDIBLE_DBM - lost) / (10.0 * PATH_LOSS_EXPONENT)))
 
 
-def slow_fading(pair: int, t: float) -> float:
+def slow_fading(pair: int, sim_time: float) -> float:
     """Return the slow fading between two nodes in dB at a simulated time. `pair` XORs their noise keys."""
-    return SLOW_FADING_DB * drift_noise(pair, t, _SLOW_FADING_SECONDS)
+    return SLOW_FADING_DB * drift_noise(pair, sim_time, _SLOW_FADING_SECONDS)
 
 
 def fast_fading(pair: int, n: int) -> float:

@@ -22,14 +22,14 @@ _START_OF_DAY: Final = 8 * _HOUR
 """Time of day in seconds at simulated time 0: 8 o'clock in the morning."""
 
 
-def _read_temperature(device: SimulatedDevice, t: float) -> bytes:
+def _read_temperature(device: SimulatedDevice, sim_time: float) -> bytes:
     key = device.noise_key
     base = 19.0 + 5.0 * (key & 0xFF) / 0xFF
-    daily_swing = 1.2 * sin(tau * (t + _START_OF_DAY - 9 * _HOUR) / _DAY)
+    daily_swing = 1.2 * sin(tau * (sim_time + _START_OF_DAY - 9 * _HOUR) / _DAY)
     degrees = (
         base
         + daily_swing
-        + 1.5 * drift_noise(key, t, 3 * _HOUR)
+        + 1.5 * drift_noise(key, sim_time, 3 * _HOUR)
         + 0.05 * triangular_noise(key, device.heartbeats)
     )
     raw = pack(">h", round(degrees * 100))
@@ -37,22 +37,24 @@ def _read_temperature(device: SimulatedDevice, t: float) -> bytes:
     return raw + _FIRST_SENSOR if device.product.has_sensor_number else raw
 
 
-def _read_pressure(device: SimulatedDevice, t: float) -> bytes:
-    hpa = 1013.0 + 14.0 * drift_noise(0x50A00, t, 12 * _HOUR) + 0.4 * uniform_noise(device.noise_key, 2)
+def _read_pressure(device: SimulatedDevice, sim_time: float) -> bytes:
+    hpa = (
+        1013.0 + 14.0 * drift_noise(0x50A00, sim_time, 12 * _HOUR) + 0.4 * uniform_noise(device.noise_key, 2)
+    )
     return pack(">I", round(hpa * 1_000_000))
 
 
-def _read_humidity(device: SimulatedDevice, t: float) -> bytes:
+def _read_humidity(device: SimulatedDevice, sim_time: float) -> bytes:
     percent = (
         42.0
-        + 12.0 * drift_noise(device.noise_key ^ 0x48, t, 4 * _HOUR)
+        + 12.0 * drift_noise(device.noise_key ^ 0x48, sim_time, 4 * _HOUR)
         + 0.3 * triangular_noise(device.noise_key, device.heartbeats)
     )
     return pack(">H", round(percent * 10))
 
 
-def _read_light(device: SimulatedDevice, t: float) -> bytes:
-    daylight = max(0.0, sin(tau * (t + _START_OF_DAY - 6 * _HOUR) / _DAY))
+def _read_light(device: SimulatedDevice, sim_time: float) -> bytes:
+    daylight = max(0.0, sin(tau * (sim_time + _START_OF_DAY - 6 * _HOUR) / _DAY))
     lamps = 320.0 if device.is_moving else 0.0
     return pack(
         ">H",
@@ -64,8 +66,8 @@ def _read_light(device: SimulatedDevice, t: float) -> bytes:
     )
 
 
-def _read_minutes_in_motion(device: SimulatedDevice, t: float) -> bytes:
-    return pack(">I", min(int(device.seconds_in_motion(t) // 60), 0xFFFFFFFF))
+def _read_minutes_in_motion(device: SimulatedDevice, sim_time: float) -> bytes:
+    return pack(">I", min(int(device.seconds_in_motion(sim_time) // 60), 0xFFFFFFFF))
 
 
 _SENSORS: Final[Mapping[str, Callable[[SimulatedDevice, float], bytes]]] = {
@@ -82,9 +84,9 @@ _FAILURES_IN_A_MILLION: Final = 2500
 _FAILURES: Final = (Status.FAILED, Status.BUSY, Status.TIMEOUT)
 
 
-def read_sensor(device: SimulatedDevice, identifier: Identifier, t: float) -> bytes:
+def read_sensor(device: SimulatedDevice, identifier: Identifier, sim_time: float) -> bytes:
     """Return the raw value of a sensor at a simulated time."""
-    return _SENSORS[identifier](device, t)
+    return _SENSORS[identifier](device, sim_time)
 
 
 class SensorFailure(NamedTuple):

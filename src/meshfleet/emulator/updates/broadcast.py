@@ -80,7 +80,7 @@ class MeshBroadcast:
             self._context.scheduler.after(index * _APPLY_STAGGER_SECONDS, partial(self._apply_one, update))
         return True
 
-    def _apply_one(self, update: UpdateSession, _t: float) -> None:
+    def _apply_one(self, update: UpdateSession, _sim_time: float) -> None:
         if update.progress.state is State.STAGED:
             update.apply()
 
@@ -99,7 +99,7 @@ class MeshBroadcast:
 
     def bytes_per_second(self) -> float:
         """Return the transfer rate of the broadcast; 0 while the gateway is restarting."""
-        return 0.0 if self._context.is_down else BROADCAST_RATE
+        return 0.0 if self._context.is_restarting else BROADCAST_RATE
 
     def on_progress(self, percent: int) -> None:
         """Update the transfer progress of the broadcast and of the devices that receive it."""
@@ -127,7 +127,7 @@ class MeshBroadcast:
                 update.verify()
             else:
                 update.fail(Error.TRANSFER_LOST)
-        self._context.scheduler.after(_VERIFIED_SECONDS, lambda _t: self._update_overall_state())
+        self._context.scheduler.after(_VERIFIED_SECONDS, lambda _sim_time: self._update_overall_state())
 
     def _update_overall_state(self) -> None:
         """Update the state of the broadcast from the states of its devices, and report the state."""

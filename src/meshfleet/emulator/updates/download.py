@@ -95,7 +95,7 @@ class UpdateSession:
         self._enter(State.VERIFYING, percent=FULL_PERCENT)
         self._context.scheduler.after(VERIFY_SECONDS, self._on_verified)
 
-    def _on_verified(self, _t: float) -> None:
+    def _on_verified(self, _sim_time: float) -> None:
         if self.progress.state is not State.VERIFYING:
             return
         if self._fault and self._fault.breaks_image:
@@ -110,12 +110,12 @@ class UpdateSession:
         self._enter(State.APPLYING, percent=FULL_PERCENT)
         self._context.scheduler.after(_RESTART_DELAY, self._restart)
 
-    def _restart(self, _t: float) -> None:
+    def _restart(self, _sim_time: float) -> None:
         self._behavior.reboot(
             self.device, ResetCause.SOFTWARE, seconds=APPLY_SECONDS, on_restarted=self._on_applied
         )
 
-    def _on_applied(self, _t: float) -> None:
+    def _on_applied(self, _sim_time: float) -> None:
         if self._fault and self._fault.rolls_back:
             self.fail(Error.ROLLED_BACK)
             return
@@ -189,7 +189,7 @@ class MeshDownload:
         branch = self.branch
         return (
             MESH_RATE / self._count_sharing(branch)
-            if branch is not None and not self._context.is_down
+            if branch is not None and not self._context.is_restarting
             else 0.0
         )
 

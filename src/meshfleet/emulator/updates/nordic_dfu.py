@@ -56,30 +56,30 @@ class DfuModeController:
         self._previous_modes: dict[Mac, DeviceMode] = {}
         """Modes of devices before they entered DFU mode, by MAC."""
 
-    def enter(self, device: SimulatedDevice, t: float) -> None:
+    def enter(self, device: SimulatedDevice, sim_time: float) -> None:
         """Put a device into DFU mode, in which it leaves the mesh and advertises."""
         if device.mode is DeviceMode.DFU:
             return
         self._previous_modes[device.mac] = device.mode
-        self._behavior.set_mode(device, DeviceMode.DFU, t)
-        self._advertise(device, t, t)
+        self._behavior.set_mode(device, DeviceMode.DFU, sim_time)
+        self._advertise(device, sim_time, sim_time)
 
     def leave(self, device: SimulatedDevice, on_restarted: ScheduledCallback | None = None) -> None:
         """Restart a device in the mode that it had before DFU mode."""
         device.mode = self._previous_modes.pop(device.mac, device.product.default_mode)
         self._behavior.reboot(device, ResetCause.SOFTWARE, seconds=_APPLY_SECONDS, on_restarted=on_restarted)
 
-    def _advertise(self, device: SimulatedDevice, started_at: float, t: float) -> None:
+    def _advertise(self, device: SimulatedDevice, started_at: float, sim_time: float) -> None:
         if device.mode is not DeviceMode.DFU:
             return
-        if t - started_at >= _DFU_MODE_TIMEOUT and not self._is_receiving_image(device):
+        if sim_time - started_at >= _DFU_MODE_TIMEOUT and not self._is_receiving_image(device):
             self.leave(device)
             return
         mesh = self._context.mesh
         for i, receiver in enumerate(device.node.receivers):
-            reading = mesh.measure_rssi(device.node, i, t, int(t))
+            reading = mesh.measure_rssi(device.node, i, sim_time, int(sim_time))
             if receiver.depth >= 0 and reading >= radio.MIN_AUDIBLE_DBM and not device.is_offline:
-                self._context.reports.publish_dfu(device, receiver, reading, t)
+                self._context.reports.publish_dfu(device, receiver, reading, sim_time)
                 break
         self._context.scheduler.after(_ADVERTISE_INTERVAL, partial(self._advertise, device, started_at))
 
@@ -131,7 +131,9 @@ class NordicDfu:
 
     def bytes_per_second(self) -> float:
         """Return the rate of the direct link; 0 if the device is out of range or the gateway restarts."""
-        return 0.0 if self._context.is_down or not is_in_range(self._context, self.device) else NORDIC_RATE
+        return (
+            0.0 if self._context.is_restarting or not is_in_range(self._context, self.device) else NORDIC_RATE
+        )
 
     def on_progress(self, percent: int) -> None:
         """Update and periodically report the DFU progress; may inject a power loss."""
@@ -154,7 +156,7 @@ class NordicDfu:
             if self.on_image_sent is not None:
                 self.on_image_sent(self.device, self._on_applied)
 
-    def _on_applied(self, _t: float) -> None:
+    def _on_applied(self, _sim_time: float) -> None:
         if self._fault and self._fault.rolls_back:
             self.fail(Error.ROLLED_BACK)
             return

@@ -66,7 +66,7 @@ class ImageTransfer:
         rate = self._delegate.bytes_per_second()
         return min(STEP_SECONDS, (self._size - self._sent) / rate) if rate else STEP_SECONDS
 
-    def _step(self, _t: float) -> None:
+    def _step(self, _sim_time: float) -> None:
         if self._is_stopped:
             return
         rate = self._delegate.bytes_per_second()

@@ -174,7 +174,7 @@ class FirmwareUpdater:
             version=image.version,
             firmware_type=FirmwareType.RAUC_BUNDLE if is_gateway else FirmwareType.NORDIC_PACKAGE,
         )
-        if self._context.is_down:
+        if self._context.is_restarting:
             waiter.on_failure(Error.NO_IMAGE)
             return
         waiters = self._image_waiters.setdefault(question, [])
