@@ -1,8 +1,8 @@
-"""An emulated gateway with a simulated mesh, and fleets of such gateways.
+"""Emulated gateways, each with a simulated mesh of devices, and fleets of such gateways.
 
 `simulation` models sites, radio, mesh and devices without messages and without I/O; time is an argument.
 `gateway` is one gateway without a connection: it consumes messages and time, and produces messages and I/O
-actions. `runtime` connects gateways to a broker.
+actions. `runtime` connects gateways to an MQTT broker.
 """
 
 from meshfleet.emulator.gateway import GatewayEmulator

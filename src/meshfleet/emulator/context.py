@@ -1,4 +1,4 @@
-"""State that all parts of one emulated gateway share: simulation, clock, outgoing messages, I/O actions."""
+"""State shared by all parts of one emulated gateway: simulation, clock, outgoing messages, I/O actions."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 
 class FetchImage(Struct, frozen=True):
-    """Asks the owner to fetch a firmware image, then to call `on_image` or `on_image_failed`."""
+    """Asks the owner of the emulator to fetch a firmware image and call `on_image` or `on_image_failed`."""
 
     question: FirmwareQuestion
 
 
 class CloseConnection(Struct, frozen=True):
-    """Asks the owner to close the broker connection, without DISCONNECT if the gateway crashed."""
+    """Asks the owner of the emulator to close the MQTT connection, without DISCONNECT after a crash."""
 
     crashed: bool
 
 
 class OpenConnection(Struct, frozen=True):
-    """Asks the owner to connect to the broker again."""
+    """Asks the owner of the emulator to connect to the MQTT broker again."""
 
 
 IoAction = FetchImage | CloseConnection | OpenConnection
@@ -48,12 +48,12 @@ IoAction = FetchImage | CloseConnection | OpenConnection
 
 @cache
 def shared_topics(prefix: str) -> TopicCodec:
-    """Return the topic codec of a prefix, cached: thousands of gateways in a process share it."""
+    """Return the topic codec for a topic prefix, which all gateways in the process share."""
     return TopicCodec(prefix, identifier_names=BUILTIN_CATALOGUE.names)
 
 
 class EmulatorContext:
-    """State of one emulated gateway that all its parts share, without behavior of its own."""
+    """State that all parts of one emulated gateway share, without behavior of its own."""
 
     def __init__(self, settings: EmulatorSettings, site: Site, clock: SimulatedClock) -> None:
         self.settings = settings
@@ -74,15 +74,15 @@ class EmulatorContext:
         self.reports = ReportPublisher(settings, self.topics, self.catalogue, outbox=self.outbox, clock=clock)
         self.packets = PacketForwarder(self.scheduler, self.mesh, self.noise_key)
         self.actions: list[IoAction] = []
-        """I/O actions that the owner of the emulator has to perform."""
-        self._silence(settings.faults.silent)
+        """I/O actions that the owner of the emulator must perform."""
+        self._silence_devices(settings.faults.silent)
 
     @property
-    def is_down(self) -> bool:
-        """Whether the gateway itself is restarting: meanwhile it receives nothing from its devices."""
+    def is_restarting(self) -> bool:
+        """Whether the gateway itself is restarting, so that it receives nothing from its devices."""
         return self.gateway_device.is_offline
 
-    def _silence(self, fraction: float) -> None:
+    def _silence_devices(self, fraction: float) -> None:
         for device in self.devices.values():
             if device is not self.gateway_device:
                 device.is_silent = uniform_noise(device.noise_key, 6) < fraction

@@ -1,4 +1,4 @@
-"""Simulates what devices do without a request: periodic reports, motion, buttons, doors and restarts.
+"""Simulates what devices do without a request: periodic reports, motion, button presses and restarts.
 
 Every device has a heartbeat cycle of one minute; the cycles of the devices of one gateway are spread evenly
 over that minute (gateway-23). In every twentieth cycle a device also reports its properties (gateway-24).
@@ -27,31 +27,34 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.device import SimulatedDevice
 
 HEARTBEAT_INTERVAL: Final = 60.0
-"""Seconds between two heartbeats of a device."""
+"""Simulated seconds between two heartbeats of a device."""
 
 _MAX_SLOTS: Final = 20
-"""Maximum time slots of a gateway per heartbeat interval. If there are more devices, they share slots."""
+"""Maximum number of time slots per heartbeat interval of a gateway; more devices share slots."""
 
 HEARTBEATS_BETWEEN_PROPERTIES: Final = 20
+"""Number of heartbeats from one report of a device's properties to the next."""
 REBOOT_SECONDS: Final = 8.0
-"""Seconds that a device needs to restart."""
+"""Simulated seconds that a device needs to restart."""
 
 HOP_SECONDS: Final = 0.025
-"""Seconds of latency per hop: a report was created that much earlier than it arrives at the gateway."""
+"""Simulated seconds of latency per mesh hop of a report on its way to the gateway."""
 
 _PARENT_CHECK_INTERVAL: Final = 5
 """Heartbeats between two checks for a better parent; a device without a parent checks at every heartbeat."""
 
 _REPORTED_RECEIVERS: Final = 4
-"""Maximum nodes that report the RSSI of one device, besides its parent and children."""
+"""Maximum number of nodes that report the RSSI of one device, besides its parent and children."""
 
 _ALARM_PROBABILITY: Final = 1 / 360
+"""Probability per heartbeat that a device with a button raises an alarm."""
 _MESSAGE_READ_PROBABILITY: Final = 1 / 5
+"""Probability per heartbeat that an unread text message on a device is read."""
 _WATCHDOG_PROBABILITY: Final = 1 / 50_000
-"""Probabilities per heartbeat that an alarm is raised, a message is read, the watchdog resets the device."""
+"""Probability per heartbeat that the watchdog resets a device."""
 
 _PROPERTY_PAUSE: Final = 0.2
-"""Seconds between the properties that command 8302 reports."""
+"""Simulated seconds between two property reports after command 8302."""
 
 _ALARM = Identifier("9800")
 _MESSAGE = Identifier("9821")
@@ -62,7 +65,7 @@ _WATCHDOG_EVENT = Identifier("8113")
 
 
 class DeviceBehavior:
-    """Simulates the devices of one gateway, including the gateway as a device."""
+    """Simulates the behavior of the devices of one gateway, including the gateway as a device."""
 
     def __init__(self, context: EmulatorContext) -> None:
         self._context = context
@@ -85,46 +88,46 @@ class DeviceBehavior:
             self._phase + self._slot * HEARTBEAT_INTERVAL / self._slot_count, self._run_slot
         )
 
-    def _run_slot(self, t: float) -> None:
+    def _run_slot(self, sim_time: float) -> None:
         first = self._slot % self._slot_count * self._devices_per_slot
         self._slot += 1
         self._schedule_slot()
         for device in self._devices[first : first + self._devices_per_slot]:
-            self.run_heartbeat_cycle(device, t)
+            self.run_heartbeat_cycle(device, sim_time)
 
-    def run_heartbeat_cycle(self, device: SimulatedDevice, t: float) -> None:
-        """Send all reports of a device that are due once per minute."""
+    def run_heartbeat_cycle(self, device: SimulatedDevice, sim_time: float) -> None:
+        """Send all reports of a device that are due in one heartbeat cycle, once per minute."""
         device.heartbeats += 1
-        if not device.battery_level(t) and not device.is_offline:
+        if not device.battery_level(sim_time) and not device.is_offline:
             device.is_offline = True  # permanently: an empty battery is never replaced
             self._context.mesh.leave(device.node)
         if device.is_offline or device.mode is DeviceMode.DFU:
             return
         if device.mode is DeviceMode.STORAGE:
-            self._report_storage_mode(device, t)
+            self._report_storage_mode(device, sim_time)
             return
         if device.is_connected and (device.node.depth < 0 or device.heartbeats % _PARENT_CHECK_INTERVAL == 0):
-            self._context.mesh.reselect_parent(device.node, t)
-        self._report_rssi(device, t)
-        copies = self._count_received_copies(device, t)
+            self._context.mesh.reselect_parent(device.node, sim_time)
+        self._report_rssi(device, sim_time)
+        copies = self._count_received_copies(device, sim_time)
         is_received = copies > 0
-        sent = t - HOP_SECONDS * max(device.node.depth, 1)
+        sent = sim_time - HOP_SECONDS * max(device.node.depth, 1)
         self._report_heartbeat(device, copies, sent)
         self._measure(device, sent, is_received=is_received)
         self._run_random_events(device, sent)
         if device.heartbeats % HEARTBEATS_BETWEEN_PROPERTIES == 1 and is_received and not device.is_offline:
             self.report_properties(device, sent)
 
-    def _report_heartbeat(self, device: SimulatedDevice, copies: int, t: float) -> None:
-        """Report a heartbeat of which `copies` copies arrived. If none arrived, skip its sequence number."""
+    def _report_heartbeat(self, device: SimulatedDevice, copies: int, sim_time: float) -> None:
+        """Publish a heartbeat that arrived in `copies` copies. If none arrived, skip its sequence number."""
         if copies:
-            self._context.reports.publish_heartbeat(device, t)
+            self._context.reports.publish_heartbeat(device, sim_time)
         else:
             device.next_seq(Kind.HEARTBEAT)
         device.received_copies = copies  # reported as `lastCount` of the next heartbeat
 
-    def _count_received_copies(self, device: SimulatedDevice, t: float) -> int:
-        """Return how many copies of a heartbeat arrive: all over a mesh link, some or none by advertising."""
+    def _count_received_copies(self, device: SimulatedDevice, sim_time: float) -> int:
+        """Return how many copies of a heartbeat arrive: all over a mesh link, 0 to 3 by advertising."""
         node = device.node
         if device.is_connected:
             return HEARTBEAT_COPIES if node.depth >= 0 else 0
@@ -132,98 +135,101 @@ class DeviceBehavior:
         nearest_index = next((i for i, receiver in enumerate(node.receivers) if receiver.depth >= 0), None)
         if (
             nearest_index is None
-            or (level := self._context.mesh.link_rssi(node, nearest_index, t)) < radio.MIN_AUDIBLE_DBM
+            or (level := self._context.mesh.link_rssi(node, nearest_index, sim_time)) < radio.MIN_AUDIBLE_DBM
         ):
             return 0
         dice, lost = noise_bits(device.noise_key, device.heartbeats), radio.packet_loss(level) * 1024
         return ((dice & 1023) >= lost) + ((dice >> 10 & 1023) >= lost) + ((dice >> 20 & 1023) >= lost)
 
-    def _report_rssi(self, device: SimulatedDevice, t: float) -> None:
+    def _report_rssi(self, device: SimulatedDevice, sim_time: float) -> None:
         mesh, node, publish_rssi = self._context.mesh, device.node, self._context.reports.publish_rssi
         for i, receiver in enumerate(node.receivers):
             is_linked = receiver is node.parent or receiver.parent is node
             if i >= _REPORTED_RECEIVERS and not is_linked:
                 continue
-            reading = mesh.measure_rssi(node, i, t, device.heartbeats)
+            reading = mesh.measure_rssi(node, i, sim_time, device.heartbeats)
             if receiver.depth >= 0 and (is_linked or reading >= radio.MIN_AUDIBLE_DBM):
                 channel = None if is_linked else 37 + (device.heartbeats + i) % 3
-                publish_rssi(device, receiver.mac, reading, channel, t)
+                publish_rssi(device, receiver.mac, reading, channel, sim_time)
 
-    def _measure(self, device: SimulatedDevice, t: float, *, is_received: bool) -> None:
+    def _measure(self, device: SimulatedDevice, sim_time: float, *, is_received: bool) -> None:
         reports = self._context.reports
         device.has_sensor_fault = False
         for identifier in device.product.measurements:
             if (error := find_sensor_failure(device, identifier)) is None:
                 reports.publish_measurement(
-                    device, identifier, read_sensor(device, identifier, t), t, is_received=is_received
+                    device,
+                    identifier,
+                    read_sensor(device, identifier, sim_time),
+                    sim_time,
+                    is_received=is_received,
                 )
                 continue
             device.has_sensor_fault = True
             if is_received:
-                reports.publish_measurement_error(device, identifier, error, t)
+                reports.publish_measurement_error(device, identifier, error, sim_time)
 
-    def _report_storage_mode(self, device: SimulatedDevice, t: float) -> None:
-        """Report that a device is in storage mode.
-
-        The gateway sends this event for the device (gateway-33).
-        """
+    def _report_storage_mode(self, device: SimulatedDevice, sim_time: float) -> None:
+        """Publish the event that a device is in storage mode, which the gateway creates (gateway-33)."""
         if any(receiver.depth >= 0 for receiver in device.node.receivers):
             value = bytes.fromhex(device.product.model) + bytes((device.product.variant,))
             seq = device.next_seq(Kind.EVENT, _STORAGE_EVENT)
             # Not buffered: the event is created by the gateway, not by the device.
-            sample = DeviceSample(self._context.clock.wall_millis(t), seq, value)
+            sample = DeviceSample(self._context.clock.wall_millis(sim_time), seq, value)
             self._context.reports.publish_sample(device, Kind.EVENT, _STORAGE_EVENT, sample)
 
     # Random events
 
-    def _run_random_events(self, device: SimulatedDevice, t: float) -> None:
+    def _run_random_events(self, device: SimulatedDevice, sim_time: float) -> None:
         dice = uniform_noise(device.noise_key ^ 0xB0, device.heartbeats)
         if dice < _WATCHDOG_PROBABILITY and device is not self._context.gateway_device:
             self.reboot(device, ResetCause.WATCHDOG)
         elif device.product.has_button and dice < _ALARM_PROBABILITY:
-            self.raise_alarm(device, t)
+            self.raise_alarm(device, sim_time)
         if (
             _MESSAGE in device.product.default_values
             and any(device.value(_MESSAGE))
             and dice > 1 - _MESSAGE_READ_PROBABILITY
         ):
-            self.set_property(device, _MESSAGE, b"\0", t)
+            self.set_property(device, _MESSAGE, b"\0", sim_time)
         if device.product.model == "0050":
             device.door_count += device.new_door_openings()
 
-    def raise_alarm(self, device: SimulatedDevice, t: float) -> None:
-        """Simulate a button press. The alarm stays set until a write clears it (gateway-34)."""
+    def raise_alarm(self, device: SimulatedDevice, sim_time: float) -> None:
+        """Simulate a button press, which sets an alarm until a write request clears it (gateway-34)."""
         device.set_value(_ALARM, b"\1")
-        self._report_event(device, _ALARM, b"\1", t)
+        self._report_event(device, _ALARM, b"\1", sim_time)
 
-    def _report_event(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """Report an event and the property of the same identifier.
+    def _report_event(
+        self, device: SimulatedDevice, identifier: Identifier, raw: bytes, sim_time: float
+    ) -> None:
+        """Report an event and the property with the same identifier, if the gateway receives the device.
 
-        An event that is not received stays buffered.
+        An event that is not received stays in the sample buffer of the device.
         """
-        is_received = self._is_received(device, t)
-        self._context.reports.publish_event(device, identifier, raw, t, is_received=is_received)
+        is_received = self._is_received(device, sim_time)
+        self._context.reports.publish_event(device, identifier, raw, sim_time, is_received=is_received)
         if is_received:
-            self.report_property(device, identifier, t)
+            self.report_property(device, identifier, sim_time)
 
-    def _is_received(self, device: SimulatedDevice, t: float) -> bool:
-        """Return whether any node of the tree receives the device now."""
+    def _is_received(self, device: SimulatedDevice, sim_time: float) -> bool:
+        """Return whether any node of the mesh tree receives the device at this simulated time."""
         node, mesh = device.node, self._context.mesh
         if device.is_connected:
             return node.depth >= 0
         return any(
-            receiver.depth >= 0 and mesh.link_rssi(node, i, t) >= radio.MIN_AUDIBLE_DBM
+            receiver.depth >= 0 and mesh.link_rssi(node, i, sim_time) >= radio.MIN_AUDIBLE_DBM
             for i, receiver in enumerate(node.receivers)
         )
 
     def _schedule_motion(self, device: SimulatedDevice) -> None:
         self._context.scheduler.after(device.next_motion_delay(), partial(self._toggle_motion, device))
 
-    def _toggle_motion(self, device: SimulatedDevice, t: float) -> None:
-        """Start or stop the motion of a device and schedule the next change."""
-        device.toggle_motion(t)
-        if self._is_active(device) and device.battery_level(t):
-            self._report_event(device, _MOTION, properties.encode_motion_event(device), t)
+    def _toggle_motion(self, device: SimulatedDevice, sim_time: float) -> None:
+        """Start or stop the motion of a device, report it, and schedule the next change."""
+        device.toggle_motion(sim_time)
+        if self._is_active(device) and device.battery_level(sim_time):
+            self._report_event(device, _MOTION, properties.encode_motion_event(device), sim_time)
         self._schedule_motion(device)
 
     def _is_active(self, device: SimulatedDevice) -> bool:
@@ -231,47 +237,51 @@ class DeviceBehavior:
 
     # Operations for requests and updates
 
-    def set_property(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """Set the stored value of a property and report it."""
+    def set_property(
+        self, device: SimulatedDevice, identifier: Identifier, raw: bytes, sim_time: float
+    ) -> None:
+        """Set the stored raw value of a property and report the property."""
         device.set_value(identifier, raw)
-        self.report_property(device, identifier, t)
+        self.report_property(device, identifier, sim_time)
 
-    def report_property(self, device: SimulatedDevice, identifier: Identifier, t: float) -> None:
-        """Report a property with its current value."""
+    def report_property(self, device: SimulatedDevice, identifier: Identifier, sim_time: float) -> None:
+        """Report a property of a device with its current value."""
         self._context.reports.publish_property(
-            device, identifier, properties.read_property(device, identifier, t), t
+            device, identifier, properties.read_property(device, identifier, sim_time), sim_time
         )
 
-    def report_properties(self, device: SimulatedDevice, t: float) -> None:
-        """Report all properties that the device reports by itself."""
+    def report_properties(self, device: SimulatedDevice, sim_time: float) -> None:
+        """Report all properties that a device reports without a request."""
         for identifier in device.product.reported_properties:
-            self.report_property(device, identifier, t)
+            self.report_property(device, identifier, sim_time)
 
     def start_property_report(self, device: SimulatedDevice) -> None:
-        """Report all properties one after the other. The device is busy until the last one (gateway-35)."""
+        """Report all properties of a device one by one; the device is busy meanwhile (gateway-35)."""
         device.is_reporting = True
         self._report_next_property(device, 0, device.booted_at, self._context.scheduler.now)
 
-    def _report_next_property(self, device: SimulatedDevice, index: int, booted_at: float, t: float) -> None:
+    def _report_next_property(
+        self, device: SimulatedDevice, index: int, booted_at: float, sim_time: float
+    ) -> None:
         if device.booted_at != booted_at or device.is_offline:
             return  # a restart ends the series of reports
         if index == len(device.product.reported_properties) or not self._is_active(device):
             device.is_reporting = False
             return
-        self.report_property(device, device.product.reported_properties[index], t)
+        self.report_property(device, device.product.reported_properties[index], sim_time)
         self._context.scheduler.after(
             _PROPERTY_PAUSE, partial(self._report_next_property, device, index + 1, booted_at)
         )
 
-    def set_mode(self, device: SimulatedDevice, mode: DeviceMode, t: float) -> None:
-        """Put a device into another mode. The gateway reports the new mode for the device (gateway-32)."""
+    def set_mode(self, device: SimulatedDevice, mode: DeviceMode, sim_time: float) -> None:
+        """Put a device into another device mode, which the gateway reports for the device (gateway-32)."""
         device.mode = mode
         mesh = self._context.mesh
         if mode is DeviceMode.CONNECTED:
-            mesh.join(device.node, t)
+            mesh.join(device.node, sim_time)
         else:
             mesh.leave(device.node)
-        self.report_property(device, _MODE, t)
+        self.report_property(device, _MODE, sim_time)
 
     def reboot(
         self,
@@ -281,10 +291,10 @@ class DeviceBehavior:
         seconds: float = REBOOT_SECONDS,
         on_restarted: ScheduledCallback | None = None,
     ) -> None:
-        """Restart a device: take it offline for some seconds, then report its heartbeat and properties.
+        """Restart a device: offline for some simulated seconds, then a heartbeat and its properties.
 
-        A device that is already restarting is not restarted again, unless `on_restarted` is set: then it
-        restarts once more afterwards.
+        A device that is already restarting is restarted once more afterwards if `on_restarted` is set;
+        otherwise nothing is done.
         """
         if device.is_offline:
             if on_restarted is not None and device.battery_level(self._context.scheduler.now):
@@ -303,21 +313,27 @@ class DeviceBehavior:
         self._context.scheduler.after(seconds, partial(self._finish_reboot, device, cause, on_restarted))
 
     def _finish_reboot(
-        self, device: SimulatedDevice, cause: int, on_restarted: Callable[[float], None] | None, t: float
+        self,
+        device: SimulatedDevice,
+        cause: int,
+        on_restarted: Callable[[float], None] | None,
+        sim_time: float,
     ) -> None:
         device.is_offline = False
-        device.restart(t, cause)
+        device.restart(sim_time, cause)
         if device is self._context.gateway_device:
             self._context.outbox.is_open = True
             self._context.actions.append(OpenConnection())
         if device.is_connected and device is not self._context.gateway_device:
-            self._context.mesh.join(device.node, t)
+            self._context.mesh.join(device.node, sim_time)
         if on_restarted is not None:
-            on_restarted(t)
+            on_restarted(sim_time)
         if device.mode is DeviceMode.STORAGE:
-            self.report_property(device, _MODE, t)  # sent by the gateway on behalf of the device (gateway-32)
-        if self._is_active(device) and (copies := self._count_received_copies(device, t)):
-            self._report_heartbeat(device, copies, t)
+            self.report_property(
+                device, _MODE, sim_time
+            )  # sent by the gateway on behalf of the device (gateway-32)
+        if self._is_active(device) and (copies := self._count_received_copies(device, sim_time)):
+            self._report_heartbeat(device, copies, sim_time)
             if cause == ResetCause.WATCHDOG:
-                self._context.reports.publish_event(device, _WATCHDOG_EVENT, None, t)
-            self.report_properties(device, t)
+                self._context.reports.publish_event(device, _WATCHDOG_EVENT, None, sim_time)
+            self.report_properties(device, sim_time)

@@ -1,7 +1,7 @@
-"""Saves and restores the flash memory of emulated devices, so that it survives a restart of the emulator.
+"""Saves and restores the flash memory of simulated devices, so that it survives a restart of the emulator.
 
-The flash memory holds samples that are not acknowledged, sequence numbers, written properties, modes and
-firmware versions. All other state of the simulation starts from its initial values.
+The flash memory holds unacknowledged samples, sequence numbers, written properties, device modes and firmware
+versions. All other state of the simulation starts from its initial values.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _SeriesRecord(Struct):
 
 
 class _DeviceRecord(Struct, rename="camel"):
-    """Saved state of one device."""
+    """Saved flash memory of one simulated device."""
 
     mode: DeviceMode
     version: str
@@ -69,9 +69,9 @@ def save_devices(context: EmulatorContext) -> bytes:
 
 
 def restore_devices(context: EmulatorContext, data: bytes) -> None:
-    """Restore the flash memory of devices from JSON. Devices that are not in it keep their initial state.
+    """Restore the flash memory of devices from JSON. Devices missing in the JSON keep their initial state.
 
-    Raises UnreadableMemory, before any device is changed, if the data is invalid or of another gateway.
+    Raise `UnreadableMemory`, before any device is changed, if the data is invalid or of another gateway.
     """
     try:
         memory = get_decoder(_MemoryFile).decode(data)
@@ -89,7 +89,7 @@ def restore_devices(context: EmulatorContext, data: bytes) -> None:
 
 
 def _check_record(device: SimulatedDevice, record: _DeviceRecord) -> None:
-    """Raise UnreadableMemory if a record does not fit the device."""
+    """Raise `UnreadableMemory` if a saved record does not fit the device."""
     if len(record.seqs) != len(device.seqs):
         raise UnreadableMemory(
             f"{device.mac} has {len(device.seqs)} sequence numbers, the memory has {len(record.seqs)}"
@@ -109,16 +109,16 @@ def _is_valid_version(text: str) -> bool:
         return False
 
 
-def _build_record(device: SimulatedDevice, t: float) -> _DeviceRecord:
+def _build_record(device: SimulatedDevice, sim_time: float) -> _DeviceRecord:
     return _DeviceRecord(
         mode=device.mode,
         version=str(device.firmware_version),
-        battery=device.battery_level(t),
-        uptime=t - device.booted_at,
+        battery=device.battery_level(sim_time),
+        uptime=sim_time - device.booted_at,
         beats=device.heartbeats,
         seqs=bytes(device.seqs),
         transitions=device.motion_transitions,
-        moved=device.seconds_in_motion(t),
+        moved=device.seconds_in_motion(sim_time),
         doors=device.door_count,
         values=device.values or {},
         series=[
@@ -153,7 +153,7 @@ def _restore_device(context: EmulatorContext, device: SimulatedDevice, record: _
 
 
 def _restore_mode(context: EmulatorContext, device: SimulatedDevice, mode: DeviceMode) -> None:
-    """Restore the mode of a device. Do not restore DFU mode: the bootloader would have timed out."""
+    """Restore the mode of a device, except DFU mode, in which the bootloader would have timed out."""
     if mode is device.mode or mode is DeviceMode.DFU or mode not in device.product.modes:
         return
     device.mode = mode

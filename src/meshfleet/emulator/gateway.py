@@ -1,4 +1,4 @@
-"""One emulated gateway without a connection: takes messages and time, returns messages and I/O actions."""
+"""One emulated gateway without an MQTT connection: takes messages and time, returns messages and actions."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 
 class GatewayEmulator:
-    """A gateway and its mesh. The owner supplies the time, in simulated seconds that never decrease.
+    """Emulated gateway and its mesh. The caller passes simulated times in seconds that never decrease.
 
-    Each call first runs the simulation up to the time that it is given. With `memory`, devices resume from
-    their saved state.
+    Each call first runs the simulation up to the passed time. With `memory`, devices resume from their saved
+    state.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class GatewayEmulator:
 
     @property
     def settings(self) -> EmulatorSettings:
-        """Settings of this gateway."""
+        """Settings of this emulated gateway."""
         return self._context.settings
 
     @property
     def topics(self) -> TopicCodec:
-        """Codec of the topics of this gateway."""
+        """Codec for MQTT topics with the topic prefix of this gateway."""
         return self._context.topics
 
     @property
@@ -66,61 +66,61 @@ class GatewayEmulator:
 
     @property
     def next_due(self) -> float:
-        """Simulated time of the next scheduled event."""
+        """Simulated time in seconds of the next scheduled event of this gateway."""
         return self._context.scheduler.next_due
 
     @property
-    def is_down(self) -> bool:
+    def is_restarting(self) -> bool:
         """Whether the gateway is restarting and therefore cannot be connected."""
-        return self._context.is_down
+        return self._context.is_restarting
 
     @property
     def report_count(self) -> int:
-        """Number of reports created so far."""
+        """Number of reports that this gateway has created so far."""
         return self._context.reports.count
 
-    def advance(self, t: float) -> list[Publish]:
-        """Run the simulation up to simulated time `t`. Return the messages to publish."""
-        self._context.scheduler.run(t)
+    def advance(self, sim_time: float) -> list[Publish]:
+        """Run the simulation up to a simulated time in seconds. Return the MQTT messages to publish."""
+        self._context.scheduler.run(sim_time)
         return self._context.outbox.drain()
 
-    def receive(self, topic: str, payload: bytes | None, t: float) -> None:
-        """Handle a message received at time `t`. `payload` is None if it was too long to read.
+    def receive(self, topic: str, payload: bytes | None, sim_time: float) -> None:
+        """Handle an MQTT message received at a simulated time. A later `advance` returns the response.
 
-        The response is returned by a later `advance`.
+        `payload` is None if it was too long to read.
         """
-        self._context.scheduler.run(t)
-        if not self._context.is_down:
+        self._context.scheduler.run(sim_time)
+        if not self._context.is_restarting:
             self._request_handler.handle(topic, payload)
 
     @property
     def has_actions(self) -> bool:
-        """Whether there are I/O actions that the owner must perform."""
+        """Whether there are I/O actions that the owner of the emulator must perform."""
         return bool(self._context.actions)
 
     def drain_actions(self) -> list[IoAction]:
-        """Return the I/O actions for the owner and clear the list."""
+        """Remove and return the I/O actions that the owner of the emulator must perform."""
         actions, self._context.actions = self._context.actions, []
         return actions
 
-    def on_image(self, question: FirmwareQuestion, image: ImageInfo, t: float) -> None:
-        """Pass a fetched image to the updates that wait for it."""
-        self._context.scheduler.run(t)
+    def on_image(self, question: FirmwareQuestion, image: ImageInfo, sim_time: float) -> None:
+        """Pass a fetched firmware image to the updates that wait for the image."""
+        self._context.scheduler.run(sim_time)
         self._updates.on_image(question, image)
 
-    def on_image_failed(self, question: FirmwareQuestion, error: Error, t: float) -> None:
-        """Fail the updates that wait for an image, because it could not be fetched."""
-        self._context.scheduler.run(t)
+    def on_image_failed(self, question: FirmwareQuestion, error: Error, sim_time: float) -> None:
+        """Fail the updates that wait for a firmware image, because the image could not be fetched."""
+        self._context.scheduler.run(sim_time)
         self._updates.on_image_failed(question, error)
 
     def save_memory(self) -> bytes:
-        """Return the flash memory of the devices, for the `memory` argument of a later emulator."""
+        """Return the flash memory of all devices, to pass as `memory` to a later emulator."""
         return save_devices(self._context)
 
     def _schedule_crash(self) -> None:
         seconds = self._context.settings.faults.crash * self._context.clock.speed
         self._context.scheduler.after(seconds + REBOOT_SECONDS, self._crash)
 
-    def _crash(self, _t: float) -> None:
+    def _crash(self, _sim_time: float) -> None:
         self._behavior.reboot(self._context.gateway_device, ResetCause.WATCHDOG)
         self._schedule_crash()

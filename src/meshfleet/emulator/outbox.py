@@ -1,4 +1,4 @@
-"""Messages that an emulated gateway publishes, with injected faults applied."""
+"""MQTT messages that an emulated gateway publishes, with injected faults applied."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.clock import SimulatedClock, SimulationScheduler
 
 _MAX_REORDER_SECONDS: Final = 2.0
-"""Maximum seconds by which a reordered message is delayed."""
+"""Maximum seconds by which the fault `reorder` delays a message."""
 
 _QOS: Final = 1
-"""QoS of all messages (gateway-2). Nothing is retained (gateway-3)."""
+"""QoS of all published messages (gateway-2), none of which is retained (gateway-3)."""
 
 _SEQ = re.compile(rb'"seq":(\d+)')
 
 
 class Outbox:
-    """Queue of messages to publish, with fault injection."""
+    """Queue of MQTT messages to publish, with fault injection."""
 
     def __init__(
         self, faults: Faults, scheduler: SimulationScheduler, clock: SimulatedClock, key: int
@@ -41,10 +41,10 @@ class Outbox:
         self._ready: list[Publish] = []
         self._has_faults = faults.affects_messages
         self.is_open = True
-        """Whether messages are accepted: not while the gateway restarts."""
+        """Whether messages are accepted. It is False while the gateway restarts."""
 
     def put(self, topic: str, payload: bytes) -> None:
-        """Queue a message, unless the gateway is down or a fault drops it."""
+        """Queue a message to publish, unless the gateway is restarting or a fault drops the message."""
         if not self.is_open:
             return
         if self._has_faults:
@@ -53,12 +53,12 @@ class Outbox:
             self._ready.append(Publish(topic, payload, _QOS))
 
     def drain(self) -> list[Publish]:
-        """Return and remove all messages that are ready to publish."""
+        """Remove and return all messages that are ready to publish."""
         ready, self._ready = self._ready, []
         return ready
 
     def close(self) -> None:
-        """Discard delayed messages when the gateway goes down. Reject new ones until `is_open` is set."""
+        """Discard delayed messages when the gateway restarts. Reject new messages until `is_open` is set."""
         self.is_open = False
         self._boot_count += 1
 
@@ -88,7 +88,7 @@ class Outbox:
         else:
             self._ready.append(message)
 
-    def _publish_delayed(self, message: Publish, boot_count: int, _t: float) -> None:
+    def _publish_delayed(self, message: Publish, boot_count: int, _sim_time: float) -> None:
         if boot_count == self._boot_count:
             self._ready.append(message)
 

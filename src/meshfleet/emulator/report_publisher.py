@@ -1,4 +1,4 @@
-"""Publishes device reports, raw or decoded, with the fields of the gateway's API version."""
+"""Publishes reports of devices, with raw or decoded values and the fields of the gateway's API version."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _SAMPLE_BODIES = {
     Kind.MEASUREMENT: _SampleBodies(reports.Measurement, reports.MeasurementDecoded),
     Kind.EVENT: _SampleBodies(reports.Event, reports.EventDecoded),
 }
-"""Bodies of the reports with samples, by kind."""
+"""Payload types of reports with samples, by report kind."""
 
 
 class ReportPublisher:
-    """Publishes the reports of one gateway: assigns their times and sequence numbers, and encodes them."""
+    """Publishes the reports of one gateway: assigns times and sequence numbers, and encodes the reports."""
 
     def __init__(
         self,
@@ -73,31 +73,33 @@ class ReportPublisher:
             "request", Operation.ACK, None, settings.api_version
         )
         self.count = 0
-        """Number of reports created so far."""
+        """Number of reports that the gateway has created so far."""
 
-    def publish_heartbeat(self, device: SimulatedDevice, t: float) -> None:
-        """Publish a heartbeat."""
+    def publish_heartbeat(self, device: SimulatedDevice, sim_time: float) -> None:
+        """Publish a heartbeat of a device."""
         self._put(
             device,
             Kind.HEARTBEAT,
             reports.Heartbeat(
-                time=self._clock.wall_time(t),
+                time=self._clock.wall_time(sim_time),
                 seq=device.next_seq(Kind.HEARTBEAT),
-                status=device.heartbeat_status(t),
+                status=device.heartbeat_status(sim_time),
                 last_count=device.received_copies if self._has_last_count else UNSET,
             ),
         )
 
-    def publish_dfu(self, device: SimulatedDevice, parent: MeshNode, rssi: int, t: float) -> None:
-        """Publish that a node (`parent`) receives the device in DFU mode; the topic has its regular MAC."""
-        self._put(device, Kind.DFU, reports.Dfu(time=self._clock.wall_time(t), parent=parent.mac, rssi=rssi))
+    def publish_dfu(self, device: SimulatedDevice, parent: MeshNode, rssi: int, sim_time: float) -> None:
+        """Publish that the node `parent` receives a device in DFU mode, with the device's regular MAC."""
+        self._put(
+            device, Kind.DFU, reports.Dfu(time=self._clock.wall_time(sim_time), parent=parent.mac, rssi=rssi)
+        )
 
     def publish_rssi(
-        self, device: SimulatedDevice, parent: Mac, rssi: int, channel: int | None, t: float
+        self, device: SimulatedDevice, parent: Mac, rssi: int, channel: int | None, sim_time: float
     ) -> None:
-        """Publish the RSSI at which a node receives the device. `channel` is None for their mesh link."""
+        """Publish the RSSI of a device at the node `parent`. `channel` is None for a mesh link."""
         report = reports.Rssi(
-            time=self._clock.wall_time(t),
+            time=self._clock.wall_time(sim_time),
             parent=parent,
             rssi=rssi,
             channel=UNSET if channel is None else channel,
@@ -108,9 +110,11 @@ class ReportPublisher:
         )
         self._put(device, Kind.RSSI, report)
 
-    def publish_property(self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float) -> None:
-        """Publish the value of a property."""
-        time, seq = self._clock.wall_time(t), device.next_seq(Kind.PROPERTY, identifier)
+    def publish_property(
+        self, device: SimulatedDevice, identifier: Identifier, raw: bytes, sim_time: float
+    ) -> None:
+        """Publish the value of a property of a device."""
+        time, seq = self._clock.wall_time(sim_time), device.next_seq(Kind.PROPERTY, identifier)
         if (decoded := self._decode(identifier, raw)) is None:
             report: reports.Report = reports.Property(time=time, value=format_hex(raw), seq=seq)
             self._put(device, Kind.PROPERTY, report, identifier)
@@ -120,26 +124,34 @@ class ReportPublisher:
             self._put_decoded(device, Kind.PROPERTY, report, identifier)
 
     def publish_measurement(
-        self, device: SimulatedDevice, identifier: Identifier, raw: bytes, t: float, *, is_received: bool
+        self,
+        device: SimulatedDevice,
+        identifier: Identifier,
+        raw: bytes,
+        sim_time: float,
+        *,
+        is_received: bool,
     ) -> None:
-        """Buffer a measurement until it is acknowledged, and publish it if the gateway received it."""
-        sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.MEASUREMENT, identifier), raw)
+        """Buffer a measurement until it is acknowledged, and publish it if `is_received` by the gateway."""
+        sample = DeviceSample(
+            self._clock.wall_millis(sim_time), device.next_seq(Kind.MEASUREMENT, identifier), raw
+        )
         if self._buffers_samples:
             device.sample_buffer(Kind.MEASUREMENT, identifier).add(sample)
         if is_received:
-            self._put_sample(device, Kind.MEASUREMENT, identifier, sample, self._clock.wall_time(t))
+            self._put_sample(device, Kind.MEASUREMENT, identifier, sample, self._clock.wall_time(sim_time))
 
     def publish_event(
         self,
         device: SimulatedDevice,
         identifier: Identifier,
         raw: bytes | None,
-        t: float,
+        sim_time: float,
         *,
         is_received: bool = True,
     ) -> None:
-        """Buffer an event until it is acknowledged, and publish it if the gateway received it."""
-        sample = DeviceSample(self._clock.wall_millis(t), device.next_seq(Kind.EVENT, identifier), raw)
+        """Buffer an event until it is acknowledged, and publish it if `is_received` by the gateway."""
+        sample = DeviceSample(self._clock.wall_millis(sim_time), device.next_seq(Kind.EVENT, identifier), raw)
         if self._buffers_samples:
             device.sample_buffer(Kind.EVENT, identifier).add(sample)
         if is_received:
@@ -174,11 +186,11 @@ class ReportPublisher:
             self._put_decoded(device, kind, report, identifier)
 
     def publish_measurement_error(
-        self, device: SimulatedDevice, identifier: Identifier, failure: SensorFailure, t: float
+        self, device: SimulatedDevice, identifier: Identifier, failure: SensorFailure, sim_time: float
     ) -> None:
-        """Publish a failed measurement. Raw and decoded mode differ only in the topic."""
+        """Publish that a measurement failed. Raw and decoded mode differ only in the topic."""
         report = reports.MeasurementError(
-            time=self._clock.wall_time(t),
+            time=self._clock.wall_time(sim_time),
             seq=device.next_seq(Kind.MEASUREMENT_ERROR, identifier),
             error=failure.status,
             error_ext=UNSET if failure.detail is None else failure.detail,
@@ -189,7 +201,7 @@ class ReportPublisher:
         publish(device, Kind.MEASUREMENT_ERROR, report, identifier)
 
     def _decode(self, identifier: Identifier, raw: bytes) -> DecodedValue | None:
-        """Decode a value. Return None if it is to be sent raw: in raw mode, or if its layout is unknown."""
+        """Decode a raw value. Return None in raw mode, or if the layout of the value is unknown."""
         if not self._decodes:
             return None
         try:

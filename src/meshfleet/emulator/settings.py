@@ -16,34 +16,34 @@ from meshfleet.protocol.ids import Mac, Version
 # Injected faults of the connection to the broker and of the mesh (gateway-38).
 
 _MAX_FAULT_SECONDS: Final = 86_400.0
-"""Maximum of the faults that are given in seconds (`delay`, `crash`)."""
+"""Maximum value of the injected faults `delay` and `crash` in seconds."""
 
 
 class Faults(Struct, frozen=True, kw_only=True, rename="kebab"):
     """Injected faults: fractions from 0 to 1, except for `delay` and `crash`, in seconds (gateway-39)."""
 
     loss: float = 0.0
-    """Fraction of messages that are never published."""
+    """Fraction of MQTT messages of the gateway that are never published."""
     delay: float = 0.0
-    """Seconds by which every message is delayed."""
+    """Seconds by which every MQTT message of the gateway is delayed."""
     duplicate: float = 0.0
-    """Fraction of messages that are published twice."""
+    """Fraction of MQTT messages of the gateway that are published twice."""
     reorder: float = 0.0
-    """Fraction of messages that later messages may overtake."""
+    """Fraction of MQTT messages of the gateway that later messages may overtake."""
     quoted_seq: float = 0.0
     """Fraction of reports whose `seq` is sent as a string instead of a number."""
     broken_json: float = 0.0
-    """Fraction of messages whose payload is truncated."""
+    """Fraction of MQTT messages of the gateway whose payload is truncated."""
     silent: float = 0.0
-    """Fraction of devices that send reports but no responses (gateway-40)."""
+    """Fraction of devices that send reports but do not respond to requests (gateway-40)."""
     update_fail: float = 0.0
     """Fraction of firmware updates that fail."""
     crash: float = 0.0
-    """Seconds between two crashes of the gateway; 0 for none."""
+    """Seconds between two crashes of the gateway; 0 for no crashes."""
 
     @classmethod
     def parse(cls, *texts: str) -> Self:
-        """Parse faults given as `name=value`. The last value of a name wins. Raises MalformedInput."""
+        """Parse faults given as `name=value`. The last value of a name counts. Raise `MalformedInput`."""
         field_names = {field.encode_name: field.name for field in fields(cls)}
         amounts = {}
         for text in texts:
@@ -55,7 +55,7 @@ class Faults(Struct, frozen=True, kw_only=True, rename="kebab"):
 
     @property
     def affects_messages(self) -> bool:
-        """Whether any fault changes, delays or drops published messages."""
+        """Whether any fault changes, delays or drops MQTT messages of the gateway."""
         return any((self.loss, self.delay, self.duplicate, self.reorder, self.quoted_seq, self.broken_json))
 
 
@@ -79,14 +79,14 @@ OLDEST_API_VERSION: Final = Version(1, 2, 0)
 
 
 class ReportMode(StrEnum):
-    """Encoding of reports (gateway-11). Requests of both encodings work in either mode."""
+    """Encoding of values in reports: raw (hex) or decoded (JSON) (gateway-11)."""
 
     RAW = "raw"
     DECODED = "decoded"
 
 
 class EmulatorSettings(Struct, frozen=True, kw_only=True):
-    """Settings of one emulated gateway. Its devices are in a `Site`."""
+    """Settings of one emulated gateway. The devices of the gateway are in a `Site`."""
 
     mac: Mac
     mode: ReportMode = ReportMode.RAW
@@ -94,7 +94,7 @@ class EmulatorSettings(Struct, frozen=True, kw_only=True):
     topic_prefix: str = ""
     disable_subscribe: bool = False
     clean_session: bool = False
-    """Whether the broker discards the session and its queued requests when the gateway disconnects."""
+    """Whether the broker discards the MQTT session and queued requests when the gateway disconnects."""
     faults: Faults = Faults()
 
     def __post_init__(self) -> None:

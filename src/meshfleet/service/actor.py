@@ -1,4 +1,4 @@
-"""Authenticated user or program that performs an operation, for authorization and the audit log."""
+"""Authenticated user, API key, gateway or program that performs an operation."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from meshfleet.rest.accounts import Role
 
 
 class Actor(Struct, frozen=True, kw_only=True):
-    """User, API key, gateway or program that performs an operation."""
+    """User, API key, gateway or program that performs an operation, for authorization and the audit log."""
 
     name: str
     role: Role
     kind: Literal["user", "api-key", "gateway", "program"]
     address: str | None = None
-    """Client address; None if it is unknown or there is no network client."""
+    """IP address of the client; None if it is unknown or there is no network client."""
     session: str | None = None
     """Id of the login session of a user; None for other kinds of actors."""
 
     @property
     def display_name(self) -> str:
-        """Name for the audit log, such as `alice` or `gateway: 02005e0000f0`: users without their kind."""
+        """Name in the audit log, such as `alice` for a user or `gateway: 02005e0000f0` for other kinds."""
         return self.name if self.kind == "user" else f"{self.kind}: {self.name}"
 
 

@@ -1,4 +1,4 @@
-"""Builds the REST interface from all routes and the objects they share."""
+"""Builds the REST interface from all routes and the objects that routes share."""
 
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -63,7 +63,7 @@ from meshfleet.service.telemetry.chunked_read import DEFAULT_CHUNK_SIZES, ChunkS
 from meshfleet.settings import Settings
 
 _MAX_BODY_BYTES: Final = 1024 * 1024
-"""Maximum size of a request body in bytes (rest-27)."""
+"""Maximum size of an HTTP request body in bytes (rest-27)."""
 
 _ROUTERS: Final = (
     account_routes.auth_router,
@@ -93,11 +93,11 @@ _ROUTERS: Final = (
 )
 
 _QUERY_PROVIDERS: Final = {"limit": Provide(parse_limit, sync_to_thread=False)}
-"""Providers of route arguments that are parsed from the query string in the same way for every route."""
+"""Providers of route arguments that are parsed from query parameters common to many routes."""
 
 
 class RouteDependencies(NamedTuple):
-    """Objects that routes receive as arguments. A route names the ones it needs by these field names."""
+    """Objects that routes receive as arguments with the names of these fields."""
 
     url_signer: ImageUrlSigner
     job_wakeup: RunnerWakeup
@@ -126,7 +126,7 @@ class RouteDependencies(NamedTuple):
 
 
 class RestApi:
-    """REST interface of a service. `app` is its ASGI application."""
+    """REST interface of a service. The attribute `app` is the ASGI application."""
 
     def __init__(  # noqa: PLR0913 # keyword-only settings for tests
         self,
@@ -144,9 +144,9 @@ class RestApi:
     ) -> None:
         """Create all objects that routes need.
 
-        Without a `reloader`, the settings cannot be reloaded. `monotonic` is the monotonic clock for login
-        delays and report rates. Only tests pass `live_timings`, `hasher`, `limits` and `blocks`: they use
-        shorter waits, cheap password hashes and small chunks.
+        Without a `reloader`, the settings cannot be reloaded. `monotonic` is the clock for login delays and
+        report rates. Only tests pass `live_timings`, `hasher`, `limits` and `blocks`, for shorter waits,
+        cheap password hashes and small chunks.
         """
         self.metrics = Metrics()
         self.readiness = Readiness()
@@ -227,7 +227,7 @@ def load_openapi_document() -> dict[str, Any]:
 
 @get("/api/v1/openapi.json", tags=["Operations"])
 async def get_openapi() -> dict[str, Any]:
-    """Get the OpenAPI document of this interface. It follows OpenAPI 3.1."""
+    """Get the OpenAPI document of the REST interface. The document follows OpenAPI 3.1."""
     return load_openapi_document()
 
 
@@ -256,7 +256,7 @@ def build_litestar_app() -> Litestar:
 
 
 async def _identify(bearer: str, address: str | None) -> Actor:
-    """Authenticate a request of the service that handles it."""
+    """Authenticate a bearer credential with the authenticator of the service that handles the request."""
     authenticator: BearerAuthenticator = build_provider("authenticator")()
     return await authenticator.identify(bearer, address)
 

@@ -8,28 +8,28 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 Now = Callable[[], int]
-"""Function that returns the current time in milliseconds since the epoch."""
+"""Function that returns the current time in milliseconds, of the wall clock or a monotonic clock."""
 
 _TOLERANCE_MS: Final = 1000
-"""Milliseconds by which two equal clocks may seem to differ, as they are read one after the other."""
+"""Differences of clocks below this many milliseconds are ignored: clocks are read one after the other."""
 
 
 def now() -> int:
-    """Return the wall-clock time of this machine in milliseconds since the epoch."""
+    """Return the wall-clock time of this machine as Unix time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def read_ticks() -> float:
     """Return the seconds since an arbitrary fixed time, including time in which the machine was suspended.
 
-    Only Linux has such a clock. Elsewhere suspended time is missing: after a suspension it looks as if the
-    wall clock had been set forward.
+    Only Linux has such a clock. On other systems suspended time is not counted: after a suspension the wall
+    clock seems to have been set forward.
     """
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
 
 
 class ClockReading(NamedTuple):
-    """Point in time on two clocks, in milliseconds: monotonic for waiting, wall clock for display."""
+    """One point in time on two clocks in milliseconds: monotonic for waiting, wall clock for display."""
 
     monotonic: int
     wall: int
@@ -38,9 +38,9 @@ class ClockReading(NamedTuple):
 class MonotonicClock:
     """Monotonic clock in milliseconds: a wait of an hour lasts an hour, even if the wall clock is set.
 
-    It starts at the wall-clock time and also advances while the machine is suspended, so that a suspension
-    does not prolong expiries and delays. Job timers are the exception: the job runner treats a suspension as
-    an outage and extends their deadlines (see `job_engine.alive_at`).
+    The clock starts at the wall-clock time and also advances while the machine is suspended, so that a
+    suspension does not prolong expiries and delays. Job timers are the exception: the job runner treats a
+    suspension as an outage and extends their deadlines (see `job_engine.alive_at`).
     """
 
     def __init__(self, now: Now, tick: Callable[[], float] = read_ticks) -> None:
@@ -49,7 +49,7 @@ class MonotonicClock:
         self._start = now() - int(tick() * 1000)
 
     def __call__(self) -> int:
-        """Return the monotonic time in milliseconds. It equaled the wall clock when the clock was created."""
+        """Return the monotonic time in milliseconds since 1970, as if the wall clock had not been set."""
         return self._start + int(self._tick() * 1000)
 
     def to_wall_time(self, at: int) -> int:

@@ -1,8 +1,8 @@
-"""Locks so that only one service processes reports of a database: a second one fails before it changes data.
+"""Locks so that only one service processes reports with a database; a second service fails at its start.
 
 A SQLite database is in a data directory, which one service locks (`lock_data_folder`). On PostgreSQL the
 service holds an advisory lock on a connection of its own; the server releases the lock when that connection
-ends. A service that has lost the lock still cannot write: the token in the table `broker_owner` prevents it.
+ends. A service that has lost the lock cannot write, because of the token in the table `broker_owner`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOCK_RETRY_SECONDS: Final = 0.1
 in use."""
 
 _OTHERS_MODE: Final = 0o077
-"""Permission bits of the group and of other users."""
+"""File permission bits of the group and of other users."""
 
 
 @contextmanager
@@ -69,10 +69,9 @@ def _create_directory(folder: Path) -> None:
 
 
 def _make_private(folder: Path) -> None:
-    """Remove the permissions of other users from the data directory.
+    """Remove the permissions of other users from the data directory, if there are any.
 
-    Raise `UnusableDataFolder` if others have permissions, and the directory belongs to another user or has
-    foreign files.
+    Raise `UnusableDataFolder` instead if the directory belongs to another user or has foreign files.
     """
     status = folder.stat()
     if os.name == "nt" or not status.st_mode & _OTHERS_MODE:  # Windows has no such modes
@@ -122,7 +121,7 @@ def is_data_folder_locked(folder: Path) -> bool:
 
 
 def try_lock_file(file: int) -> bool:
-    """Lock an open file until it is closed. Return False if another process has locked it."""
+    """Lock an open file until it is closed. Return False if another process has locked the file."""
     try:
         import fcntl  # noqa: PLC0415 # missing on Windows, where nothing is locked
     except ImportError:
@@ -135,14 +134,14 @@ def try_lock_file(file: int) -> bool:
 
 
 _ADVISORY_LOCK_ID: Final = 0x6D717474
-"""Key of the PostgreSQL advisory lock; no other lock on the database uses it."""
+"""Key of the PostgreSQL advisory lock of the service; no other lock on the database uses this key."""
 
 
 @contextmanager
 def hold_service_lock(database: Database, settings: Settings) -> Iterator[None]:
-    """Hold the lock of the only service that processes reports of this database, during the `with` block.
+    """Hold the lock of the only service that processes reports with a database, during the `with` block.
 
-    Raise `UnusableDatabase` if another service holds the lock. A service that receives no reports needs none.
+    Raise `UnusableDatabase` if another service holds the lock. A service without reports takes no lock.
     """
     if not accepts_reports(settings):
         yield
@@ -169,5 +168,5 @@ def is_service_lock_held(connection: Connection) -> bool:
 
 
 def accepts_reports(settings: Settings) -> bool:
-    """Return whether a service with these settings receives reports, from its own or an external broker."""
+    """Return whether a service with these settings receives reports, from either kind of MQTT broker."""
     return any((settings.external_broker, settings.mqtt, settings.mqtt_tls, settings.mqtt_ws))

@@ -19,7 +19,7 @@ _LATENCY_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 ReadValue: TypeAlias = Callable[[], float | Mapping[Any, float]]
-"""Function that returns the value of a metric, or its values by label: a text, or a tuple of texts."""
+"""Function that returns the value of a metric, or its values by label (a string or tuple of strings)."""
 
 
 class _ReadMetric(NamedTuple):
@@ -31,7 +31,7 @@ class _ReadMetric(NamedTuple):
 
 
 class _ReadMetrics(Collector):
-    """Metrics whose values are read from other parts of the service at each scrape."""
+    """Metrics whose values are read from other parts of the service at each Prometheus scrape."""
 
     def __init__(self) -> None:
         self.metrics: list[_ReadMetric] = []
@@ -49,7 +49,7 @@ class _ReadMetrics(Collector):
 
 
 class Metrics:
-    """Metrics of one service. It has its own registry, so that two services in one process do not mix."""
+    """Prometheus metrics of one service, in a registry of its own in case of several in one process."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -81,7 +81,7 @@ class Metrics:
         )
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a completed HTTP request. `route` is the path template: the number of paths is unlimited."""
+        """Count a completed HTTP request. `route` is the path template, not the path of the request."""
         self._requests.labels(method, route, status).observe(seconds)
 
     def count_login(self, outcome: Literal["succeeded", "failed", "throttled"]) -> None:
@@ -89,19 +89,19 @@ class Metrics:
         self._logins.labels(outcome).inc()
 
     def count_image_bytes(self, count: int) -> None:
-        """Add to the number of sent bytes of firmware images."""
+        """Add `count` to the number of bytes of firmware images that were sent."""
         self._image_bytes.inc(count)
 
     def register(self, collector: Collector) -> None:
-        """Add a metric that another part of the service updates itself."""
+        """Add a Prometheus collector that another part of the service updates itself."""
         self._registry.register(collector)
 
     def add_counter(self, name: str, description: str, read: ReadValue, *labels: str) -> None:
-        """Add a counter that is read at each scrape. With labels, `read` returns values by label."""
+        """Add a counter whose value is read at each scrape. With labels, `read` returns values by label."""
         self._read_metrics.metrics.append(_ReadMetric(CounterMetricFamily, name, description, read, labels))
 
     def add_gauge(self, name: str, description: str, read: ReadValue, *labels: str) -> None:
-        """Add a gauge that is read at each scrape. With labels, `read` returns values by label."""
+        """Add a gauge whose value is read at each scrape. With labels, `read` returns values by label."""
         self._read_metrics.metrics.append(_ReadMetric(GaugeMetricFamily, name, description, read, labels))
 
     def render(self, connected: int, disconnected: int, backup_moment: int | None = None) -> bytes:

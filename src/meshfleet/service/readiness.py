@@ -1,9 +1,9 @@
 """Readiness of the service, and the reasons why it is not ready (rest-160).
 
 Parts of the service report problems: the embedded broker and the ingest pipeline report failed commits, the
-client of an external broker a lost connection, and the database layer errors of the database. This module
-collects the problems and turns them into sentences. The sentences contain no path, address or table, because
-`/readyz` needs no authentication; the details are logged.
+client of an external broker reports a lost connection, and the database layer reports database errors. This
+module collects the problems and turns them into sentences for operators. The sentences contain no path,
+address or table, because `/readyz` needs no authentication; the details are logged.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _SPARE_DESCRIPTORS: Final = 16
 def are_descriptors_scarce() -> bool:
     """Return whether this process has at most `_SPARE_DESCRIPTORS` file descriptors left (soft limit).
 
-    A new descriptor gets the lowest free number, so opening one file shows how many are in use. Listing all
-    would block the event loop for milliseconds with 10,000 connections.
+    A new descriptor gets the lowest free number, so the number of a newly opened file tells how many are in
+    use. Listing all descriptors would block the event loop for milliseconds with 10,000 connections.
     """
     try:
         import resource  # noqa: PLC0415 # missing on Windows, which has no such limit
@@ -58,13 +58,13 @@ if TYPE_CHECKING:
 
         @property
         def problem(self) -> ReadinessProblem | None:
-            """Problem that keeps this part from processing reports; None if there is none."""
+            """Problem that keeps this part of the service from processing reports, or None."""
 
 
 _log = logging.getLogger(__name__)
 
 _DATABASE_TIMEOUT_SECONDS: Final = 5.0
-"""Maximum seconds to wait for the database: health probes do not wait longer."""
+"""Maximum seconds that a readiness check waits for the database; health probes do not wait longer."""
 
 READINESS_TEXTS: Final = {
     ReadinessCode.STARTING: "The service is starting.",
@@ -84,7 +84,7 @@ READINESS_TEXTS: Final = {
     ),
     ReadinessCode.DRAINING: "The service is shutting down.",
 }
-"""Text of each code for operators. The texts may change, but the codes do not."""
+"""Sentence for operators by readiness code. The sentences may change, but the codes do not."""
 
 _SERVER_DISK_FULL_TEXT: Final = (
     "The disk of the database server is full. Reports are not acknowledged until space is free."
@@ -102,7 +102,7 @@ class Readiness:
         self._logged: set[ReadinessCode] = set()
 
     def expect_report_intake(self) -> None:
-        """Report the service as starting until `add_check` is called, as it will receive reports."""
+        """Report the service as starting until `add_check` is called. Use this if it receives reports."""
         self._expects_intake = True
 
     def add_check(self, check: HealthCheck) -> None:
@@ -114,7 +114,7 @@ class Readiness:
         self._is_draining = True
 
     def list_problems(self) -> list[ReadinessProblem]:
-        """Return all current problems except those that need a database query."""
+        """Return all current readiness problems, except those that need a database query."""
         problems = [each.problem for each in self._checks]
         if self._expects_intake and not self._checks:
             problems.append(ReadinessProblem(ReadinessCode.STARTING, "report processing is starting"))
@@ -130,7 +130,7 @@ class Readiness:
         return [each for each in problems if each is not None]
 
     async def list_reasons(self, database: Database) -> tuple[ReadinessReason, ...]:
-        """Return all reasons why the service is not ready, each code once; empty if it is ready."""
+        """Return the reasons why the service is not ready, each code once; empty if the service is ready."""
         problems = self.list_problems()
         if (database_problem := await self._check_database(database)) is not None:
             problems.append(database_problem)
@@ -141,7 +141,7 @@ class Readiness:
         )
 
     async def _check_database(self, database: Database) -> ReadinessProblem | None:
-        """Query the database and return its problem, if any. Concurrent probes share one query."""
+        """Query the database and return its problem, or None. Concurrent health probes share one query."""
         check = self._database_check
         if check is None or check.done():
             check = self._database_check = asyncio.create_task(_query_schema(database), name="readiness")
@@ -152,7 +152,7 @@ class Readiness:
         return check.result()  # the local task: another probe may have replaced the attribute by now
 
     def _log_changes(self, problems: list[ReadinessProblem]) -> None:
-        """Log only problems that are new since the last probe, because probes come every few seconds."""
+        """Log only problems that are new since the last health probe, as probes come every few seconds."""
         codes = {each.code for each in problems} - {ReadinessCode.STARTING, ReadinessCode.DRAINING}
         for each in problems:
             if each.code in codes - self._logged:
@@ -163,7 +163,7 @@ class Readiness:
 
 
 def build_reason(code: ReadinessCode, *, is_sqlite: bool = True) -> ReadinessReason:
-    """Return the reason that `/readyz` shows for a code, with its text."""
+    """Return the reason that `/readyz` returns for a code: the code and its sentence for operators."""
     is_server_disk = code is ReadinessCode.DISK_FULL and not is_sqlite
     return ReadinessReason(
         code=code, text=_SERVER_DISK_FULL_TEXT if is_server_disk else READINESS_TEXTS[code]

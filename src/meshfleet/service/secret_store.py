@@ -1,4 +1,4 @@
-"""Signing secrets: created once, stored in the database, shared by all processes (rest-174)."""
+"""Random secrets such as signing keys, created once and stored in the database (rest-174)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INSTANCE_SECRET: Final = "instance"  # noqa: S105 # a name
 
 
 def load_or_create_secret(connection: Connection, name: str) -> bytes:
-    """Return the secret with this name; create 32 random bytes on first use."""
+    """Return the secret with this name; create a secret of 32 random bytes on first use."""
     query = select(secret.c.value).where(secret.c.name == name)
     if connection.dialect.name == "postgresql":
         # Two processes that start at the same time must get the same secret.

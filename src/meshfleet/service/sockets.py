@@ -1,4 +1,4 @@
-"""Opens listening sockets, and finds free ports."""
+"""Opens listening TCP sockets, and finds free ports."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from meshfleet.settings import ListenAddress
 
 _MAX_TRIED_PORTS: Final = 100
-"""Maximum number of consecutive ports to try."""
+"""Maximum number of consecutive ports that `find_free_port` tries."""
 
 _PORT_COUNT: Final = 65536
 
 
 @contextmanager
 def open_listener(address: ListenAddress, option: str) -> Iterator[socket.socket]:
-    """Listen on an address during the `with` block.
+    """Listen on a TCP address during the `with` block.
 
-    Raise `UnusableAddress` if the address cannot be used; the text names `option`, the command-line option
-    to change. Call this first at start-up, so that a second service fails before it changes any data.
+    Raise `UnusableAddress` if the address cannot be used; the message names `option`, the command-line option
+    to change. Call this first at the start, so that a second service fails before it changes any data.
     """
     try:
         listener = _bind(address)
@@ -41,7 +41,7 @@ def open_listener(address: ListenAddress, option: str) -> Iterator[socket.socket
 
 
 def find_free_port(address: ListenAddress) -> ListenAddress:
-    """Return the address with the first free port, starting with its own; unchanged if none is found."""
+    """Return the address with the first free port from its own port on, or unchanged if none is found."""
     for port in range(address.port, min(address.port + _MAX_TRIED_PORTS, _PORT_COUNT)):
         candidate = address._replace(port=port)
         try:

@@ -16,35 +16,35 @@ class Transport(Protocol):
     """Exchanges MQTT messages with gateways: the embedded broker, or the client of an external broker."""
 
     def send(self, messages: Sequence[Publish]) -> None:
-        """Queue messages for sending. They may be dropped if a gateway is disconnected or a queue is full."""
+        """Queue MQTT messages to gateways. Messages to a disconnected gateway or a full queue are dropped."""
 
     async def send_urgent(self, message: Publish) -> None:
-        """Send a message ahead of queued messages, and wait until there is space to send it.
+        """Send an MQTT message ahead of queued messages, and wait until there is space to send it.
 
-        If this call is canceled before, the message is not sent. A message for a disconnected gateway is
-        dropped.
+        If this call is canceled while it waits, the message is not sent. A message to a disconnected gateway
+        is dropped.
         """
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Reason why no message can be sent at the moment; None if messages can be sent."""
+        """Reason why no MQTT message can be sent at the moment; None if messages can be sent."""
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> object:
-        """Call `callback` for every received message that matches the filter."""
+        """Call `callback` for every received MQTT message whose topic matches the filter."""
 
     def connected_gateways(self) -> Mapping[str, int] | None:
         """Return the connected gateways by MAC, each with a connection id that changes with every reconnect.
 
-        Return None with an external broker, because only that broker knows.
+        Return None with an external broker, because only that broker knows the connected gateways.
         """
 
     def connection_id(self, gateway: str) -> int | None:
-        """Return the connection id of a gateway: 0 if it is not connected, None with an external broker."""
+        """Return the id of a gateway's connection: 0 if not connected, None with an external broker."""
 
     def last_connection_id(self, gateway: str) -> int | None:
         """Return the id of the current or last connection of a gateway.
 
-        Return 0 if it never connected, and None with an external broker.
+        Return 0 if the gateway never connected, and None with an external broker.
         """
 
 
@@ -57,7 +57,7 @@ class ReportSource(Protocol):
 
     @property
     def problem(self) -> ReadinessProblem | None:
-        """Problem that keeps reports from being received or committed; None if there is none."""
+        """Problem that keeps reports from being received or committed, or None."""
 
     def set_request_max_age(self, seconds: float) -> None:
         """Change after how many seconds a request to a disconnected gateway is dropped."""

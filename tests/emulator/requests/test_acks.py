@@ -233,7 +233,7 @@ def test_samples_survive_crashes_and_missed_ones_are_backfilled() -> None:
     seqs = [sample["seq"] for sample in received]
     missing = set(range(seqs[-1])) - set(seqs)
     assert missing
-    while driver.gateway.is_down:
+    while driver.gateway.is_restarting:
         driver.advance(1.0)
     backfilled = ack(driver, "ack/8800", "9999-01-01T00:00:00Z", 1)
     assert [sample["seq"] for sample in backfilled] == list(range(seqs[-1] + 1))[::-1]

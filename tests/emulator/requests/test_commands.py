@@ -134,7 +134,7 @@ def test_a_gateway_ignores_requests_while_it_restarts() -> None:
     simulation = generated_gateway(5)
     assert simulation.write(simulation.mac, SOFT_RESET) == Status.OK
     simulation.advance(1.0)
-    assert simulation.gateway.is_down
+    assert simulation.gateway.is_restarting
     simulation.send(Operation.APIVERSION, simulation.mac)
     simulation.send_write(simulation.mac, "9802", "00")
     before = len(simulation.published)

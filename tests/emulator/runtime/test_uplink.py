@@ -292,13 +292,13 @@ async def test_a_restarting_gateway_is_not_connected_and_has_a_reason(
         uplink = fleet.uplinks[0]
         assert uplink.disconnect_reason == ""
         await listener.link.publish(f"mt/gateway/{mac}/request/{mac}/write/8300", b'{"value":""}')
-        await eventually_async(lambda: uplink.gateway.is_down)
+        await eventually_async(lambda: uplink.gateway.is_restarting)
         assert uplink.disconnect_reason == "the gateway is restarting"
         await proxy.until(lambda: proxy.connections[0].over)
         await eventually_async(lambda: not uplink.is_connected)
         received_count = len(listener.messages_from(mac))
         assert await wait_until_stable(lambda: len(listener.messages_from(mac))) == received_count
-        assert uplink.gateway.is_down
+        assert uplink.gateway.is_restarting
         builder.set_speed(200.0)
         await eventually_async(lambda: uplink.is_connected)
         await eventually_async(lambda: len(listener.messages_from(mac)) > received_count)

@@ -145,7 +145,7 @@ class UpdateHarness:
         self.questions: list[FirmwareQuestion] = []
         """Firmware questions without an answer yet."""
         self.all_questions: list[FirmwareQuestion] = []
-        self.is_down = False
+        self.is_restarting = False
         self._request_count = 0
         self.advance(1.0)
 
@@ -178,14 +178,14 @@ class UpdateHarness:
     def _perform(self, action: FetchImage | CloseConnection | OpenConnection) -> None:
         match action:
             case FetchImage(question):
-                assert not self.is_down, "a gateway that is down cannot request an image"
+                assert not self.is_restarting, "a gateway that is down cannot request an image"
                 self.questions.append(question)
                 self.all_questions.append(question)
             case CloseConnection():
-                self.is_down = True
+                self.is_restarting = True
                 self.questions.clear()  # a restart cancels the fetch of images
             case OpenConnection():
-                self.is_down = False
+                self.is_restarting = False
 
     # Requests
 

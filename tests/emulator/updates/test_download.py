@@ -142,12 +142,12 @@ def test_the_gateway_updates_itself_with_a_rauc_bundle(harness: UpdateHarness) -
     assert harness.start(GATEWAY, GATEWAY_MODEL, Version(2, 7, 0)) == 0
     assert harness.questions[0].firmware_type is FirmwareType.RAUC_BUNDLE
     harness.deliver_image(image(None, 5_000_000))
-    harness.advance_until(lambda: harness.is_down)
+    harness.advance_until(lambda: harness.is_restarting)
     report_count = len(harness.reports)
     harness.advance(10)
     assert len(harness.reports) == report_count
     harness.wait_for_state(State.DONE, GATEWAY)
-    assert not harness.is_down
+    assert not harness.is_restarting
     assert harness.version(GATEWAY) == Version(2, 7, 0)
 
 

@@ -179,13 +179,13 @@ async def test_an_api_key_without_expiry_is_not_checked_every_second(sqlite_data
     reauthorizer = Reauthorizer(hub, authenticator, clock)
     subscriber = LiveSubscriber(lambda event: event.body, COMMAND_LINE, key)
     hub.add(subscriber)
-    await reauthorizer.check(subscriber)
+    await reauthorizer.check_subscriber(subscriber)
     for _ in range(8):
         clock.move(seconds=1)
-        await reauthorizer.recheck(all_bearers=False)
+        await reauthorizer.recheck_bearers(all_bearers=False)
     assert authenticator.check_count == 1
     clock.move(seconds=3)
-    await reauthorizer.recheck(all_bearers=False)
+    await reauthorizer.recheck_bearers(all_bearers=False)
     assert authenticator.check_count == 2
 
 

@@ -1,4 +1,4 @@
-"""State of one request to an emulated gateway until its single response is sent."""
+"""State of one request to an emulated gateway until the response is sent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RESPONSE_TYPES: Final[dict[Operation, type[responses.Response]]] = {
 
 
 class ActiveRequest:
-    """Request in progress, which sends exactly one response."""
+    """Request in progress, to which exactly one response is sent."""
 
     __slots__ = (
         "_context",
@@ -52,19 +52,19 @@ class ActiveRequest:
         self.request: Request | None = None
         self.device: SimulatedDevice | None = context.devices.get(topic.device)
         self.extender: MeshNode | None = None
-        """Extender that reaches the target if the target has no mesh link; None for other targets."""
+        """Extender through which a target without mesh link is reached; None for other targets."""
         self.route: tuple[MeshNode, ...] = ()
         """Nodes on the route of the last packet, to the target or to its extender."""
         self.on_done: Callable[[ActiveRequest], None] | None = None
-        """Called with this request just before the response is sent."""
+        """Function that is called with this request just before the response is sent."""
         self.is_done = False
 
     @property
     def is_pending(self) -> bool:
-        """Whether a response is still to be sent. A restart of the gateway discards its pending requests."""
+        """Whether the response must still be sent. A restart of the gateway discards pending requests."""
         return not (
             self.is_done
-            or self._context.is_down
+            or self._context.is_restarting
             or self._context.gateway_device.booted_at != self._gateway_booted_at
         )
 
@@ -87,7 +87,7 @@ class ActiveRequest:
         )
 
     def time_out(self) -> None:
-        """Send a timeout response as the node that waited: extender or gateway (response-29, response-30)."""
+        """Send a timeout response with origin EXTENDER or GATEWAY (response-29, response-30)."""
         origin = Origin.GATEWAY if self.extender is None else Origin.EXTENDER
         self._respond(Status.TIMEOUT, origin, {"error_message": "the device did not respond in time"})
 
@@ -128,5 +128,5 @@ class ActiveRequest:
         return {}
 
     def _format_route(self) -> str:
-        """Format the route as MACs joined by hyphens. The route to the gateway itself is its MAC."""
+        """Format the route as MACs joined by hyphens. The route to the gateway itself is its own MAC."""
         return "-".join(hop.mac for hop in self.route or (self._context.mesh.root,))

@@ -1,4 +1,4 @@
-"""Executes commands: properties that trigger an action when they are written."""
+"""Executes device commands: properties that trigger an action when they are written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Throughput tests: packets without content, sent to be counted (gateway-36).
 
 _MIN_TEST_INTERVAL: Final = 0.010
-"""Minimum seconds between two bursts: the limit of the radio."""
+"""Minimum simulated seconds between two bursts of a throughput test, the limit of the radio."""
 
 
 class ThroughputTester:
@@ -35,7 +35,10 @@ class ThroughputTester:
         self._context = context
 
     def start(self, sender: SimulatedDevice, test: ThroughputTest, receivers: list[SimulatedDevice]) -> bool:
-        """Start a test. If `test` has 0 packets, stop the running one. Return False if another is running."""
+        """Start a throughput test, or stop the running test if `test` has 0 packets.
+
+        Return False if another test of the sender is running.
+        """
         if not test.remaining:
             sender.throughput_test = None
             return True
@@ -48,12 +51,16 @@ class ThroughputTester:
         return True
 
     def _send(
-        self, sender: SimulatedDevice, test: ThroughputTest, receivers: list[SimulatedDevice], _t: float
+        self,
+        sender: SimulatedDevice,
+        test: ThroughputTest,
+        receivers: list[SimulatedDevice],
+        _sim_time: float,
     ) -> None:
         if sender.throughput_test is not test:
             return  # stopped, or the sender has restarted
         for _ in range(min(test.burst, test.remaining)):
-            if self._context.packets.is_full(sender.node, test.priority):
+            if self._context.packets.is_queue_full(sender.node, test.priority):
                 break  # send the rest later: a full queue would drop it
             test.remaining -= 1
             for receiver in receivers:
@@ -65,7 +72,7 @@ class ThroughputTester:
             sender.throughput_test = None
 
     def _send_one(self, sender: SimulatedDevice, receiver: SimulatedDevice, priority: int) -> None:
-        """Send one packet, unless the sender is offline or there is no route."""
+        """Send one test packet, unless the sender is offline or there is no route."""
         mesh = self._context.mesh
         route = mesh.find_route((receiver if sender is self._context.gateway_device else sender).node)
         if route is None or sender.is_offline:
@@ -75,30 +82,30 @@ class ThroughputTester:
             path = path[::-1]
         self._context.packets.send(path, priority=priority, on_arrival=partial(self._count_packet, receiver))
 
-    def _count_packet(self, receiver: SimulatedDevice, _t: float) -> None:
+    def _count_packet(self, receiver: SimulatedDevice, _sim_time: float) -> None:
         if not receiver.is_offline:
             receiver.received_test_packets += 1
 
 
 _COMMAND_DELAY: Final = 0.1
-"""Seconds from the response of a device to the execution of the command."""
+"""Simulated seconds from the response of a device to the execution of the command."""
 
 _MAX_TEXT_BYTES: Final = 200
-"""Maximum bytes of a text message for the display of a device."""
+"""Maximum size in bytes of a text message for the display of a device."""
 
 _MAC_SIZE: Final = 6
 _ALL_DEVICES: Final = Mac("000000000000")
 
 
 class RequestRejection(NamedTuple):
-    """Status and reason of the response to a write that is rejected."""
+    """Status and reason in the response to a rejected request."""
 
     status: Status
     reason: str
 
 
 class DeviceCommands:
-    """Executes writes of command properties. The caller has checked the values against their layouts."""
+    """Executes writes of command properties; the caller has checked the layout of the values."""
 
     def __init__(self, context: EmulatorContext, behavior: DeviceBehavior, updates: FirmwareUpdater) -> None:
         self._context = context
@@ -106,14 +113,14 @@ class DeviceCommands:
         self._updates = updates
         self._throughput = ThroughputTester(context)
 
-    def soft_reset(self, device: SimulatedDevice, _raw: bytes, _t: float) -> None:
+    def soft_reset(self, device: SimulatedDevice, _raw: bytes, _sim_time: float) -> None:
         """Restart the device (8300)."""
         self._context.scheduler.after(
             _COMMAND_DELAY, lambda _: self._behavior.reboot(device, ResetCause.SOFTWARE)
         )
 
-    def factory_reset(self, device: SimulatedDevice, _raw: bytes, _t: float) -> None:
-        """Discard all written properties and restart (8301)."""
+    def factory_reset(self, device: SimulatedDevice, _raw: bytes, _sim_time: float) -> None:
+        """Discard all written properties of the device and restart it (8301)."""
         self._context.scheduler.after(_COMMAND_DELAY, lambda _: self._reset_to_factory(device))
 
     def _reset_to_factory(self, device: SimulatedDevice) -> None:
@@ -122,15 +129,17 @@ class DeviceCommands:
             apply_value_effects(device, identifier, raw)
         self._behavior.reboot(device, ResetCause.SOFTWARE)
 
-    def report_properties(self, device: SimulatedDevice, _raw: bytes, _t: float) -> RequestRejection | None:
-        """Report all properties; reject while a report is running (8302, gateway-35)."""
+    def report_properties(
+        self, device: SimulatedDevice, _raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
+        """Report all properties of the device; reject if it is already doing so (8302, gateway-35)."""
         if device.is_reporting:
             return RequestRejection(Status.BUSY, "the properties are being reported already")
         self._context.scheduler.after(_COMMAND_DELAY, lambda _: self._behavior.start_property_report(device))
         device.is_reporting = True
         return None
 
-    def set_mode(self, device: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
+    def set_mode(self, device: SimulatedDevice, raw: bytes, sim_time: float) -> RequestRejection | None:
         """Change the device mode (8110)."""
         mode = DeviceMode(raw[0])
         if mode not in device.product.modes:
@@ -146,38 +155,42 @@ class DeviceCommands:
         elif mode is not device.mode:
             self._run_delayed(device, lambda now: self._behavior.set_mode(device, mode, now))
         else:
-            self._behavior.report_property(device, Identifier("8110"), t)
+            self._behavior.report_property(device, Identifier("8110"), sim_time)
         return None
 
     def _run_delayed(self, device: SimulatedDevice, action: Callable[[float], None]) -> None:
-        """Run an action shortly after the device has responded, unless the device is offline by then."""
+        """Run an action shortly after the device has responded, unless it has gone offline meanwhile."""
         self._context.scheduler.after(_COMMAND_DELAY, lambda now: None if device.is_offline else action(now))
 
-    def switch_legacy_mode(self, _gateway: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
-        """Change the mode of another device, which may not accept writes itself (8111, on the gateway)."""
+    def switch_legacy_mode(
+        self, _gateway: SimulatedDevice, raw: bytes, sim_time: float
+    ) -> RequestRejection | None:
+        """Change the mode of a device through the gateway (8111), even if it accepts no writes itself."""
         mac, mode = Mac(raw[:_MAC_SIZE].hex()), raw[_MAC_SIZE]
         target = self._context.devices.get(mac)
         if target is None or target is self._context.gateway_device:
             return RequestRejection(Status.UNREACHABLE, f"device {mac} not found at this gateway")
         if mode not in set(DeviceMode):
             return RequestRejection(Status.NOT_SUPPORTED, f"unknown device mode {mode}")
-        return self.set_mode(target, bytes((mode,)), t)
+        return self.set_mode(target, bytes((mode,)), sim_time)
 
-    def send_text(self, device: SimulatedDevice, raw: bytes, t: float) -> RequestRejection | None:
-        """Show a text message and mark it as unread (9820)."""
+    def send_text(self, device: SimulatedDevice, raw: bytes, sim_time: float) -> RequestRejection | None:
+        """Show a text message on the device and mark the message as unread (9820)."""
         if not 0 < len(raw) <= _MAX_TEXT_BYTES:
             return RequestRejection(Status.INVALID_VALUE, f"a message must have 1 to {_MAX_TEXT_BYTES} bytes")
-        self._behavior.set_property(device, Identifier("9821"), b"\1", t)
+        self._behavior.set_property(device, Identifier("9821"), b"\1", sim_time)
         return None
 
-    def upstream_test(self, device: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
+    def upstream_test(self, device: SimulatedDevice, raw: bytes, _sim_time: float) -> RequestRejection | None:
         """Start a throughput test from the device to the gateway (8303)."""
         if not device.is_connected:
             return RequestRejection(Status.NOT_SUPPORTED, "only connected devices can send test packets")
         return self._start_test(device, raw, [self._context.gateway_device])
 
-    def downstream_test(self, gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """Start a throughput test from the gateway to one device or to all (8304, on the gateway)."""
+    def downstream_test(
+        self, gateway: SimulatedDevice, raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
+        """Start a throughput test from the gateway to one device or to all devices (8304)."""
         target = Mac(raw[_MAC_SIZE : 2 * _MAC_SIZE].hex())
         others = [device for device in self._context.devices.values() if device is not gateway]
         receivers = [device for device in others if target in (_ALL_DEVICES, device.mac)]
@@ -196,17 +209,21 @@ class DeviceCommands:
 
     # Firmware
 
-    def start_update(self, device: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """Start an update by download (8121)."""
+    def start_update(self, device: SimulatedDevice, raw: bytes, _sim_time: float) -> RequestRejection | None:
+        """Start a firmware update of the device by download (8121)."""
         stage = bool(raw[IMAGE_KEY_SIZE])
         return _reject_unless_ok(self._updates.start_download(device, ImageKey.from_bytes(raw), stage=stage))
 
-    def control_update(self, device: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """Apply or abort an update by download (8122)."""
+    def control_update(
+        self, device: SimulatedDevice, raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
+        """Apply or abort a firmware update by download (8122)."""
         return _reject_unless_ok(self._updates.control_download(device, apply=bool(raw[0])))
 
-    def start_broadcast(self, _gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """Start an update of many devices by broadcast (8124, on the gateway)."""
+    def start_broadcast(
+        self, _gateway: SimulatedDevice, raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
+        """Start a firmware update of many devices by broadcast (8124, written to the gateway)."""
         macs = raw[IMAGE_KEY_SIZE + 2 :].hex()
         targets = [
             Mac(macs[offset : offset + 2 * _MAC_SIZE]) for offset in range(0, len(macs), 2 * _MAC_SIZE)
@@ -216,12 +233,16 @@ class DeviceCommands:
             self._updates.start_broadcast(ImageKey.from_bytes(raw), targets, stage=stage)
         )
 
-    def control_broadcast(self, _gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """Apply or abort a broadcast (8126, on the gateway)."""
+    def control_broadcast(
+        self, _gateway: SimulatedDevice, raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
+        """Apply or abort a firmware update by broadcast (8126, written to the gateway)."""
         return _reject_unless_ok(self._updates.control_broadcast(apply=bool(raw[0])))
 
-    def start_nordic(self, _gateway: SimulatedDevice, raw: bytes, _t: float) -> RequestRejection | None:
-        """Start sending an image to a device in DFU mode (8131, on the gateway)."""
+    def start_nordic(
+        self, _gateway: SimulatedDevice, raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
+        """Start sending a firmware image to a device in DFU mode (8131, written to the gateway)."""
         mac = Mac(raw[:_MAC_SIZE].hex())
         return _reject_unless_ok(self._updates.start_nordic_dfu(mac, ImageKey.from_bytes(raw, _MAC_SIZE)))
 
@@ -255,4 +276,4 @@ COMMANDS_BY_IDENTIFIER: Final[
     "8304": DeviceCommands.downstream_test,
     "9820": DeviceCommands.send_text,
 }
-"""Method that executes each command, by the identifier of its property."""
+"""Methods that execute the commands, by the identifier of the command property."""

@@ -1,4 +1,4 @@
-"""Executes requests on their target device: checks, reads and writes."""
+"""Executes requests on their target device: checks, reads and writes of properties."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 # Writes: ordinary properties store the value, command properties trigger an action.
 
 _COMMANDS_WITHOUT_VALUE: Final = frozenset(("8300", "8301", "8302"))
-"""Commands without a value: the write itself triggers them (request-18)."""
+"""Identifiers of commands without a value, which are triggered by the write itself (request-18)."""
 
 
 class PropertyWriter:
-    """Writes properties of the devices of one gateway."""
+    """Writes properties of the devices of one gateway, and executes command properties."""
 
     def __init__(self, context: EmulatorContext, behavior: DeviceBehavior, updates: FirmwareUpdater) -> None:
         self._context = context
@@ -45,11 +45,11 @@ class PropertyWriter:
         self._commands = DeviceCommands(context, behavior, updates)
 
     def write(
-        self, device: SimulatedDevice, identifier: Identifier, raw: bytes | None, t: float
+        self, device: SimulatedDevice, identifier: Identifier, raw: bytes | None, sim_time: float
     ) -> RequestRejection | None:
-        """Write a property that the device has and that is writable. `raw` is None for NULL.
+        """Write a writable property of the device. `raw` is None for NULL.
 
-        Return None on success, otherwise why the write is rejected.
+        Return None on success, or the rejection of the write.
         """
         if raw is None and identifier not in _COMMANDS_WITHOUT_VALUE:
             return RequestRejection(Status.INVALID_VALUE, f"{identifier} cannot be written with NULL")
@@ -57,15 +57,15 @@ class PropertyWriter:
         if rejection := self._check_layout(identifier, value):
             return rejection
         if command := COMMANDS_BY_IDENTIFIER.get(identifier):
-            return command(self._commands, device, value, t)
+            return command(self._commands, device, value, sim_time)
         if not accepts_value(device, identifier, value):
             return RequestRejection(Status.INVALID_VALUE, f"{device.product.name} does not accept this value")
-        self._behavior.set_property(device, identifier, value, t)
+        self._behavior.set_property(device, identifier, value, sim_time)
         apply_value_effects(device, identifier, value)
         return None
 
     def _check_layout(self, identifier: Identifier, value: bytes) -> RequestRejection | None:
-        """Check a value against the layout of its identifier, if there is one. Reject longer values too."""
+        """Check a raw value against the layout of its identifier, if known. Return the rejection or None."""
         definition = self._context.catalogue.find(identifier)
         if definition is None or definition.layout is None:
             return None
@@ -90,7 +90,7 @@ _WRITABLE: Final = (IdentifierAccess.WRITE, IdentifierAccess.READ_WRITE)
 
 
 class RequestExecutor:
-    """Executes requests on the devices of one gateway. Decoded requests are translated to raw ones."""
+    """Executes requests on the devices of one gateway; decoded (JSON) values are translated to raw values."""
 
     def __init__(self, context: EmulatorContext, writer: PropertyWriter) -> None:
         self._context = context
@@ -100,7 +100,10 @@ class RequestExecutor:
         )
 
     def check_decoded(self, exchange: ActiveRequest) -> bool:
-        """Return whether a decoded request can be translated to raw. If not, send an error response."""
+        """Check that name and JSON value of a decoded request can be translated to identifier and raw value.
+
+        Return False after sending an error response if not. Return True for a raw request.
+        """
         if not exchange.topic.operation.is_decoded:
             return True
         definition = self._find_definition(exchange)
@@ -123,7 +126,7 @@ class RequestExecutor:
         return True
 
     def can_receive(self, exchange: ActiveRequest) -> bool:
-        """Return whether the device receives a request: in storage mode only a write of 8110 (gateway-32)."""
+        """Return whether the device receives a request; in storage mode only writes of 8110 (gateway-32)."""
         device = exchange.device
         if device is None or not device.battery_level(self._context.scheduler.now):
             return False
@@ -133,11 +136,11 @@ class RequestExecutor:
         return device.is_reachable
 
     def execute_now(self, exchange: ActiveRequest) -> None:
-        """Execute a request and send the response at once."""
+        """Execute a request to the gateway itself and send the response at once."""
         self.execute(exchange)()
 
     def execute(self, exchange: ActiveRequest) -> Callable[[], None]:
-        """Execute a request. Return a function to call when the gateway has the response, to publish it."""
+        """Execute a request. Return the function that publishes the response when it reaches the gateway."""
         device = exchange.device
         assert device is not None  # noqa: S101 # requests to unknown devices are rejected before
         if rejection := self._check_access(device, exchange) or self._check_identifier(device, exchange):
@@ -170,7 +173,7 @@ class RequestExecutor:
     # Checks
 
     def _check_access(self, device: SimulatedDevice, exchange: ActiveRequest) -> RequestRejection | None:
-        """Check the key and the access type (response-32). API versions before 2.2.0 have neither."""
+        """Check key and access type of a request (response-32). API versions before 2.2.0 have neither."""
         request = exchange.request
         if not self._checks_access or not isinstance(
             request, ReadRequest | WriteRequest | WriteDecodedRequest
@@ -209,7 +212,7 @@ class RequestExecutor:
     # Content of the request
 
     def _find_definition(self, exchange: ActiveRequest) -> IdentifierDefinition | None:
-        """Return the definition of the identifier that a decoded request names; None if unknown."""
+        """Return the definition of the identifier that a decoded request names, or None if it is unknown."""
         definition = self._context.catalogue.find(exchange.topic.identifier or "")
         return definition if definition is not None and definition.name == exchange.topic.identifier else None
 
@@ -221,7 +224,7 @@ class RequestExecutor:
         return Identifier(exchange.topic.identifier or "")
 
     def _encode_value(self, exchange: ActiveRequest) -> bytes | None:
-        """Return the raw value that a request writes; None for NULL (request-15 to request-17)."""
+        """Return the raw value that a request writes, or None for NULL (request-15 to request-17)."""
         match exchange.request:
             case WriteRequest(value=value):
                 return None if value is None else parse_hex(value)

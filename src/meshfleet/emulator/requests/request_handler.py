@@ -1,4 +1,4 @@
-"""Handles requests: parses and checks them, carries them through the mesh to the target, and responds."""
+"""Handles requests to a gateway: parses and checks them, sends them through the mesh, and responds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # Acks: a client confirms the samples that it has stored, or requests older ones (ack-18 to ack-23).
 
 _BACKFILL_PAUSE: Final = 0.05
-"""Seconds between two samples of a backfill."""
+"""Simulated seconds between two samples of a backfill."""
 
 _SAMPLE_KINDS: Final = (Kind.MEASUREMENT, Kind.EVENT)
 
@@ -44,13 +44,13 @@ class _AckedSeries(NamedTuple):
 
 
 class SampleAckHandler:
-    """Handles sample acks for the devices of one gateway. Acks have no response (ack-5)."""
+    """Handles acks of samples for the devices of one gateway. Acks have no response (ack-5)."""
 
     def __init__(self, context: EmulatorContext) -> None:
         self._context = context
 
     def handle(self, topic: RequestTopic, payload: bytes) -> None:
-        """Send an ack to its device. Malformed acks and acks to unknown devices are dropped."""
+        """Send an ack of samples to its device. Drop malformed acks and acks to unknown devices."""
         device = self._context.devices.get(topic.device)
         definition = self._context.catalogue.find(topic.identifier or "")
         try:
@@ -79,7 +79,7 @@ class SampleAckHandler:
             self._context.packets.send((mesh.root, *route), priority=ack.priority, on_arrival=on_arrival)
 
     def _on_arrival(
-        self, device: SimulatedDevice, identifier: Identifier, ack: AckRequest, _t: float
+        self, device: SimulatedDevice, identifier: Identifier, ack: AckRequest, _sim_time: float
     ) -> None:
         if not device.is_reachable:
             return
@@ -98,11 +98,11 @@ class SampleAckHandler:
             samples.is_backfilling = True
             self._backfill(series, (millis, 0), self._context.scheduler.now)
 
-    def _backfill(self, series: _AckedSeries, before: tuple[int, int], _t: float) -> None:
-        """Publish the next older sample and schedule the one before it, until none is left (ack-20)."""
+    def _backfill(self, series: _AckedSeries, before: tuple[int, int], _sim_time: float) -> None:
+        """Publish the newest sample before `before` and schedule the next older sample (ack-20)."""
         device, kind, identifier, samples = series
         sample = samples.newest_before(*before)
-        if sample is None or not device.is_reachable or self._context.is_down:
+        if sample is None or not device.is_reachable or self._context.is_restarting:
             samples.is_backfilling = False
             return
         self._context.reports.publish_sample(device, kind, identifier, sample)
@@ -110,16 +110,16 @@ class SampleAckHandler:
 
 
 DEVICE_TIMEOUT: Final = 10.0
-"""Seconds that the gateway waits for the response of a device (gateway-28)."""
+"""Simulated seconds that the gateway waits for the response of a device (gateway-28)."""
 
 MAX_OPEN_REQUESTS: Final = 256
-"""Maximum requests to devices in progress; further requests are rejected with status BUSY."""
+"""Maximum number of requests to devices in progress; further requests get the status BUSY."""
 
 _PROCESSING_SECONDS: Final = 0.005
-"""Seconds that a target needs to execute a request."""
+"""Simulated seconds that a target device needs to execute a request."""
 
 _SESSION_SECONDS: Final = 0.120
-"""Seconds of the short connection between an extender and an unconnected device."""
+"""Duration in simulated seconds of the connection between an extender and an unconnected device."""
 
 
 class GatewayRequestHandler:
@@ -131,13 +131,13 @@ class GatewayRequestHandler:
         self._acks = SampleAckHandler(context)
         self._open_requests: set[ActiveRequest] = set()
         self._sessions: dict[MeshNode, list[tuple[int, int, ActiveRequest]]] = {}
-        """Waiting requests of each busy extender, highest priority first; it serves one device at a time."""
+        """Requests that wait at each busy extender, highest priority first."""
         self._queued_count = 0
 
     def handle(self, topic: str, payload: bytes | None) -> None:
         """Handle a message on a subscribed topic. `payload` is None if it was too long to read.
 
-        Messages to which no response is possible are ignored.
+        Ignore messages to which no response is possible.
         """
         try:
             parsed = self._context.topics.parse(topic)
@@ -223,7 +223,9 @@ class GatewayRequestHandler:
         elif not self._executor.check_decoded(exchange):
             return
         elif exchange.device is context.gateway_device:
-            context.scheduler.after(_PROCESSING_SECONDS, lambda _t: self._executor.execute_now(exchange))
+            context.scheduler.after(
+                _PROCESSING_SECONDS, lambda _sim_time: self._executor.execute_now(exchange)
+            )
         else:
             self._open_requests.add(exchange)
             exchange.on_done = self._open_requests.discard
@@ -236,14 +238,14 @@ class GatewayRequestHandler:
         else:
             exchange.fail_at_gateway(Status.NOT_SUPPORTED, "only a gateway has an API version")
 
-    def _expire(self, exchange: ActiveRequest, _t: float) -> None:
+    def _expire(self, exchange: ActiveRequest, _sim_time: float) -> None:
         self._open_requests.discard(exchange)
         exchange.time_out()
 
     # Transport through the mesh
 
     def _send(self, exchange: ActiveRequest) -> None:
-        """Send a request to a connected device directly, to an unconnected one through an extender."""
+        """Send a request through the mesh, to an unconnected device through an extender."""
         device, mesh = exchange.device, self._context.mesh
         assert device is not None  # noqa: S101 # checked by _dispatch
         if device.is_connected:
@@ -268,11 +270,8 @@ class GatewayRequestHandler:
             return self._context.mesh.find_relay(device.node, self._context.scheduler.now)
         return self._context.mesh.find_relay_by_mac(device.node, extender_id, self._context.scheduler.now)
 
-    def _queue_at_extender(self, exchange: ActiveRequest, t: float) -> None:
-        """Queue a request until its target advertises.
-
-        An extender serves one device at a time (gateway-20).
-        """
+    def _queue_at_extender(self, exchange: ActiveRequest, sim_time: float) -> None:
+        """Queue a request at its extender, which serves one unconnected device at a time (gateway-20)."""
         extender = exchange.extender
         assert extender is not None  # noqa: S101 # set by _send for unconnected targets
         self._queued_count += 1
@@ -281,28 +280,28 @@ class GatewayRequestHandler:
             self._sessions.setdefault(extender, []), (-_get_priority(exchange), self._queued_count, exchange)
         )
         if is_free:
-            self._next_session(extender, t)
+            self._next_session(extender, sim_time)
 
-    def _next_session(self, extender: MeshNode, t: float) -> None:
+    def _next_session(self, extender: MeshNode, sim_time: float) -> None:
         queue = self._sessions[extender]
         while queue:
             _, count, exchange = heappop(queue)
             if exchange.is_pending and exchange.device is not None:
-                end = t + exchange.device.seconds_to_advertisement(t, count) + _SESSION_SECONDS
+                end = sim_time + exchange.device.seconds_to_advertisement(sim_time, count) + _SESSION_SECONDS
                 self._context.scheduler.at(end, partial(self._end_session, extender, exchange))
                 return
         del self._sessions[extender]
 
-    def _end_session(self, extender: MeshNode, exchange: ActiveRequest, t: float) -> None:
-        self._on_target_reached(exchange, t)
-        self._next_session(extender, t)
+    def _end_session(self, extender: MeshNode, exchange: ActiveRequest, sim_time: float) -> None:
+        self._on_target_reached(exchange, sim_time)
+        self._next_session(extender, sim_time)
 
-    def _on_target_reached(self, exchange: ActiveRequest, _t: float) -> None:
+    def _on_target_reached(self, exchange: ActiveRequest, _sim_time: float) -> None:
         if exchange.is_pending and self._executor.can_receive(exchange):
             self._context.scheduler.after(_PROCESSING_SECONDS, partial(self._execute_and_respond, exchange))
 
-    def _execute_and_respond(self, exchange: ActiveRequest, _t: float) -> None:
-        """Execute the request and send the response back over the route that exists now."""
+    def _execute_and_respond(self, exchange: ActiveRequest, _sim_time: float) -> None:
+        """Execute a request and send the response back over the current route to the gateway."""
         if not exchange.is_pending or exchange.device is None:
             return
         node = exchange.extender or exchange.device.node
@@ -312,7 +311,7 @@ class GatewayRequestHandler:
             exchange.route = route
             path = (*reversed(route), self._context.mesh.root)
             self._context.packets.send(
-                path, priority=_get_priority(exchange), on_arrival=lambda _t: deliver()
+                path, priority=_get_priority(exchange), on_arrival=lambda _sim_time: deliver()
             )
 
 

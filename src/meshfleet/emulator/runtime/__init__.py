@@ -1,1 +1,1 @@
-"""Connects emulated gateways to a broker. No other part of the emulator does I/O or reads the clock."""
+"""Connects emulated gateways to an MQTT broker; the only part of the emulator with I/O and a real clock."""

@@ -1,4 +1,4 @@
-"""Claims emulated gateways at a service over REST. A claim returns the credentials for its broker."""
+"""Claims emulated gateways at a service over REST. A claim returns MQTT credentials of the gateway."""
 
 from __future__ import annotations
 
@@ -26,27 +26,29 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 _RESPONSE_TIMEOUT: Final = 60.0
-"""Maximum seconds for one whole response; the timeouts of the HTTP client apply to each part of it."""
+"""Maximum seconds for one whole HTTP response of the service."""
 
 _MAX_RESPONSE_BYTES: Final = 64 * 1024
-"""Maximum bytes of a response."""
+"""Maximum size of an HTTP response body in bytes."""
 
 _DEFAULT_RETRY_SECONDS: Final = 1
-"""Seconds to wait if the service limits the rate without a Retry-After header."""
+"""Seconds to wait if the service limits the request rate (status 429) without a Retry-After header."""
 
 _MAX_RETRY_SECONDS: Final = 60
+"""Maximum seconds of a Retry-After header for which a request is repeated."""
 _MAX_ATTEMPTS: Final = 10
+"""Maximum number of attempts of one request while the service limits the request rate."""
 
 _MAX_QUOTED_CHARACTERS: Final = 200
-"""Maximum characters that an error message quotes from a response of the service."""
+"""Maximum number of characters that an error message quotes from a response of the service."""
 
 
 class ClaimedGateway(NamedTuple):
-    """Gateway that a service has claimed."""
+    """Gateway that was claimed at a service."""
 
     mac: Mac
     address: BrokerAddress
-    """Address of the broker, with the credentials of the gateway."""
+    """Address of the MQTT broker, with the credentials of the gateway."""
 
 
 async def claim_gateways(  # noqa: PLR0913 # all but the first are keyword-only
@@ -59,11 +61,11 @@ async def claim_gateways(  # noqa: PLR0913 # all but the first are keyword-only
     concurrency: int = 20,
     on_claimed: Callable[[Mac], None] | None = None,
 ) -> list[ClaimedGateway]:
-    """Claim gateways. Return each gateway once, in the given order.
+    """Claim gateways at a service. Return each gateway once, in the given order.
 
-    A gateway that is already claimed gets a new password, which disconnects other clients that use the old
-    one. `on_claimed` is called after each claim. Raises ServiceRefused at the first failure; gateways claimed
-    until then stay claimed.
+    A gateway that is already claimed gets a new password, which disconnects MQTT clients with the old
+    password. `on_claimed` is called after each claim. Raise `ServiceRefused` at the first failure; gateways
+    claimed before the failure stay claimed.
     """
     if concurrency < 1:
         raise ValueError("concurrency must be at least 1")
@@ -83,7 +85,7 @@ async def claim_gateways(  # noqa: PLR0913 # all but the first are keyword-only
 
 
 def _parse_service_url(service: str) -> httpx.URL:
-    """Parse and check the base URL of a service; it may have a path. Raises MalformedAddress."""
+    """Parse and check the base URL of a service, which may have a path. Raise `MalformedAddress`."""
     if not service.isprintable() or " " in service:
         raise MalformedAddress("service", "must not contain spaces or control characters")
     try:
@@ -103,7 +105,7 @@ def _parse_service_url(service: str) -> httpx.URL:
 
 
 class _ClaimClient:
-    """Client of the REST API of one service, logged in as one user."""
+    """REST client of one service that is logged in as one user and claims gateways."""
 
     def __init__(self, base: httpx.URL, login: Login, http: httpx.AsyncClient) -> None:
         self._base = base
@@ -126,7 +128,7 @@ class _ClaimClient:
             self._token = self._decode_response(LoggedIn, response, body).auth_token
 
     async def claim(self, gateway: Mac) -> BrokerAddress:
-        """Claim a gateway and return its broker address; if it is claimed already, renew its credentials."""
+        """Claim a gateway, or renew the password of a claimed gateway. Return the MQTT broker address."""
         response, body = await self._post_authenticated(GATEWAYS_PATH, NewGateway(mac=gateway))
         if response.status_code == httpx.codes.CONFLICT:
             response, body = await self._post_authenticated(credentials_path(gateway))
@@ -138,7 +140,7 @@ class _ClaimClient:
     async def _post_authenticated(
         self, path: str, request_body: RequestBody | None = None
     ) -> tuple[httpx.Response, bytes]:
-        """Post with the access token. If it has expired during many claims, log in again and repeat."""
+        """Send a POST request with the access token. If the token has expired, log in again and repeat."""
         token = self._token
         response, body = await self._post(path, request_body, token)
         if response.status_code == httpx.codes.UNAUTHORIZED:
@@ -149,7 +151,7 @@ class _ClaimClient:
     async def _post(
         self, path: str, request_body: RequestBody | None, token: str | None = None
     ) -> tuple[httpx.Response, bytes]:
-        """Post a request and repeat it while the service limits the rate (HTTP status 429)."""
+        """Send a POST request; repeat it while the service limits the request rate (HTTP status 429)."""
         headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "identity"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
@@ -166,7 +168,7 @@ class _ClaimClient:
         raise self._build_error("keeps limiting the request rate; try again later")
 
     async def _send(self, request: httpx.Request) -> tuple[httpx.Response, bytes]:
-        """Send one request. Return the response and its body."""
+        """Send one HTTP request. Return the response and its body."""
         try:
             async with asyncio.timeout(_RESPONSE_TIMEOUT):
                 response = await self._http.send(request, stream=True, auth=None, follow_redirects=False)
@@ -194,7 +196,7 @@ class _ClaimClient:
         return _DEFAULT_RETRY_SECONDS if seconds is None else seconds
 
     def _decode_response(self, body_type: type[BodyT], response: httpx.Response, body: bytes) -> BodyT:
-        """Decode the body of a successful response. Raises ServiceRefused for any other response."""
+        """Decode the body of a successful HTTP response. Raise `ServiceRefused` for other responses."""
         match response.status_code:
             case status if httpx.codes.is_redirect(status):
                 raise self._build_error("redirects; use the redirect target as the address")
@@ -213,7 +215,7 @@ class _ClaimClient:
             ) from None
 
     def _quote_problem(self, body: bytes) -> str:
-        """Return the problem description of the service in one line, or "" if it contains a secret."""
+        """Return the error description in a response body as one line, or "" if it contains a secret."""
         try:
             problem = decode_body(ProblemSummary, body)
         except MalformedInput:
@@ -240,7 +242,7 @@ class _ClaimClient:
 
 
 async def _run_concurrently(coroutines: Iterable[Coroutine[None, None, None]]) -> None:
-    """Run coroutines concurrently. Cancel all at the first failure, and raise it without exception group."""
+    """Run coroutines concurrently. At the first failure, cancel all and raise the exception itself."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for number, coroutine in enumerate(coroutines):

@@ -1,9 +1,9 @@
 """Diagnostics connection, on which a gateway asks the service for firmware images and receives the answers.
 
-It is a separate connection (gateway-5) with the MAC in upper case as client id. It is open only while it is
-used, because few of the thousands of gateways in a process need it at a time. A MAC without letters gives
-both connections the same client id, so that they would replace each other at the broker; such a gateway uses
-its main connection instead.
+It is a second MQTT connection (gateway-5) with the MAC in upper case as client id; the main connection has
+the MAC in lower case. The connection is open only while it is used, because few of the thousands of gateways
+in a process need one at a time. For a MAC without letters both client ids would be equal, and the broker
+would close the older connection; such a gateway uses its main connection instead.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _KEEP_ALIVE_SECONDS: Final = 15
-"""Keep-alive in seconds (gateway-5)."""
+"""MQTT keep-alive of the diagnostics connection in seconds (gateway-5)."""
 
 
 class DiagnosticsConnection:
-    """Connection that receives firmware answers for one gateway, shared by all fetches at the same time.
+    """Diagnostics connection of one gateway, shared by all image fetches that run at the same time.
 
-    `shared` is the main connection of the gateway, used instead if the MAC has no letters. Its owner then
-    handles the answers received on it; `on_answer` is not called.
+    If the MAC has no letters, `shared`, the main connection of the gateway, is used instead. The owner of the
+    main connection then handles received answers, and `on_answer` is not called.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class DiagnosticsConnection:
 
     @property
     def problem(self) -> MqttError | None:
-        """Error that keeps the connection from being established, or None."""
+        """Error that keeps the diagnostics connection from being established, or None."""
         return None if self._link is None else self._link.connection_error
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Future[MqttClient]]:
-        """Open the connection, or share the open one.
+        """Open the diagnostics connection, or share it if it is already open.
 
-        Yield a future that resolves when answers can be received. Await it with `asyncio.shield`: other users
-        wait for the same future. On exit the last user waits until the connection or subscription is closed.
+        Yield a future of the MQTT client that resolves when answers can be received. Await the future with
+        `asyncio.shield`, because other callers wait for it too. The last caller closes the connection.
         """
         ready = self._ready = self._ready or self._start()
         self._users += 1
@@ -97,7 +97,7 @@ class DiagnosticsConnection:
             await asyncio.wait((task,))
 
     async def _serve(self, ready: Future[MqttClient], previous_task: Task[None] | None) -> None:
-        """Wait until the previous connection is closed (same client id), then stay open until canceled."""
+        """Wait until the previous connection with this client id is closed, then connect until canceled."""
         if previous_task is not None:
             await asyncio.wait((previous_task,))
         try:

@@ -1,4 +1,4 @@
-"""Runs emulated gateways in one process: one simulated time, and a loop that advances each when due."""
+"""Runs many emulated gateways in one process: one loop advances each gateway when it is due."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS: Final = 0.01
-"""Seconds between two simulation steps; messages that are due in between are published together."""
+"""Seconds between two simulation steps; the messages of one step are published together."""
 
 _MAX_STEP_SECONDS: Final = 0.05
 """Maximum seconds for which one simulation step blocks the event loop."""
 
 _MAX_CONNECTING: Final = 100
-"""Maximum gateways that connect at the same time, so that the broker is not overloaded."""
+"""Maximum number of gateways that connect at the same time, so that the broker is not overloaded."""
 
 
 class EmulatedFleet:
-    """Runs gateways that share one simulated time."""
+    """Runs emulated gateways that share one simulated time."""
 
     def __init__(self, pace: SimulationPace, *, http: AsyncClient, options: MqttOptions) -> None:
         self._pace = pace
@@ -43,10 +43,10 @@ class EmulatedFleet:
         self._report_count = 0
         self.uplinks: list[Uplink] = []
         self.all_connected = asyncio.Event()
-        """Set when all gateways have connected once; the simulation starts then."""
+        """Event that is set when all gateways have connected once and the simulation starts."""
 
     def add(self, gateway: GatewayEmulator, address: BrokerAddress) -> Uplink:
-        """Add a gateway; it connects when the fleet runs."""
+        """Add a gateway, which connects to the MQTT broker at `address` when the fleet runs."""
         uplink = Uplink(gateway, address, options=self._options, http=self._http, now=self._pace.now)
         uplink.on_activity = self._on_activity
         self.uplinks.append(uplink)
@@ -55,11 +55,11 @@ class EmulatedFleet:
 
     @property
     def report_count(self) -> int:
-        """Number of reports created so far."""
+        """Number of reports that all gateways have created so far."""
         return self._report_count
 
     async def run(self) -> None:
-        """Run until canceled. Raises if the first connection of a gateway fails."""
+        """Run all gateways until canceled. Raise if the first connection of a gateway fails."""
         connect_slots = asyncio.Semaphore(_MAX_CONNECTING)
         unconnected_count = len(self.uplinks)
 
@@ -79,14 +79,14 @@ class EmulatedFleet:
             tasks.create_task(self._run_simulation(), name="fleet simulation")
 
     async def _run_simulation(self) -> None:
-        """Advance the gateways that are due, once per tick, after all have connected."""
+        """Advance the gateways that are due in every tick, after all gateways have connected."""
         await self.all_connected.wait()
         while True:
             self._catch_up()
             await asyncio.sleep(_TICK_SECONDS)
 
     def _catch_up(self) -> None:
-        """Run the simulation up to now, but not too long at once: other tasks need the event loop too."""
+        """Run the simulation up to now, but for at most `_MAX_STEP_SECONDS`, as other tasks must run too."""
         budget = self._pace.limit_next_step(self._due[0][0] if self._due else inf, self._report_count)
         max_reports = self._report_count + budget.reports
         deadline = time.monotonic() + _MAX_STEP_SECONDS
@@ -100,7 +100,7 @@ class EmulatedFleet:
                 return
 
     def _on_activity(self, uplink: Uplink) -> None:
-        """Advance a gateway at once after it received a message or the result of an action."""
+        """Advance a gateway at once after it received a message or the result of an I/O action."""
         self._advance(uplink, self._pace.now())
 
     def _advance(self, uplink: Uplink, moment: float) -> None:

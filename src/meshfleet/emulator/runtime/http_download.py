@@ -1,6 +1,6 @@
 """Downloads a firmware image over HTTP. The URL comes from another system and may be signed.
 
-Only the host of a URL is ever logged or quoted in an error: the rest may be as sensitive as a password.
+Only scheme and host of a URL are logged or quoted in errors: the rest may be as sensitive as a password.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _MAX_REDIRECTS: Final = 3
 
 _HEADERS: Final = {"Accept": "*/*", "Accept-Encoding": "identity"}
-"""Request headers. They ask for the unencoded bytes, which sizes and hashes refer to."""
+"""HTTP headers of an image request; they ask for uncompressed bytes, to which size and hash refer."""
 
 
 class _UrlRedactionFilter(logging.Filter):
-    """Reduces URLs in the log of httpx to scheme and host: httpx logs each URL with its query."""
+    """Reduces URLs in log lines of httpx to scheme and host, because httpx logs each URL with its query."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -37,17 +37,17 @@ logging.getLogger("httpcore").setLevel(logging.INFO)
 
 
 def redact_url(url: httpx.URL) -> str:
-    """Return the part of a URL that may be shown: scheme and host."""
+    """Return the part of a URL that may be logged: scheme and host."""
     return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
 async def download_image(
     http: AsyncClient, uri: str, *, max_bytes: int, idle_timeout: float, total_timeout: float
 ) -> bytes:
-    """Download the body at a URL, of at most `max_bytes` bytes.
+    """Download the firmware image at a URL. Raise `ImageBroken` if it has more than `max_bytes` bytes.
 
-    Wait at most `idle_timeout` seconds for each chunk and `total_timeout` seconds in all: a server that sends
-    byte by byte is never idle. Raises ImageUnavailable or ImageBroken.
+    Wait at most `idle_timeout` seconds for each chunk and `total_timeout` seconds in all. Raise
+    `ImageUnavailable` if the download fails.
     """
     # No timeout for the pool: thousands of gateways may share a client and wait for a connection.
     timeout = httpx.Timeout(idle_timeout, pool=None)
@@ -68,7 +68,7 @@ async def download_image(
 
 
 async def read_body(response: Response, *, max_bytes: int) -> bytes | None:
-    """Read the body of a response. If it exceeds `max_bytes`, return None without reading the rest."""
+    """Read the body of an HTTP response, or return None if it has more than `max_bytes` bytes."""
     if int(response.headers.get("Content-Length", 0)) > max_bytes:
         return None
     body = bytearray()

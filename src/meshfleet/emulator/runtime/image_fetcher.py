@@ -1,4 +1,4 @@
-"""Fetches firmware images: asks the service for the URL of an image, then downloads it (firmware-21)."""
+"""Fetches firmware images: asks the service for an image's URL, then downloads the image (firmware-21)."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ _MAX_ATTEMPTS: Final = 3
 
 
 class ImageFetchOptions(Struct, frozen=True, kw_only=True):
-    """Limits for fetching images; many gateways may share them."""
+    """Limits and TLS settings for fetching firmware images, which gateways may share."""
 
     idle_timeout: float = 10.0
     """Maximum seconds to wait for an answer of the service, or for data of the image server."""
     total_timeout: float = 300.0
-    """Maximum seconds for the whole download of an image."""
+    """Maximum seconds for the whole download of a firmware image."""
     max_bytes: int = MAX_PACKAGE_BYTES
-    """Maximum bytes of an image."""
+    """Maximum size of a firmware image in bytes."""
     tls: SSLContext | None = None
     """TLS settings of the diagnostics connection; None for the certificate authorities of the system."""
 
@@ -55,8 +55,8 @@ _DEFAULTS: Final = ImageFetchOptions()
 class GatewayImageFetcher:
     """Fetches firmware images for one gateway.
 
-    `link` is the main connection of the gateway, used only if its MAC has no letters: see `diagnostics`. The
-    owner of `link` then passes messages on the answer topic to `on_answer`.
+    `link` is the main MQTT connection of the gateway, used only if its MAC has no letters (see module
+    `diagnostics`). The owner of `link` then passes messages on the answer topic to `on_answer`.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class GatewayImageFetcher:
         )
 
     async def fetch(self, question: FirmwareQuestion) -> ImageInfo:
-        """Ask the service for the URL of an image, download it and check it.
+        """Ask the service for the URL of a firmware image, download the image and check it.
 
-        Raises ImageUnavailable if the image cannot be fetched now, and ImageBroken if its size, hash or
+        Raise `ImageUnavailable` if the image cannot be fetched now, and `ImageBroken` if its size, hash or
         format is wrong. Cancellation closes the connections.
         """
         answer = await self._request_location(question)
@@ -101,7 +101,7 @@ class GatewayImageFetcher:
             raise ImageBroken(f"the image {_describe_image(question)} cannot be read: {error}") from error
 
     def on_answer(self, payload: bytes) -> None:
-        """Handle an answer of the service. Late, unknown and malformed ones are ignored."""
+        """Handle an answer of the service to an image request. Ignore late, unknown and malformed answers."""
         try:
             question_id, answer = decode_answer(payload)
         except MalformedInput as error:
@@ -114,7 +114,7 @@ class GatewayImageFetcher:
             future.set_result(answer)
 
     async def _request_location(self, question: FirmwareQuestion) -> FirmwareAnswer | None:
-        """Ask the service for the location of an image. Return None if it has no such image."""
+        """Ask the service for the location of an image. Return None if the service has no such image."""
         question_id = str(uuid4())  # firmware-15
         answer: Future[FirmwareAnswer | None] = asyncio.get_running_loop().create_future()
         self._pending[question_id] = answer
@@ -137,10 +137,7 @@ class GatewayImageFetcher:
     async def _publish_until_answered(
         self, connection: Future[MqttClient], question: bytes, answer: Future[FirmwareAnswer | None]
     ) -> bool:
-        """Publish a question up to three times; an answer to any of them counts.
-
-        Return whether one arrived.
-        """
+        """Publish an image request up to three times until `answer` is set. Return whether it was set."""
         for _ in range(_MAX_ATTEMPTS):
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._fetch_options.idle_timeout):
@@ -157,7 +154,7 @@ def _describe_image(question: FirmwareQuestion) -> str:
 
 
 def _check_image(data: bytes, answer: FirmwareAnswer) -> None:
-    """Raise ImageBroken if the size or hash differs from the answer of the service."""
+    """Raise `ImageBroken` if size or hash of an image differ from the answer of the service."""
     if answer.size is not UNSET and answer.size != len(data):
         raise ImageBroken(f"the image has {len(data)} bytes, the service announced {answer.size}")
     if answer.sha256 is not UNSET and answer.sha256 != hashlib.sha256(data).hexdigest():

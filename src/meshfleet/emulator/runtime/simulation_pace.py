@@ -11,46 +11,45 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.clock import SimulatedClock
 
 _SPEED_WINDOW_SECONDS: Final = 1.0
-"""Seconds over which `ReportRatePace` measures how fast simulated time advances."""
-
+"""Minimum seconds over which `ReportRatePace` measures how fast simulated time advances."""
 
 _log = logging.getLogger(__name__)
 
 _MAX_LAG_SECONDS: Final = 0.2
-"""Seconds behind the wall clock after which a simulation continues late instead of catching up."""
+"""A simulation at least this many seconds behind the wall clock continues late, without catching up."""
 
 _CLOCK_JUMP_MS: Final = 10_000.0
-"""Milliseconds between two readings of the wall clock beyond which it was set or the machine slept."""
+"""If two readings differ by more milliseconds, the wall clock was set or the machine slept."""
 
 
 def read_wall_clock_ms() -> float:
-    """Return the wall-clock time in milliseconds since 1970."""
+    """Return the wall-clock time as Unix time in milliseconds."""
     return time.time_ns() / 1_000_000
 
 
 class StepBudget(NamedTuple):
-    """Limits of one simulation step."""
+    """Limits of one simulation step of a fleet."""
 
     until: float
-    """Simulated time, in seconds, up to which the step runs."""
+    """Simulated time in seconds up to which the step runs."""
     reports: float
-    """Maximum reports to create."""
+    """Maximum number of reports to create in the step."""
 
 
 class SimulationPace(Protocol):
     """Decides how fast simulated time advances."""
 
     def start(self) -> None:
-        """Start the simulation now."""
+        """Start the simulated time now."""
 
     def now(self) -> float:
-        """Return the current simulated time."""
+        """Return the current simulated time in seconds."""
 
     def limit_next_step(self, due: float, report_count: int) -> StepBudget:
-        """Return the limits of a step. `due` is the simulated time of the next event."""
+        """Return the limits of the next simulation step. `due` is the simulated time of the next event."""
 
     def advance_to(self, moment: float) -> None:
-        """Record that the simulation has reached this time."""
+        """Record that the simulation has reached the simulated time `moment`."""
 
     def fall_behind(self, moment: float) -> None:
         """Record that a step was stopped at simulated time `moment` because it took too long."""
@@ -59,7 +58,7 @@ class SimulationPace(Protocol):
 class RealTimePace:
     """Advances simulated time by `clock.speed` seconds per second of wall-clock time.
 
-    If the wall clock jumps, because it was set or the machine slept, the simulation continues where it was.
+    If the wall clock jumps, because it was set or the machine slept, the simulated time does not jump.
     """
 
     def __init__(self, clock: SimulatedClock) -> None:
@@ -69,12 +68,12 @@ class RealTimePace:
         self._is_behind = False
 
     def start(self) -> None:
-        """Start the simulation now."""
+        """Start the simulated time now."""
         self._last_wall_ms = read_wall_clock_ms()
         self._clock.rebase(0.0, self._last_wall_ms, self._clock.speed)
 
     def now(self) -> float:
-        """Return the current simulated time. It never decreases, and is 0 before the start."""
+        """Return the current simulated time in seconds, which never decreases and is 0 before the start."""
         if not self._last_wall_ms:
             return 0.0
         now = read_wall_clock_ms()
@@ -85,14 +84,14 @@ class RealTimePace:
         return self._latest
 
     def limit_next_step(self, _due: float, _report_count: int) -> StepBudget:
-        """Return a step up to the current time, without a limit on reports."""
+        """Return a simulation step up to the current simulated time, without a limit on reports."""
         return StepBudget(self.now(), inf)
 
     def advance_to(self, moment: float) -> None:
-        """Do nothing: the time follows the wall clock."""
+        """Do nothing: the simulated time follows the wall clock."""
 
     def fall_behind(self, moment: float) -> None:
-        """Continue from `moment` if the lag is too long, so that work does not pile up. Warn once."""
+        """Set the simulated time to `moment` if the lag is too long. Log a warning the first time."""
         if self._clock.wall_seconds(self._latest - moment) < _MAX_LAG_SECONDS:
             return
         if not self._is_behind:
@@ -111,19 +110,19 @@ class ReportRatePace:
         self._now = 0.0
         self._started_ms = 0.0
         self._speed_base = (0.0, 0.0)
-        """Simulated time and wall-clock milliseconds from which the speed is measured."""
+        """Simulated time in seconds and Unix time in milliseconds from which the speed is measured."""
 
     def start(self) -> None:
-        """Start the simulation now."""
+        """Start the simulated time now."""
         self._started_ms = read_wall_clock_ms()
         self._speed_base = (0.0, self._started_ms)
 
     def now(self) -> float:
-        """Return the current simulated time."""
+        """Return the current simulated time in seconds."""
         return self._now
 
     def limit_next_step(self, due: float, report_count: int) -> StepBudget:
-        """Return a step that creates the reports due by now. All of them get the current wall-clock time."""
+        """Return a simulation step that creates the reports due by now, with the current wall-clock time."""
         now = read_wall_clock_ms()
         moment, millis = self._speed_base
         if now - millis >= _SPEED_WINDOW_SECONDS * 1000.0 and self._now > moment:
@@ -135,8 +134,8 @@ class ReportRatePace:
         return StepBudget(inf, (now - self._started_ms) * self._rate / 1000.0 - report_count)
 
     def advance_to(self, moment: float) -> None:
-        """Record that the simulation has reached this time."""
+        """Record that the simulation has reached the simulated time `moment`."""
         self._now = moment
 
     def fall_behind(self, moment: float) -> None:
-        """Do nothing: later steps create the missing reports if possible."""
+        """Do nothing: later simulation steps create the missing reports if possible."""

@@ -1,4 +1,4 @@
-"""Connects one emulated gateway to its broker, and carries its messages in both directions."""
+"""Connects one emulated gateway to its MQTT broker, and carries messages in both directions."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _log = logging.getLogger(__name__)
 
 
 class _GatewayRestart(Exception):  # ends a task group and is not an error
-    """Raised to end the tasks of a connection when the gateway restarts."""
+    """Raised to end the tasks of an MQTT connection when the gateway restarts."""
 
 
 class Uplink:
-    """Broker connection of one gateway, reopened after each restart of the gateway."""
+    """MQTT connection of one emulated gateway, reopened after each restart of the gateway."""
 
     def __init__(
         self,
@@ -49,13 +49,13 @@ class Uplink:
     ) -> None:
         self.gateway = gateway
         self.next_due = 0.0
-        """Simulated time at which the fleet advances the gateway next."""
+        """Simulated time in seconds at which the fleet advances the gateway next."""
         self.counted_reports = gateway.report_count
         """Number of reports of the gateway that the fleet's report count already includes."""
         self.on_activity: Callable[[Uplink], None] = lambda _: None
-        """Called when the gateway received messages or the result of an action."""
+        """Function that is called when the gateway received messages or the result of an I/O action."""
         self.max_queued = 10_000
-        """Maximum messages queued without a connection; the oldest are dropped, as in a real gateway."""
+        """Maximum number of messages queued without a connection; the oldest are dropped."""
         self.fetch_options = ImageFetchOptions(tls=options.tls)
         """Limits for fetching firmware images."""
         self.published = 0
@@ -77,13 +77,13 @@ class Uplink:
 
     @property
     def is_connected(self) -> bool:
-        """Whether the gateway is connected to its broker."""
+        """Whether the gateway is connected to its MQTT broker."""
         return self._link is not None and self._link.connection_error is None
 
     @property
     def disconnect_reason(self) -> str:
-        """Reason why the gateway is not connected; empty if it is."""
-        if self.gateway.is_down:
+        """Reason why the gateway is not connected to its broker; empty if it is connected."""
+        if self.gateway.is_restarting:
             return "the gateway is restarting"
         if self._link is None:
             return "not connected yet"
@@ -92,7 +92,7 @@ class Uplink:
     # Calls of the owner
 
     def publish(self, messages: list[Publish]) -> None:
-        """Publish messages at once if possible, otherwise queue them until the connection accepts them."""
+        """Publish MQTT messages at once if possible; otherwise queue them until the broker accepts them."""
         if not self._queue and self._link is not None:
             sent = self._link.try_publish(messages)
             self.published += sent
@@ -128,8 +128,8 @@ class Uplink:
     ) -> None:
         """Stay connected until canceled. If the first connection fails, raise its error.
 
-        The first connection waits for one of `connect_slots`. Then wait for `started`, the start of the
-        simulation: before it, there is no simulated time for responses.
+        The first connection waits for one of `connect_slots`. Messages are handled only after `started`, the
+        start of the simulation.
         """
         async with connect_slots:
             self._link = link = await self._connect(self._options)
@@ -170,7 +170,7 @@ class Uplink:
             await link.subscribe(topics.request_filter(settings.mac), topics.broadcast_filter())
 
     async def _serve(self, link: MqttClient) -> None:
-        """Carry messages in both directions until the gateway restarts."""
+        """Publish queued messages and receive requests until the gateway restarts."""
         self._link = link
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -191,7 +191,7 @@ class Uplink:
             raise asyncio.CancelledError
 
     async def _close(self, link: MqttClient) -> None:
-        """Publish the remaining messages and disconnect; warn if some cannot be delivered in time."""
+        """Publish the remaining messages and disconnect. Log messages that cannot be delivered in time."""
         try:
             with suppress(TimeoutError, ConnectionClosed):
                 async with asyncio.timeout(self._options.timeout):
@@ -213,7 +213,7 @@ class Uplink:
             await self._drain(link)
 
     async def _drain(self, link: MqttClient) -> None:
-        """Publish the queued messages."""
+        """Publish the queued messages, waiting while the connection is not writable."""
         while self._queue:
             sent = link.try_publish(self._queue)
             del self._queue[:sent]
@@ -234,7 +234,7 @@ class Uplink:
             self.on_activity(self)
 
     def _deliver(self, message: Publish) -> None:
-        """Pass a message to the gateway. A failure is logged and stops nothing else."""
+        """Pass a received message to the gateway. An exception is logged and stops nothing else."""
         payload = None if isinstance(message, OversizedPublish) else message.payload
         try:
             self.gateway.receive(message.topic, payload, self._now())

@@ -1,1 +1,1 @@
-"""The simulation: sites, radio, mesh, devices and sensors. It does no I/O; time is an argument."""
+"""Simulation of sites, radio, mesh, devices and sensors, without I/O; time is an argument."""

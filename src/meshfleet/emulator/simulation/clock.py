@@ -1,7 +1,7 @@
-"""Simulated time, its scheduler, and its conversion to wall-clock time.
+"""Simulated time in seconds: scheduler of callbacks, and conversion to wall-clock time.
 
-Reports carry wall-clock time at any speed of the simulation (gateway-42). Only `SimulatedClock` converts
-between both times.
+Reports contain wall-clock times at any speed of the simulation (gateway-42). Only `SimulatedClock` converts
+between simulated time and wall-clock time.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     ScheduledCallback = Callable[[float], None]
-    """Function that is called with the simulated time for which it was scheduled."""
+    """Function that is called with the simulated time in seconds for which it was scheduled."""
 
 
 class SimulationScheduler:
-    """Queue of callbacks by simulated time; callbacks of the same time run in the order added."""
+    """Queue of callbacks by simulated time; callbacks with equal time run in the order of scheduling."""
 
     __slots__ = ("_callbacks", "_order", "now")
 
@@ -35,11 +35,11 @@ class SimulationScheduler:
         self._callbacks: list[tuple[float, int, ScheduledCallback]] = []
         self._order = count()
         self.now = 0.0
-        """Current simulated time; during `run`, the time of the running callback."""
+        """Current simulated time in seconds; during `run`, the time of the running callback."""
 
-    def at(self, t: float, callback: ScheduledCallback) -> None:
-        """Schedule a callback at a simulated time, or now if that time has passed."""
-        heappush(self._callbacks, (max(t, self.now), next(self._order), callback))
+    def at(self, sim_time: float, callback: ScheduledCallback) -> None:
+        """Schedule a callback at a simulated time in seconds, or now if that time has passed."""
+        heappush(self._callbacks, (max(sim_time, self.now), next(self._order), callback))
 
     def after(self, seconds: float, callback: ScheduledCallback) -> None:
         """Schedule a callback in this number of simulated seconds from now."""
@@ -47,23 +47,24 @@ class SimulationScheduler:
 
     @property
     def next_due(self) -> float:
-        """Simulated time of the next callback; infinite if there is none."""
+        """Simulated time in seconds of the next callback; infinite if there is none."""
         return self._callbacks[0][0] if self._callbacks else inf
 
     def run(self, until: float) -> None:
-        """Run all callbacks up to a simulated time, including callbacks that are added meanwhile."""
+        """Run all callbacks up to the simulated time `until`, including callbacks scheduled meanwhile."""
         callbacks = self._callbacks
         while callbacks and callbacks[0][0] <= until:
-            t, _, callback = heappop(callbacks)
-            self.now = t
-            callback(t)
+            sim_time, _, callback = heappop(callbacks)
+            self.now = sim_time
+            callback(sim_time)
         self.now = max(self.now, until)
 
 
 class SimulatedClock:
     """Converts between simulated and wall-clock time.
 
-    `origin` is the wall-clock time, in milliseconds since 1970, at simulated second 0.
+    `origin` is the wall-clock time at simulated second 0, as Unix time in milliseconds. `speed` is the number
+    of simulated seconds per second.
     """
 
     __slots__ = ("_base_millis", "_base_time", "_cached_time", "speed")
@@ -76,25 +77,25 @@ class SimulatedClock:
         self.speed = speed
         self._cached_time = (nan, from_millis(0))
 
-    def wall_millis(self, t: float) -> int:
-        """Return the wall-clock time of a simulated time, in milliseconds since 1970."""
-        return int(self._base_millis + (t - self._base_time) * 1000.0 / self.speed)
+    def wall_millis(self, sim_time: float) -> int:
+        """Convert a simulated time in seconds to Unix time in milliseconds."""
+        return int(self._base_millis + (sim_time - self._base_time) * 1000.0 / self.speed)
 
-    def wall_time(self, t: float) -> datetime:
-        """Return the wall-clock time of a simulated time, with the last result cached for speed."""
-        if self._cached_time[0] != t:
-            self._cached_time = (t, from_millis(self.wall_millis(t)))
+    def wall_time(self, sim_time: float) -> datetime:
+        """Convert a simulated time in seconds to a wall-clock `datetime`. The last result is cached."""
+        if self._cached_time[0] != sim_time:
+            self._cached_time = (sim_time, from_millis(self.wall_millis(sim_time)))
         return self._cached_time[1]
 
     def simulated_time(self, millis: float) -> float:
-        """Return the simulated time, in seconds, of a wall-clock time in milliseconds since 1970."""
+        """Convert a Unix time in milliseconds to a simulated time in seconds."""
         return self._base_time + (millis - self._base_millis) * self.speed / 1000.0
 
     def wall_seconds(self, seconds: float) -> float:
         """Convert a duration in simulated seconds to wall-clock seconds."""
         return seconds / self.speed
 
-    def rebase(self, t: float, millis: float, speed: float) -> None:
-        """Let simulated time `t` be wall-clock time `millis`, and set the speed from then on."""
-        self._base_time, self._base_millis, self.speed = t, millis, speed
+    def rebase(self, sim_time: float, millis: float, speed: float) -> None:
+        """Map a simulated time in seconds to the Unix time `millis` (milliseconds), and set the speed."""
+        self._base_time, self._base_millis, self.speed = sim_time, millis, speed
         self._cached_time = (nan, self._cached_time[1])

@@ -22,24 +22,27 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac, Version
 
 LOW_BATTERY_PERCENT: Final = 10
-"""Battery level in percent below which a device reports a low battery."""
+"""A device with a lower battery level in percent than this reports a low battery."""
 
 _BATTERY_LIFE_SECONDS: Final = 5 * 365 * 24 * 3600.0
+"""Simulated seconds in which a full battery is drained."""
 
 HEARTBEAT_COPIES: Final = 3
 """Number of copies in which a device sends every heartbeat."""
 
 DOORS_PER_HEARTBEAT: Final = 4
+"""Scale of the random number of door openings per heartbeat, which is at most this number minus 1."""
 
 _MEAN_STILL_SECONDS: Final = 600.0
+"""Mean simulated seconds without motion until a device starts to move."""
 _MEAN_MOVING_SECONDS: Final = 60.0
-"""Mean seconds without motion and in motion, until the next change."""
+"""Mean simulated seconds in motion until a device stops."""
 
 _MOTION_TIMEOUT = Identifier("8204")
 
 
 class ResetCause:
-    """Causes of a restart, as property 8102 encodes them."""
+    """Causes of a device restart, with the values of property 8102."""
 
     POWER_ON: Final = 0
     WATCHDOG: Final = 2
@@ -47,7 +50,7 @@ class ResetCause:
 
 
 class ThroughputTest(Struct):
-    """Running throughput test: `remaining` packets, sent in bursts every `interval` seconds."""
+    """Running throughput test: `remaining` packets to send, in bursts every `interval` simulated seconds."""
 
     remaining: int
     interval: float
@@ -56,7 +59,7 @@ class ThroughputTest(Struct):
 
 
 class SimulatedDevice:
-    """Simulated device, or the gateway as a device."""
+    """Simulated device of a mesh, or the gateway as a device."""
 
     __slots__ = (
         "access",
@@ -110,7 +113,7 @@ class SimulatedDevice:
         self.motion_changed_at = 0.0
         """Simulated time at which motion last started or stopped."""
         self.motion_seconds = 0.0
-        """Seconds in motion up to `motion_changed_at`."""
+        """Total simulated seconds in motion up to `motion_changed_at`."""
         self.door_count = noise_bits(self.noise_key, 5) % 1000
         self.has_sensor_fault = False
         self.is_silent = False
@@ -125,16 +128,16 @@ class SimulatedDevice:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the device can receive requests: not silent, offline, in storage mode or in DFU mode."""
+        """Whether the device can receive requests: not if silent, offline, in storage mode or in DFU mode."""
         return not (self.is_silent or self.is_offline or self.mode in (DeviceMode.STORAGE, DeviceMode.DFU))
 
     @property
     def is_connected(self) -> bool:
-        """Whether the device is in connected mode: it has or seeks a mesh link."""
+        """Whether the device is in connected mode, in which it has or seeks a mesh link."""
         return self.mode is DeviceMode.CONNECTED
 
     def next_seq(self, kind: Kind, identifier: Identifier | None = None) -> int:
-        """Return and advance the sequence number of a series of reports: 0 to 255, then 0 again."""
+        """Return the next sequence number of a report series: 0 to 255, then 0 again."""
         index = self.product.series_index[kind, identifier]
         seq = self.seqs[index]
         self.seqs[index] = (seq + 1) & 0xFF
@@ -153,7 +156,7 @@ class SimulatedDevice:
         self.values[identifier] = raw
 
     def sample_buffer(self, kind: Kind, identifier: Identifier) -> SampleBuffer:
-        """Return the buffer for unacknowledged samples of a series; create it if there is none."""
+        """Return the buffer for unacknowledged samples of a kind and identifier; create it if needed."""
         if self.sample_buffers is None:
             self.sample_buffers = {}
         buffer = self.sample_buffers.get((kind, identifier))
@@ -163,29 +166,29 @@ class SimulatedDevice:
 
     # State that depends on the time
 
-    def battery_level(self, t: float) -> int:
-        """Return the battery level in percent. A battery drains in about five years."""
+    def battery_level(self, sim_time: float) -> int:
+        """Return the battery level in percent at a simulated time. A battery drains in five years."""
         if not self.product.has_battery:
             return 100
-        return max(0, self.battery - int(100.0 * t / _BATTERY_LIFE_SECONDS))
+        return max(0, self.battery - int(100.0 * sim_time / _BATTERY_LIFE_SECONDS))
 
-    def heartbeat_status(self, t: float) -> int:
-        """Return the status of a heartbeat: 2 sensor fault, 1 low battery, 0 no problem (gateway-29)."""
+    def heartbeat_status(self, sim_time: float) -> int:
+        """Return the status in a heartbeat: 2 for sensor fault, 1 for low battery, 0 for OK (gateway-29)."""
         if self.has_sensor_fault:
             return 2
-        return int(self.product.has_battery and self.battery_level(t) < LOW_BATTERY_PERCENT)
+        return int(self.product.has_battery and self.battery_level(sim_time) < LOW_BATTERY_PERCENT)
 
     @property
     def is_moving(self) -> bool:
         """Whether the device moves or detects motion."""
         return self.motion_transitions % 2 == 1
 
-    def seconds_in_motion(self, t: float) -> float:
-        """Return the total seconds in motion up to time `t`, which may lie shortly before the last change."""
-        return self.motion_seconds + (max(0.0, t - self.motion_changed_at) if self.is_moving else 0.0)
+    def seconds_in_motion(self, sim_time: float) -> float:
+        """Return the total simulated seconds in motion up to a simulated time."""
+        return self.motion_seconds + (max(0.0, sim_time - self.motion_changed_at) if self.is_moving else 0.0)
 
     def next_motion_delay(self) -> float:
-        """Return the seconds from the last change of motion to the next one."""
+        """Return the simulated seconds from the last start or end of motion to the next."""
         if not self.is_moving:
             return max(
                 exponential_delay(self.noise_key ^ 0xA0, self.motion_transitions, _MEAN_STILL_SECONDS), 1.0
@@ -197,50 +200,50 @@ class SimulatedDevice:
             1.0,
         )
 
-    def toggle_motion(self, t: float) -> None:
-        """Start or stop the motion."""
-        self.motion_seconds = self.seconds_in_motion(t)
-        self.motion_changed_at = t
+    def toggle_motion(self, sim_time: float) -> None:
+        """Start or stop the motion of the device."""
+        self.motion_seconds = self.seconds_in_motion(sim_time)
+        self.motion_changed_at = sim_time
         self.motion_transitions += 1
 
-    def is_asleep(self, t: float) -> bool:
-        """Return whether this device saves power because it has not moved for some time (gateway-27)."""
+    def is_asleep(self, sim_time: float) -> bool:
+        """Return whether the device saves power because it has not moved for some time (gateway-27)."""
         if (
             Identifier("9808") not in self.product.default_values
             or not self.product.motion_code
             or self.is_moving
         ):
             return False
-        return t - self.motion_changed_at > int.from_bytes(self.value(Identifier("9808")), "big")
+        return sim_time - self.motion_changed_at > int.from_bytes(self.value(Identifier("9808")), "big")
 
-    def seconds_to_advertisement(self, t: float, n: int) -> float:
-        """Return the seconds until the next advertisement, to which an extender can connect.
+    def seconds_to_advertisement(self, sim_time: float, n: int) -> float:
+        """Return the simulated seconds until the next advertisement, to which an extender can connect.
 
-        The delay is random, but always the same for the same `n`.
+        The delay is random, but always equal for the same count.
         """
-        interval = int.from_bytes(self._advertisement(t)[:2], "big") / 1000.0
+        interval = int.from_bytes(self._advertisement(sim_time)[:2], "big") / 1000.0
         return interval * uniform_noise(self.noise_key, n)
 
-    def _advertisement(self, t: float) -> bytes:
+    def _advertisement(self, sim_time: float) -> bytes:
         for alarm, interval in (("9800", "9805"), ("9801", "9806")):
             if Identifier(alarm) in self.product.default_values and any(self.value(Identifier(alarm))):
                 return (
                     self.value(Identifier(interval)) if interval in self.product.default_values else b"\0\xc8"
                 )
-        mode = Identifier("9807" if self.is_asleep(t) else "9804")
+        mode = Identifier("9807" if self.is_asleep(sim_time) else "9804")
         return self.value(mode) if mode in self.product.default_values else b"\0\xc8"
 
     def new_door_openings(self) -> int:
-        """Return how many door openings the magnet sensor has detected since the last heartbeat."""
+        """Return the random number of door openings since the last heartbeat."""
         return max(
             0,
             noise_bits(self.noise_key ^ 0xD0, self.heartbeats) % (3 * DOORS_PER_HEARTBEAT)
             - 2 * DOORS_PER_HEARTBEAT,
         )
 
-    def restart(self, t: float, cause: int) -> None:
-        """Reset all state that a restart clears; properties, samples and sequence numbers are kept."""
-        self.booted_at = t
+    def restart(self, sim_time: float, cause: int) -> None:
+        """Reset the state that a device restart clears; properties, samples and sequence numbers are kept."""
+        self.booted_at = sim_time
         self.reset_cause = cause
         self.throughput_test = None
         self.is_reporting = False

@@ -1,8 +1,8 @@
-"""Tree of radio links below one gateway.
+"""Mesh of one gateway: a tree of radio links.
 
 Every connected device has a link to the gateway or to an extender that receives it well enough (gateway-19).
 Links fade, so nodes look for a better parent from time to time (`reselect_parent`). A node without a route to
-the gateway has depth -1, and so have all nodes below it, until it finds a parent again.
+the gateway has depth -1, and so have all nodes below that node, until it finds a parent again.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 # Receivers of each node: only the few best ones, found without checking all nodes of a large site.
 
 MAX_RECEIVERS: Final = 6
-"""Maximum receivers that are tracked per node; more would not improve the choice of a parent."""
+"""Maximum number of tracked receivers per node; more would not improve the choice of a parent."""
 
 _HOP_METERS: Final = 12.0
-"""Meters that a link spans reliably."""
+"""Distance in meters that a mesh link spans reliably."""
 _RELIABLE_DBM: Final = -86.0
-"""Minimum mean RSSI of a reliable link, in dBm."""
+"""Minimum mean RSSI in dBm of a reliable mesh link (inclusive)."""
 
 
 class ReceiverIndex:
-    """Finds the nodes that may receive another node.
+    """Finds the nodes that may receive the radio signal of another node.
 
     Nodes are indexed by floor and x coordinate, because most nodes of a large site are too far away.
     """
@@ -53,9 +53,9 @@ class ReceiverIndex:
     def find_receivers(
         self, node: MeshNode, *, preferred: Mac | None = None
     ) -> tuple[tuple[MeshNode, ...], array[float]]:
-        """Return the receivers of a node and the mean RSSI at each in dBm, the strongest first.
+        """Return the receivers of a node and the mean RSSI in dBm at each receiver, the strongest first.
 
-        The node with the MAC `preferred` is among them if it receives the node at all.
+        The node with the MAC `preferred` is included if it receives the node at all.
         """
         candidates = [
             (level, receiver)
@@ -85,7 +85,7 @@ _RANGE_BY_FLOOR: Final = tuple(
     (floor_offset, radio.compute_range(abs(floor_offset) * radio.FLOOR_LOSS_DB))
     for floor_offset in (0, -1, 1)
 )
-"""Pairs of floor difference and radio range in meters. Nodes two floors away are never received."""
+"""Pairs of floor difference and radio range in meters; nodes two floors away are never received."""
 
 _EMPTY_FLOOR: Final[tuple[list[MeshNode], list[float]]] = ([], [])
 
@@ -99,9 +99,9 @@ def _by_strength(candidate: tuple[float, MeshNode]) -> float:
 
 
 def _select_receivers(candidates: list[tuple[float, MeshNode]]) -> list[tuple[float, MeshNode]]:
-    """Select receivers: one half the strongest, the other half reliable ones near the gateway.
+    """Select receivers: one half the strongest, the other half reliable receivers near the gateway.
 
-    Otherwise the nodes of a dense group would track only each other.
+    Without the second half, the nodes of a dense group would track only each other.
     """
     half = MAX_RECEIVERS // 2
     near_gateway = sorted(
@@ -119,16 +119,16 @@ def _by_hops_to_gateway(candidate: tuple[float, MeshNode]) -> float:
 # Nodes of the tree
 
 MAX_CHILDREN: Final = 18
-"""Maximum number of children of a node (rule gateway-18)."""
+"""Maximum number of children of a mesh node (gateway-18)."""
 
 DISCONNECTED_DEPTH: Final = -1
-"""Depth of a node without a route to the gateway."""
+"""Depth of a mesh node without a route to the gateway."""
 
 NO_RSSI: Final = array("f")
 
 
 class MeshNode:
-    """Gateway or device as a node of the tree. A process may hold 250,000 nodes."""
+    """Gateway or device as a node of the mesh tree. A process may hold 250,000 nodes."""
 
     __slots__ = (
         "capacity",
@@ -151,9 +151,9 @@ class MeshNode:
         self.position = position
         self.noise_key = noise_key
         self.capacity = 0 if role is NodeRole.LEAF else MAX_CHILDREN
-        """Maximum number of children."""
+        """Maximum number of children of this node."""
         self.tx_gain = 0.0
-        """Transmit power relative to the default, in dB."""
+        """Transmit power in dB relative to the default."""
         self.wants_link = False
         """Whether the node has or seeks a link to a parent."""
         self.parent: MeshNode | None = None
@@ -162,31 +162,35 @@ class MeshNode:
         self.receivers: tuple[MeshNode, ...] = ()
         """Nodes that may receive this node, the strongest mean RSSI first."""
         self.mean_rssi: array[float] = NO_RSSI
-        """Mean RSSI at each of the receivers in dBm, without the transmit gain."""
+        """Mean RSSI in dBm at each node of `receivers`, without `tx_gain`."""
 
     def __repr__(self) -> str:
         return f"<{self.role.name.lower()} {self.mac} at depth {self.depth}>"
 
 
 MAX_DEPTH: Final = 11
-"""Maximum depth of the tree (gateway-17)."""
+"""Maximum depth of the mesh tree (gateway-17)."""
 
 SWITCH_MARGIN_DB: Final = 8.0
-"""dB by which another parent must be better to replace a usable link."""
+"""Minimum dB by which another parent must be better to replace a usable mesh link."""
 
 FADED_SWITCH_MARGIN_DB: Final = 3.0
-"""dB by which another parent must be better to replace a link that has faded below the usable level. A link
-that is further below that level than this breaks."""
+"""Minimum dB by which another parent must be better to replace a link that is no longer usable.
+
+A link that is more than this many dB below the usable level breaks.
+"""
 
 HOP_PENALTY_DB: Final = 3.0
 """dB by which a parent must be stronger to justify one more hop, which adds latency and packet loss."""
 
-_MIN_READING_DBM, _MAX_READING_DBM = -127, -20
-"""Limits of an RSSI reading in dBm."""
+_MIN_READING_DBM: Final = -127
+"""Lowest RSSI reading in dBm (inclusive)."""
+_MAX_READING_DBM: Final = -20
+"""Highest RSSI reading in dBm (inclusive)."""
 
 
 class SimulatedMesh:
-    """Mesh of a site. At t = 0 every node in connected mode has joined, if a parent can adopt it."""
+    """Simulated mesh of a site. At time 0 every node in connected mode has joined, if it has a parent."""
 
     __slots__ = ("_preferred_parents", "nodes", "root")
 
@@ -200,7 +204,7 @@ class SimulatedMesh:
         self.root.wants_link, self.root.depth = True, 0
         self.nodes: dict[Mac, MeshNode] = {site.gateway: self.root}
         self._preferred_parents: dict[Mac, Mac] = {}
-        """MAC of the parent that the site prefers for a node, by the MAC of the node."""
+        """MAC of the preferred parent of a node, by the MAC of the node."""
         for site_device in site.devices:
             node = MeshNode(
                 site_device.mac,
@@ -215,24 +219,24 @@ class SimulatedMesh:
         self._index_receivers(site.walls)
         self._join_all()
 
-    def link_rssi(self, node: MeshNode, i: int, t: float) -> float:
-        """Return the RSSI in dBm of a node at its i-th receiver, without fast fading."""
+    def link_rssi(self, node: MeshNode, i: int, sim_time: float) -> float:
+        """Return the RSSI of a node at one of its receivers in dBm, without fast fading."""
         return (
             node.mean_rssi[i]
             + node.tx_gain
-            + radio.slow_fading(node.noise_key ^ node.receivers[i].noise_key, t)
+            + radio.slow_fading(node.noise_key ^ node.receivers[i].noise_key, sim_time)
         )
 
-    def measure_rssi(self, node: MeshNode, i: int, t: float, n: int) -> int:
-        """Return the n-th RSSI reading in dBm of a node at its i-th receiver, with fast fading."""
+    def measure_rssi(self, node: MeshNode, i: int, sim_time: float, n: int) -> int:
+        """Return one RSSI reading of a node at one of its receivers in dBm, with fast fading."""
         pair = node.noise_key ^ node.receivers[i].noise_key
         level = round(
-            node.mean_rssi[i] + node.tx_gain + radio.slow_fading(pair, t) + radio.fast_fading(pair, n)
+            node.mean_rssi[i] + node.tx_gain + radio.slow_fading(pair, sim_time) + radio.fast_fading(pair, n)
         )
         return _MIN_READING_DBM if level < _MIN_READING_DBM else min(level, _MAX_READING_DBM)
 
     def find_route(self, node: MeshNode) -> tuple[MeshNode, ...] | None:
-        """Return the nodes from the first hop below the gateway down to `node`; None if there is no route."""
+        """Return the nodes from the first hop below the gateway to `node`, or None without a route."""
         if node.depth == DISCONNECTED_DEPTH:
             return None
         hops = []
@@ -242,36 +246,39 @@ class SimulatedMesh:
             ancestor = ancestor.parent
         return tuple(reversed(hops))
 
-    def find_relay(self, node: MeshNode, t: float) -> MeshNode | None:
-        """Return the node of the tree that receives an unconnected node best at time `t`, or None."""
+    def find_relay(self, node: MeshNode, sim_time: float) -> MeshNode | None:
+        """Return the mesh node that receives an unconnected node best at a simulated time, or None."""
         best, strongest = None, MIN_USABLE_DBM
         means, gain = node.mean_rssi, node.tx_gain
         for i, receiver in enumerate(node.receivers):
             if means[i] + gain + SLOW_FADING_DB < strongest:
                 break  # the remaining receivers are weaker even with the best fading
-            if receiver.depth != DISCONNECTED_DEPTH and (level := self.link_rssi(node, i, t)) >= strongest:
+            if (
+                receiver.depth != DISCONNECTED_DEPTH
+                and (level := self.link_rssi(node, i, sim_time)) >= strongest
+            ):
                 best, strongest = receiver, level
         return best
 
-    def find_relay_by_mac(self, node: MeshNode, mac: Mac, t: float) -> MeshNode | None:
-        """Return the node with MAC `mac` if it is in the tree and receives `node` now; otherwise None."""
+    def find_relay_by_mac(self, node: MeshNode, mac: Mac, sim_time: float) -> MeshNode | None:
+        """Return the mesh node with MAC `mac` if it has a route and receives `node`, otherwise None."""
         for i, receiver in enumerate(node.receivers):
             if receiver.mac == mac:
                 is_received = (
                     receiver.depth != DISCONNECTED_DEPTH
-                    and self.link_rssi(node, i, t) >= radio.MIN_AUDIBLE_DBM
+                    and self.link_rssi(node, i, sim_time) >= radio.MIN_AUDIBLE_DBM
                 )
                 return receiver if is_received else None
         return None
 
-    def join(self, node: MeshNode, t: float) -> bool:
-        """Let a node seek a link from now on. Return whether it has a route to the gateway."""
+    def join(self, node: MeshNode, sim_time: float) -> bool:
+        """Let a node seek a mesh link from now on. Return whether the node has a route to the gateway."""
         node.wants_link = True
-        self.reselect_parent(node, t)
+        self.reselect_parent(node, sim_time)
         return node.depth != DISCONNECTED_DEPTH
 
     def leave(self, node: MeshNode) -> None:
-        """Remove the link of a node. Its children lose their parent and must reselect one."""
+        """Remove the mesh link of a node. Its children lose their parent and must select another."""
         if node is self.root:
             raise ValueError("the gateway cannot leave its mesh")
         node.wants_link = False
@@ -280,8 +287,8 @@ class SimulatedMesh:
         for orphan in orphans:
             self._set_parent(orphan, None)
 
-    def reselect_parent(self, node: MeshNode, t: float) -> bool:
-        """Look for a better parent, or for any if the node has none.
+    def reselect_parent(self, node: MeshNode, sim_time: float) -> bool:
+        """Look for a better parent, or for any parent if the node has none.
 
         Return whether the parent has changed.
         """
@@ -289,45 +296,49 @@ class SimulatedMesh:
             return False
         parent = node.parent
         if parent is None or parent.depth == DISCONNECTED_DEPTH or parent.child_count > parent.capacity:
-            chosen = self._find_preferred_parent(node, t) or self._find_best_parent(node, t, merit=-inf)
+            chosen = self._find_preferred_parent(node, sim_time) or self._find_best_parent(
+                node, sim_time, merit=-inf
+            )
         else:
-            chosen = self._select_parent(node, parent, t)
+            chosen = self._select_parent(node, parent, sim_time)
         if chosen is not parent:
             self._set_parent(node, chosen)
         return chosen is not parent
 
-    def _select_parent(self, node: MeshNode, parent: MeshNode, t: float) -> MeshNode | None:
-        """Return the parent that a node should have. Margins favor the current parent, to avoid flapping."""
-        level = self.link_rssi(node, node.receivers.index(parent), t)
+    def _select_parent(self, node: MeshNode, parent: MeshNode, sim_time: float) -> MeshNode | None:
+        """Return the best parent for a node. Margins favor the current parent, to avoid flapping."""
+        level = self.link_rssi(node, node.receivers.index(parent), sim_time)
         merit = level - HOP_PENALTY_DB * parent.depth
         if level < MIN_USABLE_DBM:
             fallback = parent if level >= MIN_USABLE_DBM - FADED_SWITCH_MARGIN_DB else None
             return (
-                self._find_best_parent(node, t, merit=merit + FADED_SWITCH_MARGIN_DB if fallback else -inf)
+                self._find_best_parent(
+                    node, sim_time, merit=merit + FADED_SWITCH_MARGIN_DB if fallback else -inf
+                )
                 or fallback
             )
         if self._preferred_parents.get(node.mac) == parent.mac:
             return parent
-        return self._find_best_parent(node, t, merit=merit + SWITCH_MARGIN_DB) or parent
+        return self._find_best_parent(node, sim_time, merit=merit + SWITCH_MARGIN_DB) or parent
 
-    def _find_preferred_parent(self, node: MeshNode, t: float) -> MeshNode | None:
-        """Return the parent that the site prefers for a node, or None if it cannot be the parent now."""
+    def _find_preferred_parent(self, node: MeshNode, sim_time: float) -> MeshNode | None:
+        """Return the preferred parent of a node, or None if it cannot be the parent now."""
         preferred_mac = self._preferred_parents.get(node.mac)
         if preferred_mac is not None:
             for i, receiver in enumerate(node.receivers):
                 if receiver.mac == preferred_mac and self._can_adopt(receiver, node, self._get_height(node)):
-                    return receiver if self.link_rssi(node, i, t) >= MIN_USABLE_DBM else None
+                    return receiver if self.link_rssi(node, i, sim_time) >= MIN_USABLE_DBM else None
         return None
 
-    def _find_best_parent(self, node: MeshNode, t: float, *, merit: float) -> MeshNode | None:
-        """Return the best new parent for a node, or None if none reaches `merit` (RSSI minus hop penalty)."""
+    def _find_best_parent(self, node: MeshNode, sim_time: float, *, merit: float) -> MeshNode | None:
+        """Return the best new parent for a node, or None if none has `merit` (RSSI minus hop penalty)."""
         best, height = None, self._get_height(node)
         for i, receiver in enumerate(node.receivers):
             if node.mean_rssi[i] + node.tx_gain + SLOW_FADING_DB < max(merit, MIN_USABLE_DBM):
                 break  # the remaining receivers are weaker even with the best fading
             if (
                 self._can_adopt(receiver, node, height)
-                and (level := self.link_rssi(node, i, t)) >= MIN_USABLE_DBM
+                and (level := self.link_rssi(node, i, sim_time)) >= MIN_USABLE_DBM
             ):
                 new_merit = level - HOP_PENALTY_DB * receiver.depth
                 if new_merit >= merit:
@@ -345,7 +356,7 @@ class SimulatedMesh:
         )
 
     def _set_parent(self, node: MeshNode, parent: MeshNode | None) -> None:
-        """Set or remove the parent of a node and update the depths below it."""
+        """Set or remove the parent of a node, and update the depths of all nodes below the node."""
         if node.parent is not None:
             node.parent.child_count -= 1
         node.parent = parent
@@ -357,7 +368,7 @@ class SimulatedMesh:
                 child.depth = _child_depth(child.parent)
 
     def _iterate_levels(self, node: MeshNode) -> Iterator[list[MeshNode]]:
-        """Iterate over the nodes below a node: its children, their children, and so on."""
+        """Yield the nodes below a node level by level: its children, their children, and so on."""
         level = self._find_children(node)
         while level:
             yield level
@@ -386,7 +397,7 @@ class SimulatedMesh:
             root.receivers, root.mean_rssi = ReceiverIndex(linked_nodes, walls).find_receivers(root)
 
     def _join_all(self) -> None:
-        """Join all nodes that seek a link: extenders before leaves, preferred parents first."""
+        """Join all nodes that seek a mesh link: extenders before leaves, preferred parents first."""
         extenders = [
             node for node in self.nodes.values() if node.wants_link and node.role is NodeRole.EXTENDER
         ]
@@ -403,9 +414,10 @@ class SimulatedMesh:
             waiting = [node for node in waiting if node.depth == DISCONNECTED_DEPTH]
 
     def _iterate_tiers(self, waiting: list[MeshNode]) -> Iterator[list[MeshNode]]:
-        """Yield the waiting nodes in groups, in the order in which they should join.
+        """Yield the waiting nodes in groups, in the order in which the groups should join the mesh.
 
-        First nodes whose preferred parent has joined, then nodes without a preference, then all others.
+        The groups are: nodes whose preferred parent has joined, nodes without a preferred parent, and all
+        nodes with a preferred parent.
         """
         preferences = {
             node: self.nodes.get(self._preferred_parents[node.mac])
@@ -426,7 +438,7 @@ def _child_depth(parent: MeshNode | None) -> int:
 
 
 def _is_descendant(node: MeshNode, ancestor: MeshNode) -> bool:
-    """Return whether `node` is `ancestor` or below it in the tree."""
+    """Return whether `node` is `ancestor` itself or below `ancestor` in the mesh tree."""
     current: MeshNode | None = node
     while current is not None and current is not ancestor:
         current = current.parent

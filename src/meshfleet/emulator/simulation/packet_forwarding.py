@@ -1,7 +1,7 @@
-"""Forwards packets through the mesh, hop by hop.
+"""Forwards packets through the simulated mesh, hop by hop.
 
-Every node sends one packet at a time and has a queue per priority: packets of higher priority overtake others
-at every hop, which matters as soon as the air time is used up (gateway-21).
+Every node sends one packet at a time and has a queue per priority: packets of higher priority overtake
+packets of lower priority at every hop (gateway-21).
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.mesh import MeshNode, SimulatedMesh
 
 AIRTIME_SECONDS: Final = 0.010
-"""Seconds for which a node is busy with sending one packet."""
+"""Simulated seconds for which a node is busy with sending one packet."""
 
 HOP_LATENCY_SECONDS: Final = 0.015
-"""Seconds until the next node can forward a packet: half a connection interval."""
+"""Simulated seconds from the end of sending until the next node can forward the packet."""
 
 _MAX_RETRIES: Final = 8
+"""Maximum number of times that a node repeats a packet that was lost on a link."""
 _MAX_QUEUED_PACKETS: Final = 500
-"""Maximum packets of one priority queued at a node; further ones are lost."""
+"""Maximum number of packets of one priority queued at a node; further packets are lost."""
 
 
 class _Packet:
@@ -51,14 +52,14 @@ class _Packet:
 
 
 class _Sender:
-    """Send queue of one node: highest priority first, then in order of arrival."""
+    """Send queue of one mesh node: highest priority first, then in order of arrival."""
 
     __slots__ = ("is_busy", "queue", "queued_by_priority")
 
     def __init__(self) -> None:
         self.queue: list[tuple[int, int, _Packet]] = []
         self.queued_by_priority = [0] * len(Priority)
-        """Number of queued packets of each priority: each priority has its own limit."""
+        """Number of queued packets by priority; each priority has its own limit."""
         self.is_busy = False
 
 
@@ -80,63 +81,63 @@ class PacketForwarder:
         on_arrival: ScheduledCallback,
         on_loss: ScheduledCallback | None = None,
     ) -> None:
-        """Send a packet along a path from its first node. Either `on_arrival` or `on_loss` is called."""
+        """Send a packet along a path, starting at the first node. Call `on_arrival` or `on_loss` later."""
         self._enqueue(_Packet(path, priority, on_arrival, on_loss), self._scheduler.now)
 
-    def is_full(self, node: MeshNode, priority: int) -> bool:
-        """Return whether the queue of a node is full for a priority."""
+    def is_queue_full(self, node: MeshNode, priority: int) -> bool:
+        """Return whether a mesh node has the maximum number of queued packets of a priority."""
         return (
             node in self._senders and self._senders[node].queued_by_priority[priority] >= _MAX_QUEUED_PACKETS
         )
 
     def clear(self) -> None:
-        """Discard all queued packets without callbacks when the gateway restarts. Their requests time out."""
+        """Discard all queued packets without callbacks, when the gateway restarts."""
         for sender in self._senders.values():
             sender.queue.clear()
             sender.queued_by_priority = [0] * len(Priority)
 
-    def _enqueue(self, packet: _Packet, t: float) -> None:
-        """Deliver a packet at the end of its path, or queue it at its current node."""
+    def _enqueue(self, packet: _Packet, sim_time: float) -> None:
+        """Deliver a packet at the end of its path, or queue the packet at its current node."""
         if packet.hop_index == len(packet.path) - 1:
-            packet.on_arrival(t)
+            packet.on_arrival(sim_time)
             return
         sender = self._senders.setdefault(packet.path[packet.hop_index], _Sender())
         if sender.queued_by_priority[packet.priority] >= _MAX_QUEUED_PACKETS:
-            self._drop(packet, t)
+            self._drop(packet, sim_time)
             return
         sender.queued_by_priority[packet.priority] += 1
         heappush(sender.queue, (-packet.priority, next(self._order), packet))
         if not sender.is_busy:
-            self._send_next(packet.path[packet.hop_index], t)
+            self._send_next(packet.path[packet.hop_index], sim_time)
 
-    def _send_next(self, node: MeshNode, t: float) -> None:
+    def _send_next(self, node: MeshNode, sim_time: float) -> None:
         sender = self._senders[node]
         if sender.queue:
             sender.is_busy = True
             _, order, packet = heappop(sender.queue)
             sender.queued_by_priority[packet.priority] -= 1
-            self._scheduler.at(t + AIRTIME_SECONDS, partial(self._on_sent, node, packet, order))
+            self._scheduler.at(sim_time + AIRTIME_SECONDS, partial(self._on_sent, node, packet, order))
         else:
             del self._senders[node]
 
-    def _on_sent(self, node: MeshNode, packet: _Packet, order: int, t: float) -> None:
-        """Move a sent packet to the next node, or queue it again if it was lost and retries are left."""
+    def _on_sent(self, node: MeshNode, packet: _Packet, order: int, sim_time: float) -> None:
+        """Move a sent packet to the next node; if it was lost, queue it again or drop it."""
         sender_node, receiver_node = packet.path[packet.hop_index], packet.path[packet.hop_index + 1]
         if uniform_noise(self._key + packet.retries, order) >= self._loss_probability(
-            sender_node, receiver_node, t
+            sender_node, receiver_node, sim_time
         ):
             packet.hop_index += 1
             packet.retries = 0
-            self._scheduler.at(t + HOP_LATENCY_SECONDS, partial(self._enqueue, packet))
+            self._scheduler.at(sim_time + HOP_LATENCY_SECONDS, partial(self._enqueue, packet))
         elif packet.retries < _MAX_RETRIES:
             packet.retries += 1
             self._senders[node].queued_by_priority[packet.priority] += 1
             heappush(self._senders[node].queue, (-packet.priority, order, packet))
         else:
-            self._drop(packet, t)
-        self._send_next(node, t)
+            self._drop(packet, sim_time)
+        self._send_next(node, sim_time)
 
-    def _loss_probability(self, sender_node: MeshNode, receiver_node: MeshNode, t: float) -> float:
+    def _loss_probability(self, sender_node: MeshNode, receiver_node: MeshNode, sim_time: float) -> float:
         """Return the probability that a packet is lost on a link; 1 if the link no longer exists."""
         child, parent = (
             (sender_node, receiver_node)
@@ -145,8 +146,8 @@ class PacketForwarder:
         )
         if child.parent is not parent:
             return 1.0
-        return radio.packet_loss(self._mesh.link_rssi(child, child.receivers.index(parent), t))
+        return radio.packet_loss(self._mesh.link_rssi(child, child.receivers.index(parent), sim_time))
 
-    def _drop(self, packet: _Packet, t: float) -> None:
+    def _drop(self, packet: _Packet, sim_time: float) -> None:
         if packet.on_loss is not None:
-            packet.on_loss(t)
+            packet.on_loss(sim_time)

@@ -1,8 +1,8 @@
-"""Profiles of the products that a simulated mesh consists of.
+"""Profiles of the products in a simulated mesh.
 
-Model numbers, roles, chips, modes and update methods are those of the real products, and so are the default
-values of MT PocketClip 231, which are used for related products too. Sensors and versions that are not
-published are invented.
+Model numbers, roles, chips, modes and update methods are those of the real products. Default property values
+are those of MT PocketClip 231, also for related products. Sensors and versions that are not published are
+invented.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class NodeRole(Enum):
-    """Role of a node in the tree."""
+    """Role of a node in the mesh tree."""
 
     GATEWAY = auto()
     EXTENDER = auto()
@@ -35,7 +35,7 @@ class NodeRole(Enum):
 
 
 class DeviceMode(IntEnum):
-    """Device mode, as property 8110 encodes it."""
+    """Device mode, with the values of property 8110."""
 
     DFU = 1
     CONNECTED = 2
@@ -44,7 +44,7 @@ class DeviceMode(IntEnum):
 
 
 class Chip(Enum):
-    """Chip of a device, with the transmit powers that it supports, in dBm."""
+    """Radio chip of a device; the value contains the supported transmit powers in dBm."""
 
     NRF51822 = (-30, -20, -16, -12, -8, -4, 0, 4)
     NRF52832 = (-40, -20, -16, -12, -8, -4, 0, 4)
@@ -52,7 +52,7 @@ class Chip(Enum):
 
     @property
     def is_nrf52(self) -> bool:
-        """Whether the chip is an nRF52, which advertises with another MAC in DFU mode (firmware-14)."""
+        """Whether the chip is an nRF52, which uses another MAC in DFU mode (firmware-14)."""
         return self is not Chip.NRF51822
 
 
@@ -75,37 +75,37 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
     """Whether the raw value of a temperature (8800) ends with one more byte, the index of the sensor."""
     measurements: tuple[Identifier, ...] = ()
     own_reported: tuple[Identifier, ...] = ()
-    """Product-specific properties that the device reports by itself."""
+    """Product-specific properties that the device reports without a request."""
     own_readable: tuple[Identifier, ...] = ()
-    """Product-specific properties that the device sends only in response to a read request."""
+    """Product-specific properties that the device sends only when they are read."""
     own_commands: tuple[Identifier, ...] = ()
     """Product-specific commands: properties that trigger an action when they are written."""
 
     @cached_property
     def default_mode(self) -> DeviceMode:
-        """Mode in normal use: connected, if the product has this mode."""
+        """Device mode in normal use: connected if the product has this mode, else unconnected."""
         return DeviceMode.CONNECTED if DeviceMode.CONNECTED in self.modes else DeviceMode.UNCONNECTED
 
     @cached_property
     def name(self) -> str:
-        """Product name, or the code of model number and variant for a product without a name."""
+        """Product name, or model number and variant for a product without a name."""
         return find_product_name(self.model, self.variant) or format_product_code(self.model, self.variant)
 
     @cached_property
     def update_methods(self) -> frozenset[UpdateMethod]:
-        """Update methods that the product supports."""
+        """Firmware update methods that the product supports."""
         return get_update_methods(self.model)
 
     @cached_property
     def reported_properties(self) -> tuple[Identifier, ...]:
-        """Properties that the device reports by itself."""
+        """Properties that the device reports without a request."""
         battery = _BATTERY if self.has_battery else ()
         updates = _UPDATE_STATE if UpdateMethod.DOWNLOAD in self.update_methods else ()
         return (*_IDENTITY, *_HEALTH, *battery, *self.own_reported, *updates)
 
     @cached_property
     def unreported_properties(self) -> tuple[Identifier, ...]:
-        """Properties that the device sends only in response to a read request (gateway-26)."""
+        """Properties that the device sends only when they are read (gateway-26)."""
         return (*_PRODUCTION, *_COUNTER, *self.own_readable)
 
     @cached_property
@@ -121,7 +121,7 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def default_values(self) -> Mapping[Identifier, bytes]:
-        """Initial values of the writable properties."""
+        """Initial raw values of the stored properties, by identifier."""
         own = (*self.own_reported, *self.own_readable)
         return {each: _DEFAULT_VALUES[each] for each in own if each in _DEFAULT_VALUES}
 
@@ -134,7 +134,7 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def series_index(self) -> Mapping[tuple[Kind, Identifier | None], int]:
-        """Index into `SimulatedDevice.seqs` of each series of reports with its own sequence number."""
+        """Index into `SimulatedDevice.seqs` of each report series with its own sequence numbers."""
         series_list: list[tuple[Kind, Identifier | None]] = [(Kind.HEARTBEAT, None), (Kind.RSSI, None)]
         for kind, identifiers in (
             (Kind.PROPERTY, (*self.reported_properties, *self.unreported_properties)),
@@ -185,7 +185,7 @@ _DEFAULT_VALUES: Final = {
         "9821": "00",
     }.items()
 }
-"""Raw values of stored properties in new devices, by identifier."""
+"""Raw values of stored properties in a new device, by identifier."""
 
 _ALL_MODES = frozenset(DeviceMode)
 _CONNECTED_MODES = frozenset({DeviceMode.CONNECTED, DeviceMode.STORAGE})
@@ -315,4 +315,4 @@ PRODUCTS_BY_CODE: Final[Mapping[str, ProductProfile]] = {
     f"{product.model}-{product.variant:02d}" if product.variant else product.model: product
     for product in (*PRODUCTS, GATEWAY_PRODUCT)
 }
-"""Products by model number, with the variant if several products share the number: `0018`, `0011-04`."""
+"""Products by product code: the model number, followed by the variant if it is not 0 (`0018`, `0011-04`)."""

@@ -1,4 +1,4 @@
-"""Values of the properties of a device: stored values, and values computed from its state."""
+"""Property values of simulated devices: stored values, and values computed from the device's state."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ _PRESS_STEP_MS: Final = 100
 
 
 def accepts_value(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> bool:
-    """Return whether the device accepts a value for a property. The layout has been checked before."""
+    """Return whether a device accepts a raw value for a property, whose layout was checked before."""
     accepts = _VALUE_CHECKS.get(identifier)
     return accepts is None or accepts(device, raw)
 
 
 def apply_value_effects(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> None:
-    """Apply a written value to the mesh node: 8210 sets its capacity, 9802 its transmit power."""
+    """Apply a written value to the mesh node: 8210 sets the number of children, 9802 the transmit power."""
     if effect := _EFFECTS.get(identifier):
         effect(device, raw)
 
@@ -71,21 +71,22 @@ _EFFECTS: Final[Mapping[str, Callable[[SimulatedDevice, bytes], None]]] = {
 _CHIPS: Final = {"NRF51822": 0x51822, "NRF52832": 0x52832, "NRF52840": 0x52840}
 
 _EMPTY_BATTERY_MV: Final = 2000
+"""Voltage of an empty battery in millivolts."""
 _FULL_BATTERY_MV: Final = 3000
-"""Battery voltage when empty and when full, in mV."""
+"""Voltage of a full battery in millivolts."""
 
 
-def read_property(device: SimulatedDevice, identifier: Identifier, t: float) -> bytes:
-    """Return the current raw value of a property or sensor."""
+def read_property(device: SimulatedDevice, identifier: Identifier, sim_time: float) -> bytes:
+    """Return the raw value of a property or sensor of a device at a simulated time."""
     if identifier in device.product.measurements:
-        return read_sensor(device, identifier, t)
+        return read_sensor(device, identifier, sim_time)
     if read_state := _STATE_READERS.get(identifier):
-        return read_state(device, t)
+        return read_state(device, sim_time)
     return device.value(identifier)
 
 
 def encode_version(device: SimulatedDevice) -> bytes:
-    """Return the raw firmware version: three bytes, and for a beta version a fourth."""
+    """Return the firmware version as a raw value: three bytes, and a fourth for a beta version."""
     major, minor, patch, _ = device.firmware_version
     return bytes((major, minor, patch, device.firmware_version.beta))[
         : 4 if device.firmware_version.beta else 3
@@ -93,16 +94,16 @@ def encode_version(device: SimulatedDevice) -> bytes:
 
 
 def model_number_of(device: SimulatedDevice) -> int:
-    """Return the model number as an integer."""
+    """Return the model number of a device as an integer."""
     return int(device.product.model, 16)
 
 
-def _encode_battery_voltage(device: SimulatedDevice, t: float) -> bytes:
+def _encode_battery_voltage(device: SimulatedDevice, sim_time: float) -> bytes:
     range_mv = _FULL_BATTERY_MV - _EMPTY_BATTERY_MV
-    return pack(">H", _EMPTY_BATTERY_MV + range_mv * device.battery_level(t) // 100)
+    return pack(">H", _EMPTY_BATTERY_MV + range_mv * device.battery_level(sim_time) // 100)
 
 
-def _encode_motion(device: SimulatedDevice, _t: float) -> bytes:
+def _encode_motion(device: SimulatedDevice, _sim_time: float) -> bytes:
     cause = device.product.motion_code if device.is_moving else 0
     return pack(">BIB", cause, device.motion_transitions & 0xFFFFFFFF, 0)
 
@@ -112,7 +113,7 @@ def encode_motion_event(device: SimulatedDevice) -> bytes:
     return _encode_motion(device, 0.0)[:-1] + b"\x01"
 
 
-def _encode_production_info(device: SimulatedDevice, _t: float) -> bytes:
+def _encode_production_info(device: SimulatedDevice, _sim_time: float) -> bytes:
     major, minor, patch, _ = device.firmware_version
     entries = (
         bytes.fromhex(device.mac),
@@ -127,12 +128,12 @@ def _encode_production_info(device: SimulatedDevice, _t: float) -> bytes:
     return b"".join(bytes((key, len(entry))) + entry for key, entry in enumerate(entries))
 
 
-def _get_update_state(device: SimulatedDevice, _t: float) -> bytes:
+def _get_update_state(device: SimulatedDevice, _sim_time: float) -> bytes:
     return device.update_state or IDLE_UPDATE_STATE
 
 
 IDLE_UPDATE_STATE: Final = bytes(9)
-"""Value of firmware-update-state (8120) without an update."""
+"""Raw value of the property firmware-update-state (8120) before any update."""
 
 _BROADCAST_IDLE: Final = IDLE_UPDATE_STATE + bytes(4)
 _NORDIC_IDLE: Final = IDLE_UPDATE_STATE + bytes(6)
@@ -147,8 +148,8 @@ _STATE_READERS: Final[Mapping[str, Callable[[SimulatedDevice, float], bytes]]] =
     "8007": lambda device, _: bytes((device.product.variant,)),
     "8008": lambda device, _: derive_public_key(device.mac),
     "8020": lambda *_: b"\x02",
-    "8100": lambda device, t: bytes((device.battery_level(t),)),
-    "8101": lambda device, t: pack(">I", min(int(t - device.booted_at), 0xFFFFFFFF)),
+    "8100": lambda device, sim_time: bytes((device.battery_level(sim_time),)),
+    "8101": lambda device, sim_time: pack(">I", min(int(sim_time - device.booted_at), 0xFFFFFFFF)),
     "8102": lambda device, _: bytes((device.reset_cause,)),
     "8103": _encode_battery_voltage,
     "8110": lambda device, _: bytes((device.mode,)),
@@ -157,7 +158,7 @@ _STATE_READERS: Final[Mapping[str, Callable[[SimulatedDevice, float], bytes]]] =
     "8130": lambda device, _: (device.values or {}).get(Identifier("8130"), _NORDIC_IDLE),
     "8305": lambda device, _: pack(">I", device.received_test_packets),
     "8810": _encode_motion,
-    "8813": lambda device, t: read_sensor(device, Identifier("8813"), t),
+    "8813": lambda device, sim_time: read_sensor(device, Identifier("8813"), sim_time),
     "8831": lambda device, _: pack(">I", device.door_count & 0xFFFFFFFF),
 }
-"""Functions that compute property values from the state of the device, by identifier."""
+"""Functions that compute raw property values from the state of a device, by identifier."""

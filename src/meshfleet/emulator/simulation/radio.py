@@ -1,7 +1,8 @@
 """Radio model: RSSI and packet loss between two positions (gateway-22).
 
-The distance gives a mean RSSI, reduced by walls and floors. Slow fading is added, as people and doors move,
-and fast fading, which is different in every reading. Both kinds of fading are 0 on average.
+The distance gives a mean RSSI, reduced by walls and floors. Slow fading simulates moving people and doors;
+fast fading is different in every reading. Both kinds of fading are added to the mean RSSI, and are 0 on
+average.
 """
 
 from __future__ import annotations
@@ -15,22 +16,25 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.site import SitePosition, Walls
 
 MIN_AUDIBLE_DBM: Final = -97.0
-"""dBm below which nothing is received."""
+"""Minimum RSSI in dBm with which advertisements are received (inclusive)."""
 
 MIN_USABLE_DBM: Final = -90.0
-"""dBm below which advertisements are received but no link can be established."""
+"""Minimum RSSI in dBm with which a mesh link can be established (inclusive)."""
 
 RSSI_AT_ONE_METER: Final = -59.0
+"""Mean RSSI in dBm at a distance of one meter."""
 PATH_LOSS_EXPONENT: Final = 2.2
+"""Exponent of the log-distance path loss model."""
 WALL_LOSS_DB: Final = 3.0
-"""dB lost per wall."""
+"""Signal loss in dB per wall between two nodes."""
 FLOOR_LOSS_DB: Final = 12.0
-"""dB lost per floor."""
+"""Signal loss in dB per floor between two nodes."""
 FLOOR_HEIGHT_METERS: Final = 3.0
 
 SLOW_FADING_DB: Final = 6.0
 """Maximum of the slow fading in dB, positive or negative."""
 FAST_FADING_DB: Final = 4.0
+"""Maximum of the fast fading in dB, positive or negative."""
 
 _SLOW_FADING_SECONDS: Final = 1800.0
 _MIN_DISTANCE_METERS: Final = 0.5
@@ -41,7 +45,7 @@ _FAST_KEY: Final = 0x5BD1E995
 _MIN_PACKET_LOSS: Final = 0.002
 _STEEPNESS: Final = 2.5
 _ODDS: Final = 2.217
-"""Offset of the loss curve, chosen so that a link that is just usable loses a tenth of its packets."""
+"""Offset of the packet loss curve, chosen so that a just usable link loses a tenth of its packets."""
 
 
 def estimate_mean_rssi(a: SitePosition, b: SitePosition, walls: Walls) -> float:
@@ -54,22 +58,22 @@ def estimate_mean_rssi(a: SitePosition, b: SitePosition, walls: Walls) -> float:
 
 
 def compute_range(lost: float = 0.0) -> float:
-    """Return the distance in meters beyond which nothing is received, with `lost` dB of additional loss."""
+    """Return the radio range in meters with `lost` dB of additional loss."""
     return float(10.0 ** ((RSSI_AT_ONE_METER - MIN_AUDIBLE_DBM - lost) / (10.0 * PATH_LOSS_EXPONENT)))
 
 
-def slow_fading(pair: int, t: float) -> float:
-    """Return the slow fading between two nodes in dB. `pair` is the XOR of their noise keys."""
-    return SLOW_FADING_DB * drift_noise(pair, t, _SLOW_FADING_SECONDS)
+def slow_fading(pair: int, sim_time: float) -> float:
+    """Return the slow fading between two nodes in dB at a simulated time. `pair` XORs their noise keys."""
+    return SLOW_FADING_DB * drift_noise(pair, sim_time, _SLOW_FADING_SECONDS)
 
 
 def fast_fading(pair: int, n: int) -> float:
-    """Return the fast fading of the n-th reading in dB. `pair` is the XOR of both nodes' noise keys."""
+    """Return the fast fading of one RSSI reading between two nodes in dB. `pair` XORs their noise keys."""
     return FAST_FADING_DB * fast_noise(pair ^ _FAST_KEY, n)
 
 
 def packet_loss(rssi: float) -> float:
-    """Return the probability that one packet is lost on a link with this RSSI."""
+    """Return the probability that one packet is lost on a link with this RSSI in dBm."""
     return _MIN_PACKET_LOSS + (1.0 - _MIN_PACKET_LOSS) / (
         1.0 + exp((rssi - MIN_USABLE_DBM) / _STEEPNESS + _ODDS)
     )

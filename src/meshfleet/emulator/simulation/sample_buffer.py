@@ -13,31 +13,33 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SAMPLE_CAPACITY: Final = 512
-"""Maximum samples of one identifier that a device keeps; the oldest are dropped."""
+"""Maximum number of samples of one identifier that a device keeps; the oldest are dropped."""
 
 _SEQ_BITS: Final = 8
 
 
 class DeviceSample(NamedTuple):
-    """Measurement or event, with its time in milliseconds since 1970 and its sequence number."""
+    """Measurement or event of a simulated device."""
 
     millis: int
+    """Unix time in milliseconds."""
     seq: int
+    """Sequence number, 0 to 255."""
     value: bytes | None
     """Raw value; None for an event without a value."""
 
 
 class SampleBuffer:
-    """Unacknowledged samples of one series, from the oldest to the newest."""
+    """Unacknowledged samples of one kind and identifier of a device, from the oldest to the newest."""
 
     __slots__ = ("_keys", "_values", "is_backfilling")
 
     def __init__(self) -> None:
         self._keys = array("q")
-        """Time and sequence number of each sample in one integer, ascending."""
+        """Time and sequence number of each sample, combined in one integer, in ascending order."""
         self._values: list[bytes | None] = []
         self.is_backfilling = False
-        """Whether a backfill is running: a second request does not start another one (ack-22)."""
+        """Whether a backfill is running, so that another request does not start a second one (ack-22)."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -46,7 +48,7 @@ class SampleBuffer:
         return map(self._sample, range(len(self)))
 
     def add(self, sample: DeviceSample) -> None:
-        """Add a sample in order of time; drop the oldest if the buffer is full."""
+        """Add a sample in the order of time; drop the oldest sample if the buffer is full."""
         if len(self._keys) >= SAMPLE_CAPACITY:
             del self._keys[0], self._values[0]
         key = sample.millis << _SEQ_BITS | sample.seq
@@ -57,7 +59,7 @@ class SampleBuffer:
         self._values.insert(index, sample.value)
 
     def remove(self, millis: int) -> bool:
-        """Delete the oldest sample with this time in milliseconds. Return whether there was one."""
+        """Delete the first sample with this Unix time in milliseconds. Return whether it was found."""
         index = bisect_left(self._keys, millis << _SEQ_BITS)
         if index == len(self._keys) or self._keys[index] >> _SEQ_BITS != millis:
             return False
@@ -65,9 +67,9 @@ class SampleBuffer:
         return True
 
     def newest_before(self, millis: int, seq: int = 0) -> DeviceSample | None:
-        """Return the newest sample before a time and sequence number, or None: the next one of a backfill.
+        """Return the newest sample before a time and sequence number, or None if there is none.
 
-        The sequence number is needed because several samples of a fast simulation have the same time.
+        The sequence number is needed because samples of a fast simulation may have the same time.
         """
         index = bisect_left(self._keys, millis << _SEQ_BITS | seq)
         return self._sample(index - 1) if index else None

@@ -1,4 +1,4 @@
-"""Sites: a gateway and the devices installed around it.
+"""Site of a simulation: a gateway and the devices installed around it.
 
 The gateway is at x = 0, y = 0 on floor 0; x and y are in meters.
 """
@@ -27,7 +27,7 @@ class SitePosition(NamedTuple):
 
 
 class Walls(NamedTuple):
-    """Straight walls through the whole building, at these x and y coordinates in meters, ascending."""
+    """Straight walls through the whole building, at ascending x and y coordinates in meters."""
 
     x: tuple[float, ...] = ()
     y: tuple[float, ...] = ()
@@ -41,35 +41,35 @@ class Walls(NamedTuple):
 
 MAX_DEVICES: Final = 10_000
 DEFAULT_NETWORK_KEY: Final = bytes.fromhex("00112233445566778899aabbccddeeff")
-"""Network key of sites that do not set one."""
+"""Network key of sites that do not set a key of their own."""
 
 
 class SiteDevice(Struct, frozen=True, kw_only=True, gc=False):
-    """Device as installed: its product, position and initial state."""
+    """Device installed at a site: product, position and initial state."""
 
     mac: Mac
     product: ProductProfile
     position: SitePosition
     mode: DeviceMode
     access: AccessType | None = None
-    """Access type that requests to the device must name; None for a provisioned device."""
+    """Access type that requests to the device must contain; None for a provisioned device."""
     battery: int
     """Initial battery level in percent."""
     parent: Mac | None = None
-    """MAC of the preferred parent in the mesh; None for no preference."""
+    """MAC of the preferred mesh parent; None for no preference."""
 
 
 class Site(Struct, frozen=True, kw_only=True):
-    """Gateway with the devices installed around it."""
+    """Gateway with the devices and walls around it."""
 
     gateway: Mac
     seed: int
     devices: tuple[SiteDevice, ...]
     walls: Walls = Walls()
     network_key: bytes = DEFAULT_NETWORK_KEY
-    """Key that requests to devices of the secure network may carry."""
+    """Network key that requests to devices may contain."""
 
 
 def derive_public_key(mac: Mac) -> bytes:
-    """Return the public key of an unprovisioned device."""
+    """Return the public key of an unprovisioned device, derived from its MAC."""
     return b"\x04" + sha512(mac.encode()).digest()

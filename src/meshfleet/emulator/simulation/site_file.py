@@ -40,18 +40,21 @@ if TYPE_CHECKING:
 # Reading of JSON objects field by field, so that all problems of a file are reported at once.
 
 FieldProblems = list[tuple[str, str]]
-"""Problems of a file: path of the field and reason."""
+"""Problems of a site file: pairs of field path and reason."""
 
 
 class FieldSpec(NamedTuple):
-    """Rule for one field. `read` returns the value, or raises `ValueError` or `MalformedInput`."""
+    """Rule for one field of a site file.
+
+    `read` returns the parsed value, or raises `ValueError` or `MalformedInput`.
+    """
 
     read: Callable[[Any], Any]
     required: bool = False
 
 
 def decode_json(data: bytes, source: str) -> Any:
-    """Decode JSON. Raises MalformedSite."""
+    """Decode the JSON of a site file. Raise `MalformedSite`, which names `source`, if it is not JSON."""
     try:
         return msgspec.json.decode(str(data, "utf-8-sig"))  # editors on Windows write a byte order mark
     except UnicodeDecodeError:
@@ -66,7 +69,7 @@ def decode_json(data: bytes, source: str) -> Any:
 def read_fields(
     value: Any, fields: Mapping[str, FieldSpec], path: str, problems: FieldProblems
 ) -> dict[str, Any]:
-    """Read the valid fields of an object and append the problems of all others, including unknown fields."""
+    """Return the valid fields of a JSON object; append invalid, missing and unknown fields to `problems`."""
     if not isinstance(value, dict):
         problems.append((path or "file", f"{quote_input(value)} is not an object"))
         return {}
@@ -88,14 +91,14 @@ def read_fields(
 
 
 def read_text(value: Any) -> str:
-    """Check that a value is a string."""
+    """Return a JSON value that is a string. Raise `ValueError` if it is not a string."""
     if not isinstance(value, str):
         raise ValueError(f"{quote_input(value)} is not a string")  # noqa: TRY004 # bad file content
     return value
 
 
 def array_reader(max_length: int) -> Callable[[Any], list[Any]]:
-    """Return a reader of arrays with a maximum length."""
+    """Return a function that checks that a JSON value is an array of at most `max_length` entries."""
 
     def read_array(value: Any) -> list[Any]:
         if not isinstance(value, list):
@@ -108,7 +111,7 @@ def array_reader(max_length: int) -> Callable[[Any], list[Any]]:
 
 
 def choice_reader(choices: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return a reader of keywords that returns the entry of `choices` for a keyword."""
+    """Return a function that checks that a JSON value is a key of `choices`, and returns its entry."""
 
     def read_choice(value: Any) -> Any:
         if read_text(value) not in choices:
@@ -119,7 +122,7 @@ def choice_reader(choices: Mapping[str, Any]) -> Callable[[Any], Any]:
 
 
 def integer_reader(lowest: int, highest: int) -> Callable[[Any], int]:
-    """Return a reader of integers in a range."""
+    """Return a function that checks that a JSON value is an integer from `lowest` to `highest`."""
 
     def read_integer(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
@@ -130,7 +133,7 @@ def integer_reader(lowest: int, highest: int) -> Callable[[Any], int]:
 
 
 def number_reader(lowest: int, highest: int) -> Callable[[Any], float]:
-    """Return a reader of numbers in a range."""
+    """Return a function that checks that a JSON value is a number from `lowest` to `highest`."""
 
     def read_number(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
@@ -141,7 +144,7 @@ def number_reader(lowest: int, highest: int) -> Callable[[Any], float]:
 
 
 def hex_reader(length: int) -> Callable[[Any], bytes]:
-    """Return a reader of `length` bytes in hex. Its errors do not quote the value, which may be a secret."""
+    """Return a function that decodes `length` bytes in hex, with errors that do not quote the value."""
 
     def read_hex(value: Any) -> bytes:
         try:
@@ -156,7 +159,7 @@ def hex_reader(length: int) -> Callable[[Any], bytes]:
 
 
 def describe_site(site: Site, mesh: SimulatedMesh) -> dict[str, Any]:
-    """Describe a site as JSON. The parents of the devices are those of the initial tree."""
+    """Describe a site as the JSON object of a site file. Parents are those of the initial mesh."""
     description = {
         "gateway": site.gateway,
         "devices": [_describe_device(each, mesh) for each in site.devices],
@@ -181,7 +184,7 @@ def _describe_device(site_device: SiteDevice, mesh: SimulatedMesh) -> dict[str, 
 
 
 def _find_parent(site_device: SiteDevice, mesh: SimulatedMesh) -> Mac | None:
-    """Return the parent of a device, or the node through which an unconnected device is reached."""
+    """Return the MAC of a device's parent, or of the node that reaches an unconnected device, or None."""
     node = mesh.nodes[site_device.mac]
     parent = node.parent
     if not node.wants_link:
@@ -198,7 +201,7 @@ _FLOOR_LIMITS: Final = (-20, 200)
 
 
 def parse_site(data: bytes, *, source: str, gateway: Mac, seed: int) -> Site:
-    """Read a site file. Raises one MalformedSite with all problems."""
+    """Parse a site file. Raise one `MalformedSite` with all problems of the file."""
     problems: FieldProblems = []
     fields = read_fields(decode_json(data, source), SITE_FIELDS, "", problems)
     walls = read_fields(fields.get("walls", {}), WALL_FIELDS, "walls", problems)
@@ -220,7 +223,7 @@ def parse_site(data: bytes, *, source: str, gateway: Mac, seed: int) -> Site:
 
 
 def _read_device(value: Any, path: str, problems: FieldProblems) -> dict[str, Any]:
-    """Read a device and check the fields that depend on each other."""
+    """Read a device of a site file, and check the fields that depend on each other."""
     fields = read_fields(value, DEVICE_FIELDS, path, problems)
     products = fields.get("model", ())
     if "name" in fields and products:
@@ -242,7 +245,7 @@ def _read_device(value: Any, path: str, problems: FieldProblems) -> dict[str, An
 
 
 def _find_conflicts(devices: list[dict[str, Any]], gateway: Mac) -> Iterator[tuple[str, str]]:
-    """Iterate over the problems between devices: duplicate MACs and invalid parents."""
+    """Yield the problems between devices of a site file: duplicate MACs and invalid parents."""
     parents = {gateway: NodeRole.GATEWAY}
     used_macs: dict[Mac, str] = {gateway: "the gateway's", EVERY_GATEWAY: "reserved for all gateways"}
     for i, device in enumerate(devices):
@@ -279,7 +282,7 @@ def _read_mac(value: Any) -> Mac:
 
 
 def _read_products(value: Any) -> list[ProductProfile]:
-    """Return the products that a model number or product code stands for."""
+    """Return the products with a model number or product code."""
     code = read_text(value).upper()
     matches = [each for each in PRODUCTS if each.model == code or each is PRODUCTS_BY_CODE.get(code)]
     if not matches:

@@ -1,4 +1,4 @@
-"""Generates sites from a seed."""
+"""Generates sites (a gateway and the devices around it) from a seed."""
 
 from __future__ import annotations
 
@@ -26,30 +26,33 @@ _UNSECURED_DEVICES: Final = {
     8: (PRODUCTS_BY_CODE["000F"], AccessType.LEGACY),
     9: (PRODUCTS_BY_CODE["0063"], AccessType.UNPROVISIONED),
 }
-"""Devices outside the secure network, by index; sites that are large enough have one of each kind."""
+"""Product and access type of devices outside the secure network, by device index (sites of 10 or more)."""
 
 _DEVICES_ON_A_FLOOR: Final = 60
 _FLOORS: Final = (0, 1, -1, 2, -2, 3, -3, 4, -4)
 _PLACEMENT_ATTEMPTS: Final = 8
 _MAX_EXTENDER_HOPS: Final = 7
-"""Maximum hops from the gateway to an extender, so that leaves below it do not exceed the tree's depth."""
+"""Maximum number of hops from the gateway to a generated extender, to stay below the tree's maximum depth."""
 _SAFE_LINK_DBM: Final = -84.0
-"""dBm above which links between extenders do not break by fading."""
+"""Minimum mean RSSI in dBm with which links between extenders do not break by fading (inclusive)."""
 _GOOD_SPACING_METERS: Final = 9.0
+"""Distance in meters from other relays above which a position for an extender is accepted at once."""
 _VERTICAL_FRACTION: Final = 0.15
-"""Fraction of the extenders outside floor 0 that are placed above or below an extender of the floor nearer to
-the gateway."""
+"""Fraction of extenders above or below an extender of the adjacent floor nearer to the gateway.
+
+It applies to all floors except floor 0, the floor of the gateway.
+"""
 
 
 class _RelayPosition(NamedTuple):
-    """Position of the gateway or of an extender, with its minimum number of hops."""
+    """Position of the gateway or of an extender, with its minimum number of hops to the gateway."""
 
     position: SitePosition
     hops: int
 
 
 def generate_site(gateway: Mac, *, devices: int, seed: int) -> Site:
-    """Generate a site; the same gateway, number of devices and seed give the same site."""
+    """Generate a site with `devices` devices. Equal arguments give equal sites."""
     if not 0 <= devices <= MAX_DEVICES:
         raise ValueError(f"devices must be from 0 to {MAX_DEVICES}, not {devices}")
     key = derive_noise_key("site", seed, gateway)
@@ -88,13 +91,13 @@ def _select_product(index: int, devices: int) -> ProductProfile:
 
 
 def _derive_first_mac(gateway: Mac, seed: int) -> int:
-    """Return the first MAC of the devices. Gateways with consecutive MACs get devices with different MACs."""
+    """Return the MAC of a gateway's first device as an integer; MACs of different gateways do not overlap."""
     top = 0xD if gateway.startswith("c") else 0xC
     return top << 44 | ((int(gateway, 16) ^ derive_noise_key(seed)) & 0xFFFFFFF) << 16 | 2
 
 
 def _generate_walls(devices: int, draw: Callable[[], float]) -> tuple[float, ...]:
-    """Return the coordinates of walls about 8 m apart, with the gateway in the middle of a room."""
+    """Return coordinates in meters of walls about 8 m apart, with the gateway in the middle of a room."""
     rooms = 3 + int(sqrt(devices / 4))
     return tuple(round(8 * room + 4 + 2 * draw() - 1, 2) for room in range(-rooms, rooms))
 
@@ -102,7 +105,7 @@ def _generate_walls(devices: int, draw: Callable[[], float]) -> tuple[float, ...
 def _place_devices(
     products: list[ProductProfile], floors: list[int], *, walls: Walls, draw: Callable[[], float]
 ) -> list[SitePosition]:
-    """Return the positions of devices: extenders first, then leaves around them."""
+    """Return the positions of all devices: extenders around relays, then leaves around the extenders."""
     relays = {floor: list[_RelayPosition]() for floor in floors} | {
         0: [_RelayPosition(SitePosition(0, 0.0, 0.0), 0)]
     }
@@ -123,7 +126,7 @@ def _place_devices(
 def _place_extender(
     relays: Mapping[int, list[_RelayPosition]], floor: int, *, walls: Walls, draw: Callable[[], float]
 ) -> _RelayPosition:
-    """Return a position for the next extender: 9.5 to 12.5 m from another relay, and not close to others."""
+    """Return a position for the next extender: 9.5 to 12.5 m from one relay, not close to other relays."""
     floor_relays = relays[floor]
     if not floor_relays or (floor and draw() < _VERTICAL_FRACTION):
         return _place_on_next_floor(relays, floor, draw=draw)
@@ -152,7 +155,7 @@ def _place_extender(
 def _place_on_next_floor(
     relays: Mapping[int, list[_RelayPosition]], floor: int, *, draw: Callable[[], float]
 ) -> _RelayPosition:
-    """Return a position above or below an extender of the next floor towards the gateway."""
+    """Return a position above or below an extender of the adjacent floor nearer to the gateway."""
     nearer_relays = relays[floor - 1 if floor > 0 else floor + 1]
     anchor = nearer_relays[int(len(nearer_relays) * draw() / 2)]
     return _RelayPosition(_offset_position(anchor.position, floor, draw(), draw=draw), anchor.hops + 1)

@@ -23,16 +23,17 @@ if TYPE_CHECKING:
 BROADCAST_STATE_ID: Final = Identifier("8125")
 
 _VERIFIED_SECONDS: Final = VERIFY_SECONDS + 1.0
-"""Seconds after the transfer until all devices have verified the image."""
+"""Simulated seconds after the transfer until all devices have verified the image."""
 
 _APPLY_STAGGER_SECONDS: Final = 1.0
-"""Seconds between the restarts of two devices, so that they do not all come back at the same time."""
+"""Simulated seconds between the restarts of two devices that apply a broadcast image."""
 
 
 class MeshBroadcast:
-    """Broadcast of one image.
+    """Broadcast of one firmware image to several devices.
 
-    The gateway reports the state of the broadcast as property 8125, each device its own state as 8120.
+    The gateway reports the state of the broadcast as property 8125; each device reports its own update state
+    as property 8120.
     """
 
     def __init__(
@@ -48,18 +49,18 @@ class MeshBroadcast:
         self.progress = UpdateStateValue(image)
         self._transfer: ImageTransfer | None = None
         self._error = Error.NONE
-        """Error that made the whole broadcast fail; NONE otherwise."""
+        """Error that made the whole broadcast fail; NONE if it has not failed."""
         for update in updates:
             update.on_done = self._update_overall_state
         self._report()
 
     @property
     def is_done(self) -> bool:
-        """Whether the broadcast has ended, so that another one may start."""
+        """Whether the broadcast has ended, so that another broadcast may start."""
         return self.progress.is_done
 
     def send(self, image: ImageInfo) -> None:
-        """Send the fetched image to the devices that accept it."""
+        """Send the fetched firmware image to the devices that accept it."""
         for update in self._list_active():
             if error := update.check_image(image):
                 update.fail(error)
@@ -69,7 +70,7 @@ class MeshBroadcast:
         self._transfer = ImageTransfer(self._context.scheduler, image.size, self)
 
     def apply(self) -> bool:
-        """Apply the image on all devices where it is staged. Return False if there are no such devices."""
+        """Apply the image on all devices that have staged it. Return False if there are no such devices."""
         staged = [update for update in self._list_active() if update.progress.state is State.STAGED]
         if not staged:
             return False
@@ -79,12 +80,12 @@ class MeshBroadcast:
             self._context.scheduler.after(index * _APPLY_STAGGER_SECONDS, partial(self._apply_one, update))
         return True
 
-    def _apply_one(self, update: UpdateSession, _t: float) -> None:
+    def _apply_one(self, update: UpdateSession, _sim_time: float) -> None:
         if update.progress.state is State.STAGED:
             update.apply()
 
     def fail(self, error: Error) -> None:
-        """Fail the updates of all devices that do not apply the image yet. Applying cannot be stopped."""
+        """Fail the updates of all devices that do not apply the image yet, as applying cannot be stopped."""
         if self.is_done:
             return
         self._error = error
@@ -97,11 +98,11 @@ class MeshBroadcast:
         return [update for update in self.updates if not update.is_done]
 
     def bytes_per_second(self) -> float:
-        """Return the rate of the broadcast; 0 while the gateway is down."""
-        return 0.0 if self._context.is_down else BROADCAST_RATE
+        """Return the transfer rate of the broadcast; 0 while the gateway is restarting."""
+        return 0.0 if self._context.is_restarting else BROADCAST_RATE
 
     def on_progress(self, percent: int) -> None:
-        """Update the progress of the broadcast and of the devices that receive it."""
+        """Update the transfer progress of the broadcast and of the devices that receive it."""
         self.progress.state, self.progress.percent = State.TRANSFERRING, percent
         for update in self._list_active():
             if self._is_receiving(update):
@@ -114,11 +115,11 @@ class MeshBroadcast:
         return not device.is_offline and device.node.depth >= 0
 
     def on_stalled(self) -> None:
-        """Fail the broadcast: the gateway was down for too long."""
+        """Fail the broadcast, because the gateway was restarting for too long."""
         self.fail(Error.TRANSFER_LOST)
 
     def on_complete(self) -> None:
-        """Let all devices that have received the image verify it."""
+        """Let all devices that have received the whole image verify it; fail the updates of the others."""
         self.progress.state, self.progress.percent = State.VERIFYING, 100
         self._report()
         for update in self._list_active():
@@ -126,10 +127,10 @@ class MeshBroadcast:
                 update.verify()
             else:
                 update.fail(Error.TRANSFER_LOST)
-        self._context.scheduler.after(_VERIFIED_SECONDS, lambda _t: self._update_overall_state())
+        self._context.scheduler.after(_VERIFIED_SECONDS, lambda _sim_time: self._update_overall_state())
 
     def _update_overall_state(self) -> None:
-        """Update the state of the broadcast from the states of its devices, and report it."""
+        """Update the state of the broadcast from the states of its devices, and report the state."""
         if self.is_done:
             return
         active = self._list_active()

@@ -23,26 +23,27 @@ if TYPE_CHECKING:
 UPDATE_STATE_ID: Final = Identifier("8120")
 
 VERIFY_SECONDS: Final = 3.0
-"""Seconds that a device needs to verify an image."""
+"""Simulated seconds that a device needs to verify a firmware image."""
 
 APPLY_SECONDS: Final = 15.0
-"""Seconds that a device needs to start the new version."""
+"""Simulated seconds that a device needs to start the new firmware version."""
 
 _RESTART_DELAY: Final = 0.1
-"""Seconds from the apply command to the restart, so that the device can respond first."""
+"""Simulated seconds from the apply command to the restart, so that the device can respond first."""
 
 
 class UpdateSessionPlan(NamedTuple):
-    """Settings of an update session: image, staging, and an injected fault or None."""
+    """Settings of the firmware update of one device."""
 
     image: ImageKey
     waits_for_apply: bool
-    """Whether the verified image waits for an apply command."""
+    """Whether the device waits for an apply command after it has verified the image."""
     fault: UpdateFault | None
+    """Injected fault of the update, or None."""
 
 
 class UpdateSession:
-    """Update of one device. Every change of its state is reported as property 8120."""
+    """Firmware update of one device. Every change of the update state is reported as property 8120."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class UpdateSession:
         self._waits_for_apply = plan.waits_for_apply
         self._fault = plan.fault
         self.on_done: Callable[[], None] | None = None
-        """Called when the update has ended."""
+        """Function that is called when the update has ended."""
         self._report()
 
     @property
@@ -67,7 +68,7 @@ class UpdateSession:
         return self.progress.is_done
 
     def check_image(self, image: ImageInfo | None = None) -> Error:
-        """Return why the device rejects an image, or NONE. Without `image`, check model and battery."""
+        """Return why the device rejects the update, or NONE. `image` is None before it is fetched."""
         expected_model = self.progress.image.model
         if self.device.product.model != expected_model or (
             image and image.model_number not in (None, expected_model)
@@ -81,7 +82,7 @@ class UpdateSession:
         return Error.NONE
 
     def set_percent(self, percent: int) -> None:
-        """Record and report how much of the image has arrived. An injected power loss ends the update."""
+        """Record and report the percentage of the image that has arrived; may inject a power loss."""
         self.progress.state, self.progress.percent = State.TRANSFERRING, percent
         if self._fault and self._fault.loses_power_at(percent):
             self.fail(Error.TRANSFER_LOST)
@@ -90,11 +91,11 @@ class UpdateSession:
             self._report()
 
     def verify(self) -> None:
-        """Verify the complete image. Then apply it, or stage it until an apply command."""
+        """Verify the complete image, then apply the image or wait for an apply command."""
         self._enter(State.VERIFYING, percent=FULL_PERCENT)
         self._context.scheduler.after(VERIFY_SECONDS, self._on_verified)
 
-    def _on_verified(self, _t: float) -> None:
+    def _on_verified(self, _sim_time: float) -> None:
         if self.progress.state is not State.VERIFYING:
             return
         if self._fault and self._fault.breaks_image:
@@ -105,16 +106,16 @@ class UpdateSession:
             self.apply()
 
     def apply(self) -> None:
-        """Restart the device with the new version. From here on the update cannot be aborted."""
+        """Restart the device with the new firmware version. The update cannot be aborted any more."""
         self._enter(State.APPLYING, percent=FULL_PERCENT)
         self._context.scheduler.after(_RESTART_DELAY, self._restart)
 
-    def _restart(self, _t: float) -> None:
+    def _restart(self, _sim_time: float) -> None:
         self._behavior.reboot(
             self.device, ResetCause.SOFTWARE, seconds=APPLY_SECONDS, on_restarted=self._on_applied
         )
 
-    def _on_applied(self, _t: float) -> None:
+    def _on_applied(self, _sim_time: float) -> None:
         if self._fault and self._fault.rolls_back:
             self.fail(Error.ROLLED_BACK)
             return
@@ -123,7 +124,7 @@ class UpdateSession:
         self._notify_done()
 
     def fail(self, error: Error) -> None:
-        """Fail the update and keep the old version. Has no effect on an update that has ended."""
+        """Fail the update and keep the old firmware version. Do nothing if the update has ended."""
         if self.is_done:
             return
         self.progress.error = error
@@ -145,7 +146,7 @@ class UpdateSession:
 
 
 class MeshDownload:
-    """Transfers an image to one device. Downloads in the same branch of the mesh share its rate."""
+    """Transfers a firmware image to one device. Downloads in one branch of the mesh share its rate."""
 
     def __init__(
         self,
@@ -164,7 +165,7 @@ class MeshDownload:
 
     @property
     def branch(self) -> MeshNode | None:
-        """First hop of the route to the device; None if there is no route or the image has arrived."""
+        """First mesh hop on the route to the device; None without a route or if the image has arrived."""
         device = self._session.device
         mesh, node = self._context.mesh, device.node
         if self._has_arrived or device.is_offline or not device.is_reachable:
@@ -178,29 +179,29 @@ class MeshDownload:
         return route[0] if route else None
 
     def stop(self) -> None:
-        """Stop the transfer."""
+        """Stop the transfer of the image."""
         self._transfer.stop()
 
     def bytes_per_second(self) -> float:
-        """Return the rate of this download: its share of the rate of its branch; 0 without a route."""
+        """Return the rate of this download, its share of the mesh branch's rate; 0 without a route."""
         if self._session.device is self._context.gateway_device:
             return HOST_RATE
         branch = self.branch
         return (
             MESH_RATE / self._count_sharing(branch)
-            if branch is not None and not self._context.is_down
+            if branch is not None and not self._context.is_restarting
             else 0.0
         )
 
     def on_complete(self) -> None:
-        """Let the device verify the image. The download no longer uses its branch of the mesh."""
+        """Let the device verify the image; the download no longer uses its branch of the mesh."""
         self._has_arrived = True
         self._session.verify()
 
     def on_stalled(self) -> None:
-        """Fail the update: the device was unreachable for too long."""
+        """Fail the update, because the device was unreachable for too long."""
         self._session.fail(Error.TRANSFER_LOST)
 
     def on_progress(self, percent: int) -> None:
-        """Update the progress of the device, up to 99 %: only verification sets 100 %."""
+        """Update the progress of the device, up to 99 %, because only verification sets 100 %."""
         self._session.set_percent(min(percent, FULL_PERCENT - 1))

@@ -27,12 +27,13 @@ if TYPE_CHECKING:
 NORDIC_STATE_ID: Final = Identifier("8130")
 
 _ADVERTISE_INTERVAL: Final = 10.0
-"""Seconds between two `dfu` reports."""
+"""Simulated seconds between two `dfu` reports of a device in DFU mode."""
 
 _DFU_MODE_TIMEOUT: Final = 600.0
-"""Seconds after which a device leaves DFU mode if no update is in progress."""
+"""Simulated seconds after which a device leaves DFU mode if no update is in progress."""
 
 _APPLY_SECONDS: Final = 10.0
+"""Simulated seconds that a device needs to restart from DFU mode."""
 
 
 def dfu_mac_of(device: SimulatedDevice) -> Mac:
@@ -41,7 +42,7 @@ def dfu_mac_of(device: SimulatedDevice) -> Mac:
 
 
 class DfuModeController:
-    """Puts devices into DFU mode, lets them advertise, and restarts them in their previous mode."""
+    """Puts devices into DFU mode, simulates their advertising, and restarts them in their previous mode."""
 
     def __init__(
         self,
@@ -53,38 +54,38 @@ class DfuModeController:
         self._behavior = behavior
         self._is_receiving_image = is_receiving_image
         self._previous_modes: dict[Mac, DeviceMode] = {}
-        """Modes of the devices before they entered DFU mode."""
+        """Modes of devices before they entered DFU mode, by MAC."""
 
-    def enter(self, device: SimulatedDevice, t: float) -> None:
-        """Put a device into DFU mode: it leaves the mesh and advertises."""
+    def enter(self, device: SimulatedDevice, sim_time: float) -> None:
+        """Put a device into DFU mode, in which it leaves the mesh and advertises."""
         if device.mode is DeviceMode.DFU:
             return
         self._previous_modes[device.mac] = device.mode
-        self._behavior.set_mode(device, DeviceMode.DFU, t)
-        self._advertise(device, t, t)
+        self._behavior.set_mode(device, DeviceMode.DFU, sim_time)
+        self._advertise(device, sim_time, sim_time)
 
     def leave(self, device: SimulatedDevice, on_restarted: ScheduledCallback | None = None) -> None:
-        """Restart a device in its previous mode."""
+        """Restart a device in the mode that it had before DFU mode."""
         device.mode = self._previous_modes.pop(device.mac, device.product.default_mode)
         self._behavior.reboot(device, ResetCause.SOFTWARE, seconds=_APPLY_SECONDS, on_restarted=on_restarted)
 
-    def _advertise(self, device: SimulatedDevice, started_at: float, t: float) -> None:
+    def _advertise(self, device: SimulatedDevice, started_at: float, sim_time: float) -> None:
         if device.mode is not DeviceMode.DFU:
             return
-        if t - started_at >= _DFU_MODE_TIMEOUT and not self._is_receiving_image(device):
+        if sim_time - started_at >= _DFU_MODE_TIMEOUT and not self._is_receiving_image(device):
             self.leave(device)
             return
         mesh = self._context.mesh
         for i, receiver in enumerate(device.node.receivers):
-            reading = mesh.measure_rssi(device.node, i, t, int(t))
+            reading = mesh.measure_rssi(device.node, i, sim_time, int(sim_time))
             if receiver.depth >= 0 and reading >= radio.MIN_AUDIBLE_DBM and not device.is_offline:
-                self._context.reports.publish_dfu(device, receiver, reading, t)
+                self._context.reports.publish_dfu(device, receiver, reading, sim_time)
                 break
         self._context.scheduler.after(_ADVERTISE_INTERVAL, partial(self._advertise, device, started_at))
 
 
 class NordicDfu:
-    """One Nordic DFU transfer, which cannot be aborted once it has begun (firmware-27)."""
+    """Nordic DFU transfer to one device, which cannot be aborted after its start (firmware-27)."""
 
     def __init__(
         self,
@@ -103,16 +104,16 @@ class NordicDfu:
         self._fault = fault
         self._transfer: ImageTransfer | None = None
         self.on_image_sent: Callable[[SimulatedDevice, ScheduledCallback], None] | None = None
-        """Called when the image is complete, to restart the device; the callback runs after the restart."""
+        """Function that restarts the device when it has the image, and calls its argument afterwards."""
         self._report()
 
     @property
     def is_done(self) -> bool:
-        """Whether the transfer has ended, so that another one may start."""
+        """Whether the DFU transfer has ended, so that another transfer may start."""
         return self.progress.is_done
 
     def send(self, image: ImageInfo) -> None:
-        """Send the fetched image, unless the bootloader rejects it."""
+        """Send the fetched firmware image to the device, unless the bootloader rejects it."""
         if error := self._check_image(image):
             self.fail(error)
             return
@@ -129,11 +130,13 @@ class NordicDfu:
         return Error.NONE
 
     def bytes_per_second(self) -> float:
-        """Return the rate of the direct link; 0 while the device is out of range or the gateway is down."""
-        return 0.0 if self._context.is_down or not is_in_range(self._context, self.device) else NORDIC_RATE
+        """Return the rate of the direct link; 0 if the device is out of range or the gateway restarts."""
+        return (
+            0.0 if self._context.is_restarting or not is_in_range(self._context, self.device) else NORDIC_RATE
+        )
 
     def on_progress(self, percent: int) -> None:
-        """Update and periodically report the progress. An injected power loss fails the transfer."""
+        """Update and periodically report the DFU progress; may inject a power loss."""
         self.progress.percent = percent
         if self._fault and self._fault.loses_power_at(percent):
             self.fail(Error.TRANSFER_LOST)
@@ -141,11 +144,11 @@ class NordicDfu:
             self._report()
 
     def on_stalled(self) -> None:
-        """Fail the transfer: the device was out of range for too long."""
+        """Fail the DFU transfer, because the device was out of range for too long."""
         self.fail(Error.TRANSFER_LOST)
 
     def on_complete(self) -> None:
-        """Let the bootloader start the new version."""
+        """Let the bootloader start the new firmware version."""
         if self._fault and self._fault.breaks_image:
             self.fail(Error.BAD_HASH)
         else:
@@ -153,7 +156,7 @@ class NordicDfu:
             if self.on_image_sent is not None:
                 self.on_image_sent(self.device, self._on_applied)
 
-    def _on_applied(self, _t: float) -> None:
+    def _on_applied(self, _sim_time: float) -> None:
         if self._fault and self._fault.rolls_back:
             self.fail(Error.ROLLED_BACK)
             return
@@ -161,7 +164,7 @@ class NordicDfu:
         self._enter(State.DONE)
 
     def fail(self, error: Error) -> None:
-        """Fail the transfer. The device stays in DFU mode, where the transfer can be retried."""
+        """Fail the DFU transfer. The device stays in DFU mode, so that the transfer can be retried."""
         if self.is_done:
             return
         if self._transfer is not None:
@@ -181,7 +184,7 @@ class NordicDfu:
 
 
 def is_in_range(context: EmulatorContext, device: SimulatedDevice) -> bool:
-    """Return whether the gateway itself can reach a device: extenders cannot relay DFU (firmware-28)."""
+    """Return whether the gateway reaches a device directly, as extenders cannot relay DFU (firmware-28)."""
     node, root = device.node, context.mesh.root
     return (
         root in node.receivers

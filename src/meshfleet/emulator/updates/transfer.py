@@ -1,4 +1,4 @@
-"""Transfer of an image over the air in steps, with a rate that may change from step to step."""
+"""Transfer of a firmware image over the air in steps, with a rate that may change from step to step."""
 
 from __future__ import annotations
 
@@ -8,41 +8,43 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.clock import SimulationScheduler
 
 STEP_SECONDS: Final = 2.0
-"""Seconds between two steps of a transfer."""
+"""Simulated seconds between two steps of a firmware transfer."""
 
 MESH_RATE: Final = 300.0
-"""Bytes per second in one branch of the mesh: a typical image takes ten to fifteen minutes."""
+"""Transfer rate in bytes per second in one branch of the mesh; a typical image takes 10 to 15 minutes."""
 
 BROADCAST_RATE: Final = 200.0
+"""Transfer rate in bytes per second of a broadcast to many devices."""
 NORDIC_RATE: Final = 2000.0
-"""Bytes per second of a direct link from the gateway to a device in DFU mode."""
+"""Transfer rate in bytes per second of a direct link from the gateway to a device in DFU mode."""
 HOST_RATE: Final = 100_000.0
-"""Bytes per second of a download to the gateway itself."""
+"""Transfer rate in bytes per second of a download to the gateway itself."""
 
 FULL_PERCENT: Final = 100
 """Percentage of a complete transfer."""
 
 _STALL_TIMEOUT: Final = 60.0
+"""A transfer fails if its rate was 0 for more than this many simulated seconds."""
 
 
 class TransferDelegate(Protocol):
-    """Receives the progress of a transfer, and determines its rate."""
+    """Receives the progress of a firmware transfer, and determines its rate."""
 
     def bytes_per_second(self) -> float:
-        """Return the current rate in bytes per second; 0 while stalled."""
+        """Return the current transfer rate in bytes per second; 0 while the transfer is stalled."""
 
     def on_progress(self, percent: int) -> None:
-        """Handle a change of the percentage."""
+        """Handle a change of the transferred percentage."""
 
     def on_complete(self) -> None:
-        """Handle the arrival of the last byte."""
+        """Handle the arrival of the last byte of the image."""
 
     def on_stalled(self) -> None:
-        """Handle a stall that lasted too long; the transfer has ended."""
+        """Handle that the transfer failed, because it was stalled for too long."""
 
 
 class ImageTransfer:
-    """Transfers one image in steps, at the rate that `delegate` returns. It starts at once."""
+    """Transfers one firmware image in steps, at the rate that `delegate` returns, starting at once."""
 
     __slots__ = ("_delegate", "_is_stopped", "_scheduler", "_sent", "_size", "_stalled_seconds")
 
@@ -60,11 +62,11 @@ class ImageTransfer:
         self._is_stopped = True
 
     def _next_step_seconds(self) -> float:
-        """Return the seconds of the next step; the last one may be shorter."""
+        """Return the simulated seconds until the end of the next step; the last step may be shorter."""
         rate = self._delegate.bytes_per_second()
         return min(STEP_SECONDS, (self._size - self._sent) / rate) if rate else STEP_SECONDS
 
-    def _step(self, _t: float) -> None:
+    def _step(self, _sim_time: float) -> None:
         if self._is_stopped:
             return
         rate = self._delegate.bytes_per_second()

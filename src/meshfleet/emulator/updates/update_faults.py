@@ -18,7 +18,7 @@ class _FaultKind(Enum):
 
 
 class UpdateFault:
-    """Injected fault of one update: power loss, corrupt image or rollback, selected by `random_bits`."""
+    """Injected fault of one firmware update: power loss, corrupt image or rollback."""
 
     __slots__ = ("_kind", "_percent")
 
@@ -27,22 +27,22 @@ class UpdateFault:
         self._percent = 5 + random_bits // len(_FaultKind) % 90
 
     def loses_power_at(self, percent: int) -> bool:
-        """Return whether the device loses power at this progress of the transfer."""
+        """Return whether the device loses power at this percentage of the transfer."""
         return self._kind is _FaultKind.POWER_LOST and percent >= self._percent
 
     @property
     def breaks_image(self) -> bool:
-        """Whether the received image is corrupt."""
+        """Whether the fault corrupts the received image."""
         return self._kind is _FaultKind.IMAGE_BROKEN
 
     @property
     def rolls_back(self) -> bool:
-        """Whether the new version fails to start, so that the device rolls back."""
+        """Whether the new firmware version fails to start, so that the device rolls back."""
         return self._kind is _FaultKind.ROLLED_BACK
 
 
 class UpdateFaultInjector:
-    """Selects which updates of a gateway fail, and how."""
+    """Selects which firmware updates of a gateway fail, and with which fault."""
 
     def __init__(self, context: EmulatorContext) -> None:
         self._fraction = context.settings.faults.update_fail
@@ -50,7 +50,7 @@ class UpdateFaultInjector:
         self._count = 0
 
     def next_fault(self) -> UpdateFault | None:
-        """Return the fault of the next update; None for no fault."""
+        """Return the injected fault of the next firmware update, or None for no fault."""
         self._count += 1
         if uniform_noise(self._key, self._count) >= self._fraction:
             return None

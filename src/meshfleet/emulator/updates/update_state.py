@@ -1,4 +1,4 @@
-"""State of an update, encoded at the start of the properties 8120, 8125 and 8130 (firmware-4)."""
+"""State of a firmware update, with which the properties 8120, 8125 and 8130 begin (firmware-4)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _IMAGE: Final = Layout(">H4B")
 _PROGRESS: Final = Layout(">3B")
 
 _REPORT_STEP_PERCENT: Final = 5
-"""Percentage points between two progress reports."""
+"""Percentage points of progress between two reports of an update."""
 
 
 class ImageKey(NamedTuple):
@@ -28,12 +28,12 @@ class ImageKey(NamedTuple):
 
     @classmethod
     def from_bytes(cls, raw: bytes, offset: int = 0) -> ImageKey:
-        """Decode the key from a value whose length has been checked."""
+        """Decode model number and version from a raw value whose length has been checked."""
         number, major, minor, patch, beta = _IMAGE.unpack_from(raw, offset)
         return cls(format_model_number(number), Version(major, minor, patch, beta))
 
     def to_bytes(self) -> bytes:
-        """Encode the key."""
+        """Encode model number and version as a raw value."""
         major, minor, patch, _ = self.version
         return _IMAGE.pack(int(self.model, 16), major, minor, patch, self.version.beta)
 
@@ -42,27 +42,27 @@ IMAGE_KEY_SIZE: Final = _IMAGE.size
 
 
 class UpdateStateValue(Struct):
-    """State, progress and error of an update."""
+    """State, progress and error of a firmware update."""
 
     image: ImageKey
     state: State = State.FETCHING
     percent: int = 0
     error: Error = Error.NONE
     reported_percent: int = 0
-    """Progress in the last report."""
+    """Percentage in the last report of the update."""
 
     def record_report_if_due(self) -> bool:
-        """Return whether the progress must be reported now. If so, record it as reported."""
+        """Return whether the progress must be reported now. If so, record the percentage as reported."""
         if 0 < self.percent < self.reported_percent + _REPORT_STEP_PERCENT:
             return False
         self.reported_percent = self.percent
         return True
 
     def to_bytes(self) -> bytes:
-        """Encode as the value of property 8120. Properties 8125 and 8130 have more bytes after these."""
+        """Encode as the raw value of property 8120, with which the properties 8125 and 8130 begin, too."""
         return _PROGRESS.pack(self.state, self.percent, self.error) + self.image.to_bytes()
 
     @property
     def is_done(self) -> bool:
-        """Whether the update has ended."""
+        """Whether the update has ended, successfully or not."""
         return self.state in (State.DONE, State.FAILED)

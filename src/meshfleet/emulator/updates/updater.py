@@ -1,4 +1,4 @@
-"""Starts and controls firmware updates, and passes fetched images to them."""
+"""Starts and controls firmware updates, and passes fetched images to the updates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _ImageWaiter(NamedTuple):
-    """Callbacks of an update that waits for an image."""
+    """Callbacks of a firmware update that waits for an image."""
 
     on_image: Callable[[ImageInfo], None]
     on_failure: Callable[[Error], None]
@@ -52,7 +52,7 @@ class FirmwareUpdater:
     # Download
 
     def start_download(self, device: SimulatedDevice, image: ImageKey, *, stage: bool) -> Status:
-        """Start an update of one device. With `stage`, the update waits for an apply command."""
+        """Start a firmware update of one device. With `stage`, the update waits for an apply command."""
         if self._is_updating(device):
             return Status.BUSY
         update = self._start_session(device, image, stage=stage)
@@ -76,11 +76,11 @@ class FirmwareUpdater:
         )
 
     def _count_sharing(self, branch: MeshNode) -> int:
-        """Return how many downloads share a branch of the mesh, at least 1: that of the caller."""
+        """Return how many downloads share a branch of the mesh, at least 1."""
         return max(1, sum(each.branch is branch for each in self._downloads.values()))
 
     def control_download(self, device: SimulatedDevice, *, apply: bool) -> Status:
-        """Apply a staged update of a device, or abort one that is not applying yet."""
+        """Apply the staged update of a device, or abort the update of a device before it is applied."""
         update = self._sessions.get(device.mac)
         if update is None or update.is_done:
             return Status.FAILED
@@ -98,7 +98,7 @@ class FirmwareUpdater:
     # Broadcast
 
     def start_broadcast(self, image: ImageKey, targets: Sequence[Mac], *, stage: bool) -> Status:
-        """Start a broadcast to `targets`; if empty, to all devices of the image's model (firmware-9)."""
+        """Start a broadcast to `targets`, or to all devices of the image's model if empty (firmware-9)."""
         if self._broadcast is not None and not self._broadcast.is_done:
             return Status.BUSY
         devices = self._select_targets(image, targets)
@@ -126,7 +126,7 @@ class FirmwareUpdater:
         ]
 
     def control_broadcast(self, *, apply: bool) -> Status:
-        """Apply a staged broadcast, or abort one that is not applying yet."""
+        """Apply the staged broadcast, or abort the broadcast before it is applied."""
         broadcast = self._broadcast
         if broadcast is None or broadcast.is_done:
             return Status.FAILED
@@ -140,7 +140,7 @@ class FirmwareUpdater:
     # Nordic DFU
 
     def start_nordic_dfu(self, mac: Mac, image: ImageKey) -> Status:
-        """Start sending an image to the device that advertises with this MAC in DFU mode."""
+        """Start sending a firmware image to the device that advertises with this MAC in DFU mode."""
         if self._nordic is not None and not self._nordic.is_done:
             return Status.BUSY
         dfu_devices = (device for device in self._context.devices.values() if device.mode is DeviceMode.DFU)
@@ -157,24 +157,24 @@ class FirmwareUpdater:
     # Images
 
     def on_image(self, question: FirmwareQuestion, image: ImageInfo) -> None:
-        """Pass a fetched image to all updates that wait for it."""
+        """Pass a fetched image to all firmware updates that wait for the image."""
         for waiter in self._image_waiters.pop(question, ()):
             waiter.on_image(image)
 
     def on_image_failed(self, question: FirmwareQuestion, error: Error) -> None:
-        """Fail all updates that wait for an image that is missing or invalid."""
+        """Fail all firmware updates that wait for an image which is missing or invalid."""
         for waiter in self._image_waiters.pop(question, ()):
             waiter.on_failure(error)
 
     def _request_image(self, device: SimulatedDevice, image: ImageKey, waiter: _ImageWaiter) -> None:
-        """Request an image once for all updates that need it (firmware-21)."""
+        """Request an image once for all firmware updates that need it (firmware-21)."""
         is_gateway = device is self._context.gateway_device
         question = FirmwareQuestion(
             model_number=image.model,
             version=image.version,
             firmware_type=FirmwareType.RAUC_BUNDLE if is_gateway else FirmwareType.NORDIC_PACKAGE,
         )
-        if self._context.is_down:
+        if self._context.is_restarting:
             waiter.on_failure(Error.NO_IMAGE)
             return
         waiters = self._image_waiters.setdefault(question, [])
@@ -185,7 +185,7 @@ class FirmwareUpdater:
     # State
 
     def _on_restart(self, device: SimulatedDevice) -> None:
-        """Fail the updates that a restart interrupts; a restart of the gateway interrupts all transfers."""
+        """Fail the updates that the restart of a device interrupts; the gateway interrupts all transfers."""
         for update in list(self._sessions.values()):
             is_affected = update.device is device or device is self._context.gateway_device
             if is_affected and update.progress.state in (State.FETCHING, State.TRANSFERRING, State.VERIFYING):
@@ -205,7 +205,7 @@ class FirmwareUpdater:
         return update
 
     def is_receiving_image(self, device: SimulatedDevice) -> bool:
-        """Return whether an image is being sent to a device in DFU mode."""
+        """Return whether a firmware image is being sent to a device in DFU mode."""
         nordic = self._nordic
         return nordic is not None and nordic.device is device and not nordic.is_done
 

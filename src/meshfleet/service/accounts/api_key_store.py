@@ -1,4 +1,4 @@
-"""Stores the API keys with which programs authenticate (auth-20, auth-24, auth-25)."""
+"""Stores the API keys of programs in the database (auth-20, auth-24, auth-25)."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from sqlalchemy import ColumnElement, Connection, Row
 
 API_KEY_PREFIX: Final = "mfk_"
-"""Prefix of every key, so that this service and secret scanners recognize it."""
+"""Prefix of every API key, by which this service and secret scanners recognize keys."""
 
 
 def hash_credential(credential: str) -> bytes:
     """Return the SHA-256 hash that is stored for an API key or a gateway's password (auth-20).
 
-    Both are long random values that cannot be guessed, so a fast hash is enough.
+    Both secrets are long random values that cannot be guessed, so a fast hash is enough.
     """
     return hashlib.sha256(credential.encode()).digest()
 
@@ -36,7 +36,7 @@ def hash_credential(credential: str) -> bytes:
 def insert_api_key(  # noqa: PLR0913 # keyword-only after the name
     connection: Connection, name: str, *, role: Role, expires_at: int | None, by: Actor, now: int
 ) -> IssuedApiKey:
-    """Create an API key and return it in plain text. Only its hash is stored, so it is never shown again.
+    """Create an API key and return the key in plain text. Only a hash of the key is stored.
 
     Raise `AlreadyExists` if another key has this name.
     """
@@ -61,15 +61,15 @@ def insert_api_key(  # noqa: PLR0913 # keyword-only after the name
 
 
 class ApiKeyHolder(NamedTuple):
-    """Actor whom an API key authenticates, and the expiry of the key."""
+    """Actor that an API key authenticates, and the expiry of the key."""
 
     actor: Actor
     expires_at: int | None
-    """Expiry in milliseconds since the epoch; None if the key does not expire."""
+    """Expiry as Unix time in milliseconds; None if the key does not expire."""
 
 
 def find_api_key_holder(connection: Connection, key: str, *, now: int) -> ApiKeyHolder | None:
-    """Return the actor of an API key; None if the key does not exist or has expired."""
+    """Return the actor and expiry of an API key, or None if the key does not exist or has expired."""
     query = select(api_key.c.name, api_key.c.role, api_key.c.expires_at).where(
         api_key.c.hash == hash_credential(key), _is_valid(now)
     )
@@ -89,7 +89,7 @@ class ApiKeyCredential(NamedTuple):
 def load_api_key_credentials(
     connection: Connection, names: Collection[str], *, now: int
 ) -> dict[str, ApiKeyCredential]:
-    """Return hash and role of the API keys with these names, by name. Leave out expired keys."""
+    """Return hash and role of API keys by name. Expired keys are left out."""
     query = select(api_key.c.name, api_key.c.hash, api_key.c.role).where(
         api_key.c.name.in_(names), _is_valid(now)
     )

@@ -1,4 +1,4 @@
-"""Authenticates requests by their bearer credential: an access token or an API key."""
+"""Authenticates HTTP requests by their bearer credential: an access token or an API key."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Access tokens of users: JSON Web Tokens (auth-6, auth-7).
 
 _ALGORITHM: Final = "HS256"
-"""Signature algorithm of tokens. It is symmetric, because the service itself verifies its tokens."""
+"""Signature algorithm of access tokens; symmetric, because only the service verifies its tokens."""
 
 _AUDIENCE: Final = "meshfleet"
 _REQUIRED_CLAIMS: Final = ["aud", "exp", "iat", "jti", "sid", "sub"]
@@ -39,11 +39,11 @@ class TokenClaims(Struct, frozen=True, kw_only=True):
     username: str
     session: str
     expires_at: int
-    """Expiry in seconds since the epoch."""
+    """Expiry of the access token as Unix time in seconds."""
 
 
 class TokenSigner:
-    """Issues and verifies access tokens. It reads no clock: callers pass the time, in seconds."""
+    """Issues and verifies access tokens. Callers pass Unix times in seconds."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
@@ -62,7 +62,7 @@ class TokenSigner:
         return jwt.encode(claims, self._secret, algorithm=_ALGORITHM)
 
     def verify(self, text: str, now: float) -> TokenClaims:
-        """Return the claims of an access token. Raise `NotLoggedIn` if it is invalid or has expired."""
+        """Return the claims of an access token. Raise `NotLoggedIn` if the token is invalid or expired."""
         try:
             claims: dict[str, Any] = jwt.decode(
                 text,
@@ -79,25 +79,25 @@ class TokenSigner:
 
 
 _CACHE_MS: Final = 1000
-"""Milliseconds for which an authentication is cached: changes by other processes apply after this time."""
+"""Milliseconds for which an authentication is cached; changes by other processes apply after this time."""
 
 _CACHE_SIZE: Final = 10_000
 
 
 class Authentication(NamedTuple):
-    """Actor of a bearer credential, and until when this result may be used."""
+    """Actor of a checked bearer credential, and until when the result of the check may be used."""
 
     actor: Actor
     checked_at: int
-    """Time of the database check, in milliseconds since the epoch."""
+    """Unix time in milliseconds at which the credential was checked in the database."""
     valid_until: int
-    """Time at which the credential expires or must be checked again, in milliseconds since the epoch."""
+    """Unix time in milliseconds at which the credential expires or must be checked again."""
 
 
 class BearerAuthenticator:
     """Checks bearer credentials and caches the results.
 
-    Changes of accounts by this process apply at once (see `invalidate`), those by others after a second.
+    Account changes by this process apply at once (see `invalidate`), changes by others after a second.
     """
 
     def __init__(self, database: Database, signer: TokenSigner, now: Callable[[], int]) -> None:
@@ -108,7 +108,7 @@ class BearerAuthenticator:
         self._revision = 0
 
     async def identify(self, bearer: str, address: str | None) -> Actor:
-        """Return the actor of a credential, with `address` as the client address.
+        """Return the actor of a bearer credential, with `address` as the client address.
 
         Raise `NotLoggedIn` if the credential is invalid.
         """
@@ -116,7 +116,7 @@ class BearerAuthenticator:
         return replace(authentication.actor, address=address)
 
     async def authenticate(self, bearer: str) -> Authentication:
-        """Return the actor of a credential, and when a long-lived connection must check it again.
+        """Return the actor of a bearer credential, and until when the result is valid.
 
         Raise `NotLoggedIn` if the credential is invalid.
         """
@@ -128,7 +128,7 @@ class BearerAuthenticator:
 
     @property
     def revision(self) -> int:
-        """Number of `invalidate` calls. It changes whenever this process changes an account or session."""
+        """Number that increases whenever this process changes an account, session or API key."""
         return self._revision
 
     def invalidate(self) -> None:

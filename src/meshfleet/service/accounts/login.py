@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from meshfleet.service.metrics import Metrics
 
 _MAX_PENDING_CHECKS: Final = 10
-"""Maximum concurrent password checks per client network, so that one network does not delay the others."""
+"""Maximum concurrent password checks per client network, so that one network does not delay others."""
 
 _MAX_PENDING_CHECKS_AFTER_FAILURES: Final = 1
-"""Maximum concurrent password checks of a client network from which many user names failed.
+"""Maximum concurrent password checks of a client network from which logins of many user names failed.
 
-It is lower, so that password guessing does not occupy all threads.
+The limit is lower than for other networks, so that password guessing does not occupy all threads.
 """
 
 
@@ -50,7 +50,7 @@ class Logins:
         now: Now,
         monotonic: Now,
     ) -> None:
-        """Create the service. `now` is the wall clock for tokens, `monotonic` the clock for delays."""
+        """Create the login service. `now` is the wall clock for tokens, `monotonic` the clock for delays."""
         self._database = database
         self._verifier = verifier
         self._throttle = throttle
@@ -65,7 +65,7 @@ class Logins:
     async def log_in(self, login: Login, address: str | None) -> LoggedIn:
         """Check user name and password, create a session, and return its first access token.
 
-        If the stored password hash has outdated cost parameters, replace it. Raise `WrongCredentials` or
+        Replace the stored password hash if its cost parameters are outdated. Raise `WrongCredentials` or
         `TooManyAttempts`.
         """
         username = normalize_username(login.username)
@@ -83,9 +83,9 @@ class Logins:
         return self._issue_token(username, session)
 
     async def refresh(self, actor: Actor) -> LoggedIn:
-        """Return a new access token for the same session (auth-8, auth-9).
+        """Return a new access token for the actor's session (auth-8, auth-9).
 
-        Raise `NotLoggedIn` if the session has ended or its refresh period is over.
+        Raise `NotLoggedIn` if the session has ended or is too old to be refreshed.
         """
         session_id = _require_session(actor)
         session = await self._database.read(user_store.find_session, session_id, now=self._now())
@@ -94,7 +94,7 @@ class Logins:
         return self._issue_token(actor.name, session_id)
 
     async def log_out(self, actor: Actor) -> None:
-        """Delete the session; its access tokens are invalid from now on (auth-10)."""
+        """Delete the actor's session, which invalidates its access tokens at once (auth-10)."""
         await self._database.write(
             user_store.delete_session, _require_session(actor), by=actor, now=self._now()
         )
@@ -148,9 +148,9 @@ class Logins:
         return hashed
 
     async def _verify_password(self, username: str, password: str, network: str | None) -> str | None:
-        """Return the stored hash if the password matches it, else None.
+        """Return the stored password hash of a user if the password matches, else None.
 
-        If the check cannot be made, the attempt does not count as a failed login.
+        If the check itself fails, the attempt does not count as a failed login.
         """
         try:
             hashed = await self._database.read(user_store.find_password_hash, username)
@@ -167,7 +167,7 @@ class Logins:
 
 
 def normalize_username(name: str) -> str:
-    """Return the normalized user name; for an invalid name, return a placeholder that no user can have."""
+    """Return the normalized user name, or for an invalid name a placeholder that no user can have."""
     try:
         return parse_username(name)
     except MalformedText:

@@ -1,7 +1,7 @@
 """Password hashing for users: argon2id, in a small thread pool of its own (auth-19).
 
-One check takes nearly 0.1 s of CPU time and 19 MiB of memory. Only a few checks run at once, and if too many
-are pending, further ones are rejected: password guessing must not slow down the rest of the service.
+One check takes nearly 0.1 s of CPU time and 19 MiB of memory. Only two checks run at once, and if too many
+are pending, further checks are rejected: password guessing must not slow down the rest of the service.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 PASSWORD_HASHER: Final = PasswordHasher(time_cost=2, memory_cost=19 * 1024, parallelism=1, type=Type.ID)
-"""Hasher with the minimum cost that OWASP recommends, because small hosts have little memory."""
+"""Password hasher with the minimum cost that OWASP recommends, because small hosts have little memory."""
 
 _THREADS: Final = 2
+"""Number of threads that hash and check passwords."""
 _MAX_PENDING: Final = 32
+"""Maximum number of running and waiting password checks."""
 
 
 class PasswordVerifier:
-    """Hashes and verifies passwords in threads. Only tests pass another, faster and weaker hasher."""
+    """Hashes and verifies passwords in threads. Only tests pass another hasher, a faster and weaker one."""
 
     def __init__(self, hasher: PasswordHasher = PASSWORD_HASHER) -> None:
         self._hasher = hasher
@@ -43,10 +45,9 @@ class PasswordVerifier:
         return await self._in_thread(self._hasher.hash, password)
 
     async def verify(self, hashed: str | None, password: str) -> bool:
-        """Return whether the password matches the hash.
+        """Return whether a password matches a hash. Raise `TooManyAttempts` if too many checks are pending.
 
-        Pass None if the user does not exist: the result is False and takes the same time. Raise
-        `TooManyAttempts` if too many checks are pending.
+        Pass None as `hashed` if the user does not exist: the result is False, and takes the same time.
         """
         matches = await self._in_thread(
             self._matches, self._dummy_hash if hashed is None else hashed, password
@@ -58,7 +59,7 @@ class PasswordVerifier:
         return self._hasher.check_needs_rehash(hashed)
 
     def close(self) -> None:
-        """Wait for running password checks and drop the queued ones."""
+        """Wait for running password checks and drop queued checks."""
         self._threads.shutdown(cancel_futures=True)
 
     def _matches(self, hashed: str, password: str) -> bool:
@@ -78,5 +79,5 @@ class PasswordVerifier:
 
 
 def hash_password(password: str) -> str:
-    """Return the hash to store for a password. Blocks while hashing: do not call it in an event loop."""
+    """Return the hash to store for a password. The call blocks: do not use it in an event loop."""
     return PASSWORD_HASHER.hash(password)

@@ -1,4 +1,4 @@
-"""REST routes `/api/v1/auth`, `/api/v1/users` and `/api/v1/api-keys`."""
+"""REST routes of logins, users and API keys: `/api/v1/auth`, `/api/v1/users` and `/api/v1/api-keys`."""
 
 from litestar import Router, delete, get, post, put
 from litestar.di import NamedDependency as Given
@@ -31,7 +31,7 @@ async def list_keys(
     limit: Given[int],
     next_token: NextToken = None,
 ) -> bodies.ApiKeyPage:
-    """List API keys by name. The secret keys are not included."""
+    """List API keys sorted by name, without the secret keys themselves."""
     after = pages.decode_start("api-keys", next_token, start="")
     found = await database.read(api_key_store.list_api_keys, after=after, limit=limit + 1)
     return bodies.ApiKeyPage(**pages.build_page("api-keys", found, limit, lambda last: (last.name,)))
@@ -44,7 +44,7 @@ async def issue_key(
     database: Given[Database],
     now: Given[Now],
 ) -> bodies.IssuedApiKey:
-    """Create an API key for a program. The response is the only one that contains the key."""
+    """Create an API key for a program. Only this response contains the secret key."""
     created_at = now()
     return await database.write(
         api_key_store.insert_api_key,
@@ -64,7 +64,7 @@ async def revoke_key(
     authenticator: Given[BearerAuthenticator],
     now: Given[Now],
 ) -> None:
-    """Revoke an API key. Requests with it are rejected from now on."""
+    """Revoke an API key. Requests with the key are rejected from now on."""
     await database.write(api_key_store.delete_api_key, decode_segment(key_id), by=actor, now=now())
     authenticator.invalidate()
 
@@ -93,7 +93,7 @@ async def list_users(
     limit: Given[int],
     next_token: NextToken = None,
 ) -> bodies.UserPage:
-    """List users by name."""
+    """List users sorted by name."""
     after = pages.decode_start("users", next_token, start="")
     found = await database.read(user_store.list_users, after=after, limit=limit + 1)
     return bodies.UserPage(**pages.build_page("users", found, limit, lambda last: (last.username,)))
@@ -188,7 +188,7 @@ async def log_out(actor: Given[Actor], logins: Given[Logins]) -> None:
 
 @get("/me")
 async def me(actor: Given[Actor]) -> bodies.Me:
-    """Get the user or API key of the request, with its role."""
+    """Get the user or API key that sends this request, with its role."""
     return bodies.Me(
         username=actor.name, role=actor.role, kind="api-key" if actor.kind == "api-key" else "user"
     )

@@ -1,8 +1,8 @@
-"""Delays logins after failures, against password guessing (auth-13 to auth-15).
+"""Delays logins after failed logins, against password guessing (auth-13 to auth-15).
 
 Failures are counted per user name and client address, whether or not the user exists, so that clients cannot
-tell the difference. The names that failed from one address are counted, too, so that trying name after name
-is delayed as well. Failures from other addresses never delay the owner of an account.
+detect which users exist. The names that failed from one address are counted, too, so that trying name after
+name is delayed as well. Failures from other addresses never delay the owner of an account.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 _FREE_FAILURES: Final = 5
-"""Number of failed logins that cause no delay."""
+"""Number of failed logins of a user name from one address that cause no delay."""
 
 _MAX_DELAY_SECONDS: Final = 300
 """Longest delay after a failed login, in seconds."""
@@ -20,22 +20,22 @@ _FAILURE_LIFETIME_SECONDS: Final = 3600
 """Seconds after which a failed login no longer counts."""
 
 _MAX_ENTRIES: Final = 50_000
-"""Maximum number of stored names and addresses; the oldest are dropped, so that a flood fills no memory."""
+"""Maximum number of stored failure counts; the oldest are dropped, so that a flood fills no memory."""
 
 
 class ThrottleDecision(NamedTuple):
     """Delays of a login attempt, in seconds."""
 
     wait: int
-    """Seconds to wait before this name may log in from this address; 0 if it may log in now."""
+    """Seconds until the user name may log in from this client address; 0 if it may log in now."""
     wait_if_failed: int
-    """Seconds to wait if this attempt fails, too, because many names have failed from this address."""
+    """Seconds to wait if this attempt fails too, because many names have failed from this address."""
 
 
 class _Entry(NamedTuple):
     failures: int
     last: float
-    """Time of the last failure, in seconds."""
+    """Time of the last failed login in seconds of the monotonic clock."""
 
 
 # Name and address; the name None stands for all names of the address.
@@ -43,15 +43,16 @@ _Key = tuple[str | None, str | None]
 
 
 class LoginThrottle:
-    """Counts failed logins and computes delays. It reads no clock: callers pass the time, in seconds."""
+    """Counts failed logins and computes delays. Callers pass monotonic times in seconds."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[_Key, _Entry] = OrderedDict()
 
     def count_attempt(self, name: str, address: str | None, now: float) -> ThrottleDecision:
-        """Return the delays of a login attempt. Count the attempt as failed if it need not wait.
+        """Return the delays of a login attempt. Count the attempt as failed unless it must wait.
 
-        Call `clear_failures` after a successful login. Counting before the check covers concurrent attempts.
+        Call `clear_failures` after a successful login. The attempt is counted before the password check, so
+        that concurrent attempts count too.
         """
         decision = ThrottleDecision(self._delay((name, address), now), self._delay((None, address), now))
         if not decision.wait and self._count((name, address), now) == 1:
@@ -63,7 +64,7 @@ class LoginThrottle:
         return self._delay((None, address), now)
 
     def clear_failures(self, name: str, address: str | None) -> None:
-        """Reset the failures of a name from this address after a successful login."""
+        """Reset the failed logins of a user name from a client address after a successful login."""
         entry = self._entries.pop((name, address), None)
         address_entry = self._entries.get((None, address))
         if entry is not None and address_entry is not None:
@@ -72,7 +73,7 @@ class LoginThrottle:
             )
 
     def withdraw_attempt(self, name: str, address: str | None) -> None:
-        """Uncount one attempt of a name from this address, because the password could not be checked."""
+        """Uncount one login attempt from this address, because the password could not be checked."""
         entry = self._entries.get((name, address))
         if entry is None or entry.failures <= 1:
             self.clear_failures(name, address)

@@ -1,4 +1,4 @@
-"""Stores users and their login sessions."""
+"""Stores users and their login sessions in the database."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # Sessions: an access token is valid only while the row of its session exists (auth-9, auth-10).
 
 MAX_SESSION_MS: Final = 12 * 3600 * 1000
-"""How long after the login the access token can be refreshed, in milliseconds."""
+"""Milliseconds after the login for which access tokens of a session can be refreshed."""
 
 _TOKEN_MS: Final = TOKEN_LIFETIME // timedelta(milliseconds=1)
 """Milliseconds for which an access token is valid."""
@@ -42,10 +42,10 @@ class LoginSession(NamedTuple):
 
 
 def insert_session(connection: Connection, by: Actor, *, checked_hash: str, now: int) -> str:
-    """Create a session for the actor and return its id. Also delete expired sessions of all users.
+    """Create a session for the actor and return the session id. Also delete expired sessions of all users.
 
-    `checked_hash` is the password hash that the login was checked against. Raise `WrongCredentials` if the
-    user was removed or the password was changed since then.
+    `checked_hash` is the password hash with which the login was checked. Raise `WrongCredentials` if the
+    user was removed or the password was changed since that check.
     """
     is_unchanged = (account.c.username == by.name) & (account.c.password == checked_hash)
     if not connection.execute(update(account).where(is_unchanged).values(last_login_at=now)).rowcount:
@@ -65,7 +65,7 @@ def insert_session(connection: Connection, by: Actor, *, checked_hash: str, now:
 
 
 def find_session(connection: Connection, identity: str, *, now: int) -> LoginSession | None:
-    """Return a session with the current role of its user; None if it has ended or expired."""
+    """Return a login session with the current role of its user, or None if it has ended or expired."""
     query = (
         select(session.c.username, account.c.role, session.c.expires_at)
         .join(account)
@@ -78,7 +78,7 @@ def find_session(connection: Connection, identity: str, *, now: int) -> LoginSes
 
 
 def delete_session(connection: Connection, identity: str, *, by: Actor, now: int) -> None:
-    """Delete a session (logout). Raise `NotLoggedIn` if it does not exist."""
+    """Delete a login session (logout). Raise `NotLoggedIn` if the session does not exist."""
     if not connection.execute(delete(session).where(session.c.id == identity)).rowcount:
         raise NotLoggedIn("the session has already ended")
     audit.record_change(connection, by, "auth.logout", by.name, now=now)
@@ -140,7 +140,7 @@ class UserCredential(NamedTuple):
 
 
 def load_user_credentials(connection: Connection, usernames: Collection[str]) -> dict[str, UserCredential]:
-    """Return password hash and role of these users, by name. Leave out users who do not exist."""
+    """Return password hash and role of users by name. Users that do not exist are left out."""
     query = select(account.c.username, account.c.password, account.c.role)
     rows = connection.execute(query.where(account.c.username.in_(usernames)))
     return {row.username: UserCredential(row.password, Role(row.role)) for row in rows}
@@ -149,7 +149,7 @@ def load_user_credentials(connection: Connection, usernames: Collection[str]) ->
 def update_user(  # noqa: PLR0913 # keyword-only after the key
     connection: Connection, username: str, *, role: Role | None, hashed: str | None, by: Actor, now: int
 ) -> User:
-    """Change the role and the password of a user; None leaves the role or the password unchanged.
+    """Change the role or the password of a user, or both; None means unchanged.
 
     Raise `LastAdmin` if no admin would be left.
     """
@@ -181,10 +181,10 @@ def update_password(connection: Connection, username: str, hashed: str, *, by: A
 def update_own_password(
     connection: Connection, hashed: str, *, checked_hash: str, by: Actor, now: int
 ) -> None:
-    """Set the actor's own password and end all sessions of the actor except the current one.
+    """Set the actor's own password and end all sessions of the actor except the current session.
 
-    `checked_hash` is the hash that the current password was checked against. Raise `WrongCredentials` if the
-    password was changed since then.
+    `checked_hash` is the hash with which the old password was checked. Raise `WrongCredentials` if the
+    password was changed since that check.
     """
     is_unchanged = (account.c.username == by.name) & (account.c.password == checked_hash)
     if connection.execute(select(account.c.username).where(is_unchanged).with_for_update()).first() is None:
@@ -202,7 +202,7 @@ def _set_password(connection: Connection, username: str, hashed: str, *, by: Act
 
 
 def update_password_hash(connection: Connection, username: str, *, before: str, after: str) -> None:
-    """Replace the hash of a password by a new hash of the same password.
+    """Replace the password hash of a user by a new hash of the same password.
 
     Do nothing if the password was changed meanwhile.
     """

@@ -70,13 +70,13 @@ _USES: Final[Mapping[str, Callable[[IdentifierDefinition], bool]]] = {
     "readable": lambda entry: entry.access in {IdentifierAccess.READ, IdentifierAccess.READ_WRITE},
     "writable": lambda entry: entry.access in {IdentifierAccess.WRITE, IdentifierAccess.READ_WRITE},
 }
-"""Uses of identifiers in topics, and which identifiers of the catalogue have each use."""
+"""Uses of identifiers in topics, each with a function that tells whether a catalogue entry has the use."""
 
 _OPERATION_USES: Final = {"read": "readable", "write": "writable", "ack": "sample"}
 
 
 def build_parameters() -> dict[str, dict[str, Any]]:
-    """Return the descriptions of all AsyncAPI parameters, by name."""
+    """Return the AsyncAPI descriptions of all topic parameters, by name."""
     parameters = dict(_ADDRESS_PARAMETERS)
     for use, is_usable in _USES.items():
         known = sorted(filter(is_usable, BUILTIN_CATALOGUE), key=lambda entry: entry.id)
@@ -112,15 +112,15 @@ class ChannelDescription(NamedTuple):
     name: str
     description: str
     topic: str
-    """Topic without the prefix of the installation, with parameters such as `{gateway}`."""
+    """Topic without the topic prefix of the installation, with parameters such as `{gateway}`."""
     parameters: Mapping[str, str]
     """Names of AsyncAPI parameters, by the names of the parameters in `topic`."""
     message: MessageDescription
     has_prefix: bool = True
-    """Whether the topic begins with the prefix of the installation."""
+    """Whether the topic begins with the topic prefix of the installation."""
 
     def to_dict(self, prefix: str) -> dict[str, Any]:
-        """Return the AsyncAPI channel object, for the topic prefix of the installation."""
+        """Return the AsyncAPI channel object with `prefix` as the topic prefix."""
         start = f"{prefix}/" if prefix and self.has_prefix else ""
         example = self.topic.replace(_GATEWAY_PARAMETER, EXAMPLE_GATEWAY)
         access = _list_permissions(start + example.replace(_DEVICE_PARAMETER, EXAMPLE_DEVICE), prefix)
@@ -153,7 +153,7 @@ _DESCRIPTIONS: Final = {
 
 
 def iter_channels() -> Iterator[ChannelDescription]:
-    """Yield all channels of the document."""
+    """Yield all channels of the AsyncAPI document."""
     gateway, device = _GATEWAY_PARAMETER, _DEVICE_PARAMETER
     for kind in Kind:
         report = ReportTopic(gateway, device, kind, _identifier_parameter(kind))

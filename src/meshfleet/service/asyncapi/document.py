@@ -87,7 +87,7 @@ _WEBSOCKET_PATH: Final = "/mqtt"
 
 
 class ServerDescription(NamedTuple):
-    """Server of the AsyncAPI document: an address at which MQTT clients connect."""
+    """Server in the AsyncAPI document: an address to which MQTT clients connect."""
 
     name: str
     host: str
@@ -111,13 +111,13 @@ class ServerDescription(NamedTuple):
 DEFAULT_SERVERS: Final = (
     ServerDescription("mqtt", f"{_HOST}:1883", "mqtt", "A service with default settings."),
 )
-"""Servers of a document that describes no particular installation."""
+"""Servers of an AsyncAPI document that describes no particular installation."""
 
 
 def list_servers(settings: Settings, host: str | None = None) -> tuple[ServerDescription, ...]:
-    """Return the MQTT servers of this installation.
+    """Return the MQTT servers of this installation for the AsyncAPI document.
 
-    `host` is the host with which the client reached the service; it replaces wildcard addresses.
+    `host` is the host name under which the REST client reached the service; it replaces wildcard addresses.
     """
     if settings.public_mqtt is not None or settings.external_broker is not None:
         return _list_public_servers(settings)
@@ -141,7 +141,7 @@ def list_servers(settings: Settings, host: str | None = None) -> tuple[ServerDes
 
 
 def _list_public_servers(settings: Settings) -> tuple[ServerDescription, ...]:
-    """Return the broker address that gateways are configured with, as the only server (rest-168)."""
+    """Return the broker address that gateways are configured with as the only MQTT server (rest-168)."""
     if (address := settings.gateway_broker) is None:
         return ()
     host = f"[{address.host}]" if ":" in address.host else address.host
@@ -150,7 +150,7 @@ def _list_public_servers(settings: Settings) -> tuple[ServerDescription, ...]:
 
 
 def _format_host(listen: ListenAddress, host: str) -> str:
-    """Return host and port of a listener. Replace a wildcard address by `host`, so clients can connect."""
+    """Return host and port of an MQTT listener, with a wildcard address replaced by `host`."""
     return str(listen._replace(host=host) if listen.host in _ALL_ADDRESSES else listen)
 
 
@@ -187,13 +187,13 @@ _TAGS: Final = {
 def build_asyncapi_document(
     servers: Iterable[ServerDescription] = DEFAULT_SERVERS, prefix: str = ""
 ) -> dict[str, Any]:
-    """Return the AsyncAPI document. Do not modify the result: its parts are cached."""
+    """Return the AsyncAPI document. Do not modify the result: parts of the document are cached."""
     return _build_without_servers(prefix) | {"servers": {each.name: each.to_dict() for each in servers}}
 
 
 @cache
 def _build_without_servers(prefix: str) -> dict[str, Any]:
-    """Return the AsyncAPI document without servers. It is cached, as a process uses only one prefix."""
+    """Return the AsyncAPI document without servers. The result is cached by topic prefix."""
     channels = {each.name: each for each in iter_channels()}
     messages = {each.message.name: each.message for each in channels.values()}
     return {
@@ -240,5 +240,5 @@ class MessagingDocument:
         self._settings = settings
 
     def build(self, host: str | None) -> dict[str, Any]:
-        """Return the document for a client that reached the service under the name or address `host`."""
+        """Return the AsyncAPI document for a REST client that reached the service under `host`."""
         return build_asyncapi_document(list_servers(self._settings, host), self._settings.topic_prefix)

@@ -1,4 +1,4 @@
-"""Examples of every message of the AsyncAPI document."""
+"""Example payloads for every message of the AsyncAPI document."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ REPORTS: Final[Mapping[Kind, Sequence[reports.Report]]] = {
         reports.EventDecoded(time=_TIME, seq=2),
     ),
 }
-"""Example reports of each kind."""
+"""Example reports by report kind."""
 
 REQUESTS: Final[Mapping[Operation, Sequence[requests.Request]]] = {
     Operation.APIVERSION: (requests.ApiVersionRequest(id=_ID),),
@@ -68,7 +68,7 @@ REQUESTS: Final[Mapping[Operation, Sequence[requests.Request]]] = {
     Operation.ACK: (requests.AckRequest(time=_TIME, type=AckType.ACK),),
     Operation.ACK_DECODED: (requests.AckRequest(time=_TIME, type=AckType.BACKFILL, priority=Priority.LOW),),
 }
-"""Example requests of each operation."""
+"""Example requests by operation."""
 
 _CONNECTED: Final[dict[str, Any]] = {"time": _TIME, "origin": Origin.CONNECTED, "id": _ID}
 _THROUGH_EXTENDER: Final[dict[str, Any]] = {
@@ -113,7 +113,7 @@ RESPONSES: Final[Mapping[Operation, Sequence[responses.Response]]] = {
         ),
     ),
 }
-"""Example responses of each operation that has one."""
+"""Example responses by operation, for operations that have a response."""
 
 _QUESTION: Final = diagnostics.FirmwareQuestion(
     model_number=ModelNumber("2011"),
@@ -131,4 +131,4 @@ _ANSWER: Final = diagnostics.FirmwareAnswer(
 FIRMWARE_QUESTIONS: Final = (diagnostics.encode_question(_ID, _QUESTION),)
 """Example payloads of firmware requests."""
 FIRMWARE_ANSWERS: Final = (diagnostics.encode_answer(_ID, _ANSWER), diagnostics.encode_answer(_ID, None))
-"""Example payloads of responses to firmware requests: image found, and not found."""
+"""Example payloads of responses to firmware requests: image found, and image not found."""

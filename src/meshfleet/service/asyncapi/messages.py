@@ -46,15 +46,15 @@ _DECODED_TEXT: Final = "Decoded: used in decoded mode for values that the gatewa
 
 
 class MessageDescription(NamedTuple):
-    """Message of the AsyncAPI document with the schema of its payload."""
+    """Description of an MQTT message in the AsyncAPI document, with the schema of its payload."""
 
     name: str
     description: str
     tag: str
     payload: str
-    """Name of the schema of the payload."""
+    """Name of the payload's JSON schema."""
     schemas: Mapping[str, dict[str, Any]]
-    """Schema of the payload and the schemas to which that schema refers, by name."""
+    """JSON schema of the payload and schemas to which it refers, by name."""
     examples: Sequence[bytes]
     since: Version | None = None
     """Interface version that added the message; None if the message has always existed."""
@@ -81,25 +81,25 @@ class MessageDescription(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """First sentence of the description."""
+        """First sentence of the message's description."""
         return self.description.partition(". ")[0].removesuffix(".") + "."
 
 
 def build_report_message(kind: Kind) -> MessageDescription:
-    """Return the message of a kind of report."""
+    """Return the AsyncAPI message of a report kind."""
     form = "" if not kind.has_identifier else f" {_DECODED_TEXT if kind.is_decoded else _RAW_TEXT}"
     text = _REPORT_TEXTS[kind.raw_kind] + form
     return _build_message(str(kind), text, "report", kind, examples.REPORTS[kind], has_id=False)
 
 
 def build_request_message(operation: Operation) -> MessageDescription:
-    """Return the request message of an operation."""
+    """Return the AsyncAPI request message of an operation."""
     name, text, payloads = f"{operation}-request", _REQUEST_TEXTS[operation], examples.REQUESTS[operation]
     return _build_message(name, text, "request", operation, payloads, has_id=operation.is_answered)
 
 
 def build_response_message(operation: Operation) -> MessageDescription:
-    """Return the response message of an operation."""
+    """Return the AsyncAPI response message of an operation."""
     text = f"Result of a {operation} request. `status` says whether it succeeded."
     payloads = examples.RESPONSES[operation]
     return _build_message(f"{operation}-response", text, "response", operation, payloads, has_id=True)

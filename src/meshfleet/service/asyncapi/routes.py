@@ -1,4 +1,4 @@
-"""REST route `/api/v1/asyncapi.json`."""
+"""REST route of the AsyncAPI document: `/api/v1/asyncapi.json`."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from meshfleet.service.http.request import ApiRequest
 
 @get("/asyncapi.json", tags=["Operations"])
 async def get_asyncapi(request: ApiRequest, messaging: Given[MessagingDocument]) -> dict[str, Any]:
-    """Get the AsyncAPI document of the MQTT messages. It follows AsyncAPI 3.0."""
+    """Get the AsyncAPI document of the MQTT messages. The document follows AsyncAPI 3.0."""
     return messaging.build(request.url.hostname)
 
 

@@ -1,4 +1,4 @@
-"""JSON schemas of payloads, generated from the structs that encode and decode them."""
+"""JSON schemas of MQTT payloads, generated from the structs that encode and decode the payloads."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ _PAYLOAD_FIELD_TEXTS: Final[Mapping[tuple[str, str], str]] = {
         )
     },
 }
-"""Descriptions of fields that differ from `_FIELD_TEXTS` in one payload, by payload and field."""
+"""Descriptions of fields that differ from `_FIELD_TEXTS` in some payloads, by payload and field name."""
 
 
 # Formats of field types, and other forms that are accepted.
@@ -112,7 +112,7 @@ _EITHER_CASE: Final = "Accepted in upper and lower case."
 
 
 class _FieldFormat(NamedTuple):
-    """Schema of a field as it is sent, and a text about other forms that are accepted."""
+    """Schema of a payload field as it is sent, and a sentence about other accepted formats."""
 
     schema: dict[str, Any]
     tolerated: str = ""
@@ -142,13 +142,13 @@ _FIELD_FORMATS: Final[dict[object, _FieldFormat]] = {
 
 
 _RULES: Final = re.compile(r" \([a-z]+-\d[^)]*\)")
-"""Pattern of rule numbers in docstrings. They are for readers of the source and removed from the document."""
+"""Pattern of rule numbers in docstrings, which are removed from the AsyncAPI document."""
 
 
 def build_schema(
     payload: type[Payload], part: InterfacePart | None = None, code: Kind | Operation | None = None
 ) -> dict[str, Any]:
-    """Return the JSON schema of a payload as it is sent.
+    """Return the JSON schema of an MQTT payload as it is sent.
 
     With `part` and `code`, the schema includes the interface version that added each field.
     """
@@ -169,12 +169,12 @@ def build_schema(
 
 
 def build_schema_reference(name: str) -> dict[str, str]:
-    """Return an AsyncAPI reference to a schema."""
+    """Return an AsyncAPI reference to the schema with this name."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def _complete_field_schema(schema: dict[str, Any], hint: object, text: str, since: Version | None) -> None:
-    """Add description, format and version to the schema of a field with the type annotation `hint`."""
+    """Add description, format and first interface version to the schema of a field; `hint` is its type."""
     schema.pop("$ref", None)  # keywords next to a reference are ignored, so the values of an enum are inlined
     if (values := _find_enum(hint)) is not None:
         is_numeric = issubclass(values, int)
@@ -213,7 +213,7 @@ FIRMWARE_QUESTION_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
     },
     "FirmwareQuestion": build_schema(FirmwareQuestion),
 }
-"""Schemas of a firmware request (firmware-15), by name."""
+"""JSON schemas of a firmware request (firmware-15), by name."""
 
 FIRMWARE_ANSWER_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
     "FirmwareResponse": {
@@ -234,4 +234,4 @@ FIRMWARE_ANSWER_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
     },
     "FirmwareAnswer": build_schema(FirmwareAnswer),
 }
-"""Schemas of the response to a firmware request (firmware-18, firmware-19), by name."""
+"""JSON schemas of the response to a firmware request (firmware-18, firmware-19), by name."""

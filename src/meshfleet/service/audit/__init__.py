@@ -1,1 +1,1 @@
-"""Audit log of all changes, and its REST route."""
+"""Audit log of all changes by users, API keys and gateways, and its REST route."""

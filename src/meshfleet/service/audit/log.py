@@ -20,35 +20,35 @@ if TYPE_CHECKING:
 
 
 _RECENT_IDS: Final = 1000
-"""Number of newest ids among which concurrent transactions may still commit rows."""
+"""Number of newest audit row ids among which concurrent transactions may still commit rows."""
 
 _MAX_WAIT_MS: Final = 60_000
-"""Maximum milliseconds that one change waits for another. Rows further in the future had a wrong clock."""
+"""Maximum milliseconds that one transaction waits for another; rows further ahead had a wrong clock."""
 
 
 class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Filter of audit rows. A row must meet all conditions; None means any value."""
+    """Filter of audit rows. A row must match all fields of the filter; None matches any value."""
 
     actor: str | None = None
     action: str | None = None
     target: str | None = None
     since: int | None = None
-    """Time of the earliest rows, in milliseconds since the epoch."""
+    """Earliest time of the rows (inclusive), as Unix time in milliseconds."""
     until: int | None = None
-    """Time before which the rows were recorded, in milliseconds since the epoch."""
+    """Latest time of the rows (exclusive), as Unix time in milliseconds."""
 
 
 def record_change(
     connection: Connection, by: Actor, action: str, target: str, *, now: int, **detail: Any
 ) -> None:
-    """Record a change. Call it in the transaction that makes the change."""
+    """Record a change in the audit log. Call this in the transaction that makes the change."""
     record_changes(connection, by, action, [target], now=now, **detail)
 
 
 def record_changes(
     connection: Connection, by: Actor, action: str, targets: Sequence[str], *, now: int, **detail: Any
 ) -> None:
-    """Record the same change of several targets, one row for each."""
+    """Record the same change of several targets in the audit log, one row per target."""
     row = {
         "time": _choose_entry_time(connection, now),
         "actor": by.display_name,
@@ -63,8 +63,8 @@ def record_changes(
 def _choose_entry_time(connection: Connection, now: int) -> int:
     """Return the time to record for a change: `now`, or the time of the newest row if that is later.
 
-    Two transactions that change the same object read the clock before one waits for the other. The log is
-    sorted by time, so the later change must not get the earlier time.
+    Two transactions that change the same object read the clock before one waits for the other. The audit log
+    is sorted by time, so the later change must not get the earlier time.
     """
     newest = connection.execute(
         select(func.max(audit.c.time)).where(audit.c.time <= now + _MAX_WAIT_MS)
@@ -73,33 +73,33 @@ def _choose_entry_time(connection: Connection, now: int) -> int:
 
 
 class AuditRevision(NamedTuple):
-    """Value that changes with every new row; compare two to see whether the log has changed."""
+    """Revision of the audit log, which differs after every new row."""
 
     newest: int
-    """Highest id of a row; 0 if the log is empty."""
+    """Highest row id of the audit log; 0 if the log is empty."""
     recent: int
-    """Number of rows among the newest ids. It reveals a row that is committed after one with a higher id."""
+    """Number of rows with recent ids; it grows if a row is committed after a row with a higher id."""
 
 
 def load_revision(connection: Connection) -> AuditRevision:
-    """Load the current revision of the log. While it stays the same, no row was added."""
+    """Load the revision of the audit log. While the revision is equal, no row was added."""
     newest = connection.execute(select(func.max(audit.c.id))).scalar() or 0
     recent = select(func.count()).where(audit.c.id > newest - _RECENT_IDS)
     return AuditRevision(newest, connection.execute(recent).scalar_one())
 
 
 class AuditPosition(NamedTuple):
-    """Position of a row in the log. The log is sorted by time, because users filter by time."""
+    """Position of a row in the audit log, which is sorted by time and row id."""
 
     time: int
-    """Time of the row in milliseconds since the epoch."""
+    """Unix time of the row in milliseconds."""
     id: int
 
 
 def list_entries(
     connection: Connection, choice: AuditFilter, *, before: AuditPosition | None, limit: int
 ) -> list[AuditRow]:
-    """Return up to `limit` matching rows, the newest first; with `before`, only rows before this position."""
+    """Return up to `limit` matching audit rows, newest first; only rows before `before`, if given."""
     query = select(audit).order_by(audit.c.time.desc(), audit.c.id.desc()).limit(limit)
     for column, value in (
         (audit.c.actor, choice.actor),
@@ -118,7 +118,7 @@ def list_entries(
 
 
 def build_position(row: AuditRow) -> AuditPosition:
-    """Return the position of the last row of a page, where the next page continues."""
+    """Return the position of an audit row, from which the next page continues."""
     return AuditPosition(parse_millis(row.time), row.id)
 
 

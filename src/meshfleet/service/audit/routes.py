@@ -1,4 +1,4 @@
-"""REST route `/api/v1/audit`."""
+"""REST route of the audit log: `/api/v1/audit`."""
 
 from typing import Annotated
 
@@ -27,12 +27,12 @@ async def list_changes(
         str | None, QueryParameter(name="Action", description="Kind of change, for example `device.rename`.")
     ] = None,
     target: Annotated[
-        str | None, QueryParameter(name="Target", description="Object that was changed.")
+        str | None, QueryParameter(name="Target", description="Id or name of the object that was changed.")
     ] = None,
     since: FromTime = None,
     until: ToTime = None,
 ) -> AuditPage:
-    """List recorded changes, the newest first."""
+    """List the changes recorded in the audit log, the newest first."""
     reader = QueryReader()
     criteria = audit.AuditFilter(
         actor=by,

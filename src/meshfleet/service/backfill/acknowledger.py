@@ -1,7 +1,7 @@
 """Acknowledges samples to their devices after the commit (ack-7 to ack-17, ack-21).
 
 A device keeps its samples until they are acknowledged, and sends them again when an ack requests a backfill.
-So a sample is not lost if the radio, the gateway, the network or this service fails.
+So no sample is lost if the radio, the gateway, the network or this service fails for a while.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class SeriesFlush:
-    """Flush part that writes changed series and gaps."""
+    """Part of an ingest flush that writes changed series of samples and their gaps."""
 
     def __init__(
         self,
@@ -45,18 +45,21 @@ class SeriesFlush:
         self._removed = removed
 
     def write(self, connection: Connection, added: Collection[int]) -> None:  # noqa: ARG002 # new devices have no series
-        """Write the changes in the transaction of the flush."""
+        """Write the changed series and gaps in the transaction of the flush."""
         store.delete_series(connection, self._removed)  # first: a removed series may have started again
         store.upsert_series(connection, self._rows, self._gaps)
 
     def on_flushed(self) -> None:
-        """Do nothing: no state depends on the commit."""
+        """Do nothing: no state of series in memory depends on the commit of a flush."""
 
 
 # Series whose samples have implausible times: missing samples are requested, but gaps are not recorded.
 
 _MAX_IMPLAUSIBLE_SERIES: Final = 20_000
-"""Maximum number of tracked series; if there are more, the one with the oldest last sample is dropped."""
+"""Maximum number of tracked series with implausible times.
+
+If there are more, the series whose last sample arrived first is dropped.
+"""
 
 
 class _ImplausibleSeries(Struct, gc=False):
@@ -64,7 +67,7 @@ class _ImplausibleSeries(Struct, gc=False):
 
     seq: int
     requested_at: int = 0
-    """Time of the last backfill request; 0: never, so the second sample requests one."""
+    """Unix time in milliseconds of the last backfill request; 0 if the series never requested one."""
     has_gap: bool = False
 
 
@@ -79,9 +82,9 @@ class ImplausibleClocks:
         return len(self._by_series)
 
     def needs_backfill(self, key: SeriesKey, seq: int, outage: int, now: int) -> bool:
-        """Record a sample. Return whether its ack must request missing samples (ack-11, ack-12).
+        """Record a sample of a series. Return whether its ack must request a backfill (ack-11, ack-12).
 
-        `outage` is the time when the last outage ended.
+        `outage` is the time when the last outage of the gateway or the service ended.
         """
         series = self._by_series.pop(key, None)
         if series is None:
@@ -100,7 +103,7 @@ class ImplausibleClocks:
         return True
 
     def rewind_clock(self, now: int) -> None:
-        """Limit all times to now, after the clock of this machine was set back."""
+        """Limit the times of backfill requests to now, after the clock of this machine was set back."""
         for series in self._by_series.values():
             series.requested_at = min(series.requested_at, now)
 
@@ -114,26 +117,23 @@ _QOS: Final = 1
 _SAMPLES_PER_SLICE: Final = 500
 """Number of samples to acknowledge before the event loop runs other tasks."""
 _MAX_BACKLOG: Final = 200
-"""Maximum number of slices that wait to be acknowledged.
+"""Maximum number of slices of samples that wait to be acknowledged.
 
-If there are more, they are acknowledged at once, and the next batch waits.
+Slices above the maximum are acknowledged at once, which delays the next batch of reports.
 """
 _CONNECT_DELAY_MS: Final = 1_000
-"""Maximum milliseconds from a connection of a gateway until the poll detects it.
-
-A series that starts in this time has missed nothing.
-"""
+"""Maximum milliseconds from the MQTT connection of a gateway until a poll detects the connection."""
 _MAX_GATEWAYS: Final = 50_000
-"""Maximum number of gateways whose time of connection is kept.
+"""Maximum number of gateways whose connection time is kept.
 
-If there are more, the longest connected one is dropped: its series have requested their backfill long ago.
+If there are more, the earliest connection time is dropped: the backfill after it was requested long ago.
 """
 _MAX_TIME_TEXTS: Final = 4096
-"""Maximum number of cached texts of timestamps in seconds; most samples are only seconds old."""
+"""Maximum number of cached timestamp strings (one per second); most samples are only seconds old."""
 
 
 class AckCounters:
-    """Number of acks sent, of those that requested a backfill, and of gaps found, since the start."""
+    """Numbers since the service started: acks sent, acks that requested a backfill, and gaps found."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -142,14 +142,14 @@ class AckCounters:
 
 
 class SampleAcknowledger:
-    """Sends the acks of committed samples, and records the gaps in each series."""
+    """Sends the acks of committed samples, and records the gaps in each series of samples."""
 
     def __init__(self, transport: Transport, *, prefix: str, now: int) -> None:
         self._transport = transport
         self._topic_prefix = f"{prefix}/mt/gateway/" if prefix else "mt/gateway/"
         self._started_at = self._collected_at = now
         self._connected_at: dict[int, int] = {}
-        """Time when each gateway last connected; reports from before may have been lost."""
+        """Unix time in milliseconds of each gateway's last connection; earlier reports may be lost."""
         self._time_texts: dict[int, str] = {}
         self.series: dict[SeriesKey, SeriesState] = {}
         self.gap_index = GapIndex()
@@ -157,19 +157,21 @@ class SampleAcknowledger:
         """Schedule of the gap checks."""
         self._implausible_clocks = ImplausibleClocks()
         self._changed_series: set[SeriesKey] = set()
+        """Series that the next flush writes to the database."""
         self._changed_gaps: set[SeriesKey] = set()
+        """Series whose gaps the next flush writes to the database."""
         self._removed_series: set[SeriesKey] = set()
-        """Series for the next flush to write: those that changed, whose gaps changed, or were removed."""
+        """Series that the next flush deletes from the database."""
         self._backlog: deque[tuple[ParsedBatch, int]] = deque()
-        """Slices of committed batches to acknowledge: the batch, and the index of the first sample in it."""
+        """Slices of samples to acknowledge: a committed batch, and the index of the slice's first sample."""
         self._is_sending = False
         self.counts = AckCounters()
 
     def restore(self, stored: Mapping[SeriesKey, SeriesState]) -> None:
-        """Load the series that the previous process stored.
+        """Load the series of samples that the previous process stored.
 
         Every gap is checked soon, because it may have been filled just before the service stopped. No sample
-        could arrive while the service was down, so the time until a gap counts as lost starts again.
+        could arrive while the service was down, so the hour until a gap counts as lost starts again.
         """
         self.series.update(stored)
         for key, series in stored.items():
@@ -180,14 +182,14 @@ class SampleAcknowledger:
             self.check_schedule.schedule(key, key[0], series.due_at)
 
     def gateway_reconnected(self, gateway: int, now: int) -> None:
-        """Record that a gateway has connected up to a second ago."""
+        """Record that a gateway connected, up to a second before `now`."""
         self._connected_at.pop(gateway, None)
         self._connected_at[gateway] = now - _CONNECT_DELAY_MS
         if len(self._connected_at) > _MAX_GATEWAYS:
             del self._connected_at[next(iter(self._connected_at))]
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """Queue the samples of a committed batch to be acknowledged, in slices."""
+        """Queue the samples of a committed batch, in slices, to acknowledge them."""
         if batch.unacked_samples:
             self._backlog.extend(
                 (batch, start) for start in range(0, len(batch.unacked_samples), _SAMPLES_PER_SLICE)
@@ -203,7 +205,7 @@ class SampleAcknowledger:
         return bool(self._backlog)
 
     def _send_next(self) -> None:
-        """Acknowledge one slice, and schedule the next one after other tasks of the event loop."""
+        """Acknowledge one slice of samples, and schedule the next slice after other event loop tasks."""
         if self._backlog:
             self._acknowledge(*self._backlog.popleft())
         self._is_sending = bool(self._backlog)
@@ -224,7 +226,7 @@ class SampleAcknowledger:
         self._transport.send(messages)
 
     def prepare_flush(self, states: PendingStates, now: int) -> SeriesFlush:  # noqa: ARG002 # states do not affect series
-        """Return the series and gaps that changed since the last flush, to be written."""
+        """Return the flush part that writes the series and gaps that changed since the last flush."""
         if now < self._collected_at:
             self._handle_clock_set_back(now)
         self._collected_at = now
@@ -242,7 +244,7 @@ class SampleAcknowledger:
         )
 
     def update_gap(self, key: SeriesKey, gap: Gap, remaining: Iterable[TimeRange], at: int) -> None:
-        """Replace a gap that was checked at the time `at` by the ranges that are still missing."""
+        """Replace a gap, checked at the time `at`, by the time ranges in which samples are still missing."""
         series = self.series[key]
         if not any(current is gap for current in series.gaps or ()):
             return  # the gap was merged into a larger one meanwhile
@@ -250,7 +252,7 @@ class SampleAcknowledger:
         self._mark_gaps_changed(key)
 
     def drop_gap(self, key: SeriesKey, gap: Gap, now: int) -> None:
-        """Drop a gap in a time range whose samples were deleted, because their retention has ended."""
+        """Drop a gap in a time range whose samples were deleted when their retention ended."""
         self.series[key].drop_gap(gap, now)
         self._mark_gaps_changed(key)
 
@@ -264,13 +266,13 @@ class SampleAcknowledger:
         self._removed_series.add(key)
 
     def _mark_gaps_changed(self, key: SeriesKey) -> None:
-        """Update the counts for changed gaps of a series, and let the next flush write them."""
+        """Update the gap counts after the gaps of a series changed, and let the next flush write the gaps."""
         self.gap_index.update(key, self.series[key])
         self._changed_series.add(key)
         self._changed_gaps.add(key)
 
     def _handle_clock_set_back(self, now: int) -> None:
-        """Limit all times to now, after the clock of this machine was set back."""
+        """Limit all times of series to now, after the clock of this machine was set back."""
         self._started_at = min(self._started_at, now)
         self._connected_at = {gateway: min(at, now) for gateway, at in self._connected_at.items()}
         self._implausible_clocks.rewind_clock(now)
@@ -280,7 +282,7 @@ class SampleAcknowledger:
             self.check_schedule.schedule(key, key[0], series.due_at)
 
     def _record_sample(self, key: SeriesKey, time: int, seq: int, gateway: int, now: int) -> AckType:
-        """Record a sample in its series. Return the type of its ack."""
+        """Record a sample in its series. Return the ack type: with or without a backfill request."""
         series = self.series.get(key)
         if series is None:
             # A series starts with its first sample (ack-13).
@@ -310,7 +312,7 @@ class SampleAcknowledger:
         return AckType.ACK
 
     def _record_implausible(self, key: SeriesKey, seq: int, gateway: int, now: int) -> AckType:
-        """Record a sample with an implausible time. Return the type of its ack."""
+        """Record a sample with an implausible time. Return the ack type, with or without backfill request."""
         outage = max(self._started_at, self._connected_at.get(gateway, 0))
         if self._implausible_clocks.needs_backfill(key, seq, outage, now):
             self.counts.backfills += 1
@@ -324,7 +326,7 @@ class SampleAcknowledger:
         return Publish(topic, f'{{"time":"{text}.{millis:03d}Z","type":{ack_type:d}}}'.encode(), _QOS)
 
     def _format_seconds(self, seconds: int) -> str:
-        """Format a time in seconds, and cache the text, because many samples have the same second."""
+        """Format a Unix time in seconds, and cache the string, because many samples have the same second."""
         if len(self._time_texts) >= _MAX_TIME_TEXTS:
             self._time_texts.clear()
         text = self._time_texts[seconds] = from_millis(seconds * 1000).isoformat()[:19]

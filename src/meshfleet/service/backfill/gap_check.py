@@ -1,4 +1,4 @@
-"""Checks periodically whether gaps are filled, by reading the stored samples."""
+"""Checks periodically whether gaps in series of samples are filled, by reading the stored samples."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _log = logging.getLogger(__name__)
 _CHECK_SECONDS: Final = 1.0
 """Seconds between two runs of the gap checks."""
 _CHECKS_PER_EXPIRY: Final = 3600
-"""Number of runs between two removals of expired gaps."""
+"""Number of runs of the gap checks from one removal of expired gaps to the next."""
 _MAX_GAPS_PER_CHECK: Final = 100
 """Maximum number of gaps checked in one run, because ingest has priority."""
 _SERIES_PER_SLICE: Final = 1_000
 """Number of series to search for expired gaps before the event loop runs other tasks."""
 _SILENT_MS: Final = 30 * 86_400_000
-"""Milliseconds without a sample after which a series may have ended: no device keeps samples longer."""
+"""Minimum milliseconds without a sample before a series is removed: no device keeps samples longer."""
 _READ_FAILURES: Final = (DatabaseUnavailable, DBAPIError, OSError, sqlite3.Error)
 
 
 async def run_gap_checks(acknowledger: SampleAcknowledger, samples: SampleStore, now: Now) -> None:
-    """Check due gaps, and remove expired ones, until canceled."""
+    """Check due gaps every second, and remove expired gaps about every hour, until canceled."""
     for check in itertools.count(1):
         await asyncio.sleep(_CHECK_SECONDS)
         try:
@@ -50,7 +50,7 @@ async def run_gap_checks(acknowledger: SampleAcknowledger, samples: SampleStore,
 
 
 async def check_due_gaps(acknowledger: SampleAcknowledger, samples: SampleStore, now: Now) -> None:
-    """Check a limited number of due gaps. Gateways take turns, with one gap each."""
+    """Check at most 100 due gaps. Gateways take turns, with one gap each."""
     acknowledger.check_schedule.advance(now())
     checked_count = 0
     while checked_count < _MAX_GAPS_PER_CHECK and (due := acknowledger.check_schedule.pop_due()) is not None:
@@ -64,7 +64,7 @@ async def check_due_gaps(acknowledger: SampleAcknowledger, samples: SampleStore,
 
 
 async def drop_expired_gaps(acknowledger: SampleAcknowledger, retention: Retention, now: int) -> None:
-    """Drop gaps whose samples would have been deleted by now, and remove series that have ended."""
+    """Drop gaps that are older than the retention of samples, and remove series that have ended."""
     for count, key in enumerate(list(acknowledger.series), 1):
         _, kind, _ = key
         retention_ms = retention[kind]
@@ -105,9 +105,9 @@ def _build_query(key: SeriesKey, gap: Gap) -> SampleQuery:
 
 
 def _find_remaining(gap: Gap, samples: Iterator[StoredSample]) -> list[TimeRange]:
-    """Return the ranges of time within a gap in which samples are still missing.
+    """Return the time ranges within a gap in which samples are still missing.
 
-    A gap lies between two samples. If one of these was deleted, the range up to its time is missing, too.
+    A gap lies between two samples. If such a sample was deleted, the range up to its time counts as missing.
     """
     plausible = [sample for sample in samples if sample.more is None or sample.more.clock is None]
     if not plausible:

@@ -1,4 +1,4 @@
-"""Schedules the checks of gaps, and counts the gaps of all series."""
+"""Schedules the checks whether gaps are filled, and counts the gaps in all series of samples."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 _MAX_ADVANCED: Final = 2_000
-"""Maximum number of series that one call of `advance` queues; the next call queues the others."""
+"""Maximum number of due series that one call of `CheckSchedule.advance` queues."""
 
 
 class DueSeries(NamedTuple):
@@ -21,26 +21,26 @@ class DueSeries(NamedTuple):
 
     key: SeriesKey
     gateway: int
-    """Gateway in whose turn the series is checked."""
+    """Gateway in whose turn the series is checked: the one that last sent a sample of the series."""
 
 
 class CheckSchedule:
-    """Schedules gap checks by series, and lets gateways take turns with those that are due."""
+    """Schedules gap checks by series, and lets gateways take turns with their due checks."""
 
     def __init__(self) -> None:
         self._due_at: dict[SeriesKey, int] = {}
         self._future: list[tuple[int, SeriesKey, int]] = []
-        """Heap of (time, series, gateway) that are not due yet; outdated entries are skipped later."""
+        """Heap of (time, series, gateway) of checks that are not due yet; replaced entries are skipped."""
         self._due_by_gateway: dict[int, deque[SeriesKey]] = {}
         """Due series by gateway; the gateway whose turn is next comes first."""
         self._advanced_to = 0
 
     def __len__(self) -> int:
-        """Return the number of scheduled series."""
+        """Return the number of series with a scheduled gap check."""
         return len(self._due_at)
 
     def schedule(self, key: SeriesKey, gateway: int, at: int | None) -> None:
-        """Schedule the check of a series at the time `at`, unless an earlier one is scheduled.
+        """Schedule the gap check of a series at the time `at`, unless an earlier check is scheduled.
 
         Do nothing if `at` is None.
         """
@@ -52,18 +52,18 @@ class CheckSchedule:
                 heappush(self._future, (at, key, gateway))
 
     def remove(self, key: SeriesKey) -> None:
-        """Cancel the check of a series."""
+        """Cancel the gap check of a series."""
         self._due_at.pop(key, None)
 
     def clear(self) -> None:
-        """Cancel all checks."""
+        """Cancel all gap checks."""
         self._due_at.clear()
         self._future.clear()
         self._due_by_gateway.clear()
         self._advanced_to = 0
 
     def advance(self, now: int) -> None:
-        """Queue the series whose check is due at `now`."""
+        """Queue the series whose gap check is due at `now`."""
         self._advanced_to = now
         for _ in range(_MAX_ADVANCED):
             if not self._future or self._future[0][0] > now:
@@ -73,7 +73,7 @@ class CheckSchedule:
                 self._queue(key, gateway)
 
     def pop_due(self) -> DueSeries | None:
-        """Remove and return the series whose check is due next. Return None if none is due."""
+        """Remove and return the series whose gap check is due next, or return None if no check is due."""
         while self._due_by_gateway:
             gateway = next(iter(self._due_by_gateway))
             keys = self._due_by_gateway.pop(gateway)
@@ -89,7 +89,7 @@ class CheckSchedule:
 
 
 class GapIndex:
-    """Counts open gaps, lost gaps, and series that are not checked for gaps."""
+    """Counts open gaps, lost gaps, and series that are no longer checked for gaps."""
 
     def __init__(self) -> None:
         self._counts: dict[SeriesKey, tuple[int, int, bool]] = {}
@@ -98,15 +98,15 @@ class GapIndex:
         self.unchecked = 0
 
     def __iter__(self) -> Iterator[SeriesKey]:
-        """Iterate over the series that have gaps or are not checked."""
+        """Iterate over the series that have gaps or are no longer checked for gaps."""
         return iter(self._counts)
 
     def __len__(self) -> int:
-        """Return the number of series that have gaps or are not checked."""
+        """Return the number of series that have gaps or are no longer checked for gaps."""
         return len(self._counts)
 
     def update(self, key: SeriesKey, series: SeriesState | None) -> None:
-        """Update the counts after the gaps of a series changed. `series` is None for a removed series."""
+        """Update the gap counts after the gaps of a series changed. `series` is None if it was removed."""
         self._add(self._counts.pop(key, (0, 0, False)), -1)
         if series is not None and (series.gaps or not series.is_gap_checked):
             gaps = series.gaps or ()

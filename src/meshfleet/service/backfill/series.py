@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from meshfleet.db.samples import StoredSample
 
 SeriesKey: TypeAlias = tuple[int, int, int]
-"""Device, kind and identifier of a series."""
+"""Device, sample kind and identifier of a series, as integers."""
 
 SEQ_CYCLE: Final = 256
-"""Number of different values of `seq`, 0 to 255."""
+"""Number of different sample sequence numbers (`seq`), 0 to 255."""
 _MAX_GAPS: Final = 32
 """Maximum number of gaps of a series; if there are more, the oldest are merged into one."""
 
 _MAX_UNFILLED: Final = 3
 """Number of successive lost gaps after which a series is no longer checked for gaps (ack-16).
 
-Then the device seems to use `seq` for something else than counting samples.
+Such a device seems to use `seq` for something else than counting samples.
 """
 
 BACKFILL_INTERVAL_MS: Final = 60_000
@@ -40,38 +40,42 @@ BACKFILL_INTERVAL_MS: Final = 60_000
 The interval doubles with each request while there are gaps.
 """
 _MAX_BACKFILL_INTERVAL_MS: Final = 3_600_000
+"""Maximum milliseconds to which repeated requests extend the interval between backfill requests."""
 
 _GAP_EXPIRY_MS: Final = 3_600_000
-"""Milliseconds without a sample for a gap after which the gap counts as lost."""
+"""Milliseconds without the arrival of a missing sample after which its gap counts as lost."""
 
 _MAX_RESET_AGE_MS: Final = 60_000
-"""Maximum age in milliseconds of a sample by which a clock that was set back is detected."""
+"""A sample proves that its device's clock was set back only if it is less than this many ms old."""
 
 _CHECK_AFTER_LAST_MS: Final = 2_000
 """Milliseconds from the last arrival of a missing sample until its gap is checked."""
 _CHECK_AFTER_FIRST_MS: Final = 10_000
-"""Maximum milliseconds until the first check of a gap, and between two checks while samples arrive."""
+"""Maximum milliseconds until the first check of a gap, and between checks while missing samples arrive."""
 _IDLE_CHECK_MS: Final = 60_000
 """Milliseconds between two checks of a gap while no missing sample arrives."""
 
 
 class TimeRange(NamedTuple):
-    """Times of two stored samples, in milliseconds, between which samples are missing."""
+    """Unix times in milliseconds of two stored samples between which samples are missing."""
 
     since: int
     until: int
 
 
 class Gap(Struct, gc=False):
-    """Time range between two stored samples in which samples are missing. Times are in milliseconds."""
+    """Time range between two stored samples in which samples are missing.
+
+    Times are Unix times in milliseconds.
+    """
 
     since: int
     until: int
     found_at: int
     last_arrival_at: int = 0
-    """Time when a sample of this gap last arrived; 0: no sample has arrived."""
+    """Time when a missing sample of this gap last arrived; 0 if none has arrived."""
     checked_at: int = 0
-    """Time when this gap was last checked by reading the stored samples; 0: never."""
+    """Time when this gap was last checked by reading the stored samples; 0 if never."""
     lost_at: int | None = None
     """Time since when the gap counts as lost; None: samples are still expected.
 
@@ -86,9 +90,9 @@ class Gap(Struct, gc=False):
 
     @property
     def due_at(self) -> int | None:
-        """Time of the next check: soon after a sample arrived, otherwise every minute.
+        """Time of the next check of this gap: soon after a sample arrived, otherwise every minute.
 
-        None: the gap is lost and need not be checked.
+        None if the gap is lost and need not be checked.
         """
         last_check = self.checked_at or self.found_at
         if self.unchecked_arrivals:
@@ -104,24 +108,27 @@ class Gap(Struct, gc=False):
 
 
 class SeriesState(Struct, gc=False):
-    """State of a series: its newest sample, its gaps and its backfill requests."""
+    """State of a series of samples: its newest sample, its gaps and its backfill requests.
+
+    Times are Unix times in milliseconds.
+    """
 
     time: int
-    """Time of the newest sample in milliseconds."""
+    """Time of the newest sample."""
     seq: int
     requested_at: int = 0
-    """Time of the last backfill request, or when the series started; 0: neither since a restart."""
+    """Time of the last backfill request, or of the start of the series; 0 if before the last restart."""
     backfill_interval: int = BACKFILL_INTERVAL_MS
-    """Minimum milliseconds from the last backfill request to the next; 0: the series is new."""
+    """Minimum milliseconds from the last backfill request to the next; 0 if the series is new."""
     unfilled: int = 0
-    """Number of successive lost gaps, without one that was filled in between."""
+    """Number of lost gaps since the last gap that was filled."""
     gaps: list[Gap] | None = None
     trusted_time: int = 0
-    """Time of the newest sample that was not ahead of the service's clock; at first, of the first sample."""
+    """Time of the newest sample that was not ahead of the service's clock; initially that of any sample."""
     future_time: int = 0
     """Time of a sample ahead of the service's clock; becomes `trusted_time` when that time is past."""
     consecutive: int = 0
-    """Number of successive samples with consecutive `seq`, counted while gaps are not checked."""
+    """Number of samples in a row with consecutive `seq`, counted while the series is not checked for gaps."""
 
     def __post_init__(self) -> None:
         """Initialize `trusted_time` with the time of the newest sample."""
@@ -129,11 +136,11 @@ class SeriesState(Struct, gc=False):
 
     @property
     def is_gap_checked(self) -> bool:
-        """Whether the series is checked for gaps: not if its gaps are never filled (ack-16)."""
+        """Whether the series is checked for gaps. It is not if its gaps are never filled (ack-16)."""
         return self.unfilled < _MAX_UNFILLED
 
     def append(self, time: int, seq: int, now: int) -> bool:
-        """Add a sample that is newer than all others. Return whether samples before it are missing."""
+        """Add the newest sample of the series. Return whether samples directly before it are missing."""
         has_gap = (seq - self.seq) % SEQ_CYCLE != 1 and self.is_gap_checked
         if has_gap:
             self._add_gap(self.time, time, now)
@@ -141,14 +148,14 @@ class SeriesState(Struct, gc=False):
         return has_gap
 
     def is_clock_reset(self, time: int, seq: int, now: int) -> bool:
-        """Return whether a sample is older by time but newer by `seq`: the device's clock was set back."""
+        """Return whether a sample shows that the device's clock was set back: older time, newer `seq`."""
         return self.time > now and time > now - _MAX_RESET_AGE_MS and is_seq_ahead(seq, self.seq)
 
     def append_after_reset(self, time: int, seq: int, now: int) -> bool:
         """Add the newest sample after the device's clock was set back. Return whether samples are missing.
 
-        The times of samples before the reset were in the future, so the real times of missing ones are
-        unknown. Their gap starts at the last trusted time.
+        The times of samples before the reset were in the future, so the real times of missing samples are
+        unknown. The gap therefore starts at the last trusted time.
         """
         start_limit = min(self.trusted_time, time)
         affected = [gap for gap in self.gaps or () if gap.until > start_limit]
@@ -164,10 +171,10 @@ class SeriesState(Struct, gc=False):
         return has_gap
 
     def regain_trust(self, seq: int, now: int) -> bool:
-        """Count a sample if its `seq` is consecutive; after 256 of them, check for gaps again (ack-26).
+        """Check the series for gaps again after 256 samples in a row with consecutive `seq` (ack-26).
 
-        Return whether gaps are checked again. Samples may be missing in the time without checks, so that time
-        is recorded as a lost gap.
+        Return whether the series is checked again. The time without checks is then recorded as a lost gap,
+        because samples may be missing in it.
         """
         self.consecutive = self.consecutive + 1 if (seq - self.seq) % SEQ_CYCLE == 1 else 0
         if self.consecutive < SEQ_CYCLE:
@@ -190,7 +197,7 @@ class SeriesState(Struct, gc=False):
             self.trusted_time, self.future_time = max(self.trusted_time, self.future_time), time
 
     def record_arrival(self, time: int, now: int) -> bool:
-        """Record the arrival of an older sample. Return whether the sample belongs to a gap."""
+        """Record that a sample older than the newest arrived. Return whether it lies in a gap."""
         for gap in self.gaps or ():
             if gap.since < time < gap.until:
                 gap.last_arrival_at = now
@@ -199,9 +206,9 @@ class SeriesState(Struct, gc=False):
         return False
 
     def needs_backfill(self, outage: int, now: int) -> bool:
-        """Return whether to request missing samples (ack-11): once per outage, again and again per gap.
+        """Return whether to request a backfill (ack-11): once after an outage, repeatedly while gaps exist.
 
-        `outage` is the time when the last outage ended.
+        `outage` is the time when the last outage of the gateway or the service ended.
         """
         elapsed = now - self.requested_at
         if self.requested_at < outage and elapsed >= min(self.backfill_interval, BACKFILL_INTERVAL_MS):
@@ -209,14 +216,14 @@ class SeriesState(Struct, gc=False):
         return elapsed >= self.backfill_interval and self.is_gap_checked and self.expects_samples
 
     def rewind_clock(self, now: int) -> None:
-        """Limit all times to now, after the clock of this machine was set back."""
+        """Limit times of requests and gap checks to now, after the clock of this machine was set back."""
         self.requested_at = min(self.requested_at, now)
         for gap in self.gaps or ():
             gap.found_at, gap.last_arrival_at = min(gap.found_at, now), min(gap.last_arrival_at, now)
             gap.checked_at = min(gap.checked_at, now)
 
     def record_request(self, now: int) -> None:
-        """Record that a backfill was requested; double the interval to the next one if there are gaps."""
+        """Record a backfill request; if there are gaps, double the interval until the next request."""
         self.backfill_interval = (
             min(max(2 * self.backfill_interval, BACKFILL_INTERVAL_MS), _MAX_BACKFILL_INTERVAL_MS)
             if self.gaps
@@ -226,23 +233,23 @@ class SeriesState(Struct, gc=False):
 
     @property
     def expects_samples(self) -> bool:
-        """Whether samples of a gap are still expected: not all gaps are lost."""
+        """Whether missing samples are still expected, because some gaps are not lost."""
         return any(gap.lost_at is None for gap in self.gaps or ())
 
     @property
     def due_at(self) -> int | None:
-        """Time when the next gap must be checked; None: no gap needs a check."""
+        """Time when the next gap of the series must be checked; None if no gap needs a check."""
         return min((at for gap in self.gaps or () if (at := gap.due_at) is not None), default=None)
 
     def next_due_gap(self, now: int) -> Gap | None:
-        """Return the gap that is due and was checked longest ago; None if none is due."""
+        """Return the gap whose check is due and was done longest ago, or None if no check is due."""
         due_gaps = (gap for gap in self.gaps or () if gap.is_due(now))
         return min(due_gaps, key=attrgetter("checked_at"), default=None)
 
     def replace_gap(self, gap: Gap, remaining: Iterable[TimeRange], now: int) -> None:
-        """Replace a checked gap by the ranges in which samples are still missing.
+        """Replace a checked gap by the time ranges in which samples are still missing.
 
-        If there are none, the gap is filled. If it is not filled in time, it counts as lost.
+        Without such ranges, the gap is filled. A gap that is not filled in time counts as lost.
         """
         remaining_gaps = [
             Gap(since, until, gap.found_at, gap.last_arrival_at, now, gap.lost_at, gap.unchecked_arrivals)
@@ -259,16 +266,16 @@ class SeriesState(Struct, gc=False):
         self.gaps = _limit_gaps([*others, *remaining_gaps]) or None
 
     def drop_gap(self, gap: Gap, now: int) -> None:
-        """Drop an expired gap. If it was the last one, check the series for gaps again (ack-26)."""
+        """Drop an expired gap. If the series has no other gap, check it for gaps again (ack-26)."""
         self.gaps = [other for other in self.gaps or () if other is not gap] or None
         if not self.gaps:
             self.gaps = self._unchecked_range([gap], now, lost_at=now) or None
             self.unfilled = self.consecutive = 0
 
     def _unchecked_range(self, gaps: Iterable[Gap], now: int, *, lost_at: int | None = None) -> list[Gap]:
-        """Return a gap for the time in which the series was not checked, as samples may be missing there.
+        """Return a gap for the time without gap checks of the series, because samples may be missing in it.
 
-        Return an empty list if there was no such time. `gaps` are the gaps found before it.
+        Return an empty list if there was no such time. `gaps` are the gaps found before that time.
         """
         since = max((gap.until for gap in gaps), default=self.time)
         if self.is_gap_checked or since >= self.time:
@@ -277,7 +284,7 @@ class SeriesState(Struct, gc=False):
 
 
 def complete_up_to(series: Iterable[SeriesState], now: int) -> int | None:
-    """Return the time up to which no sample is missing in any of the series; None: unknown (ack-15, ack-16).
+    """Return the time up to which no series has missing samples, or None if unknown (ack-15, ack-16).
 
     A series without gaps does not limit the result, even if its newest sample is old.
     """
@@ -289,19 +296,19 @@ def complete_up_to(series: Iterable[SeriesState], now: int) -> int | None:
 
 
 def is_seq_ahead(seq: int, other: int) -> bool:
-    """Return whether `seq` comes after `other`: by less than half of the cycle of 256."""
+    """Return whether the sequence number `seq` comes after `other`: 1 to 127 ahead, modulo 256."""
     return 0 < (seq - other) % SEQ_CYCLE < SEQ_CYCLE // 2
 
 
 def find_gaps(samples: Iterable[StoredSample]) -> Iterator[TimeRange]:
-    """Yield the times between which samples are missing. The given samples must be sorted by time."""
+    """Yield the time ranges in which samples are missing. `samples` must be sorted by time."""
     for sample, next_sample in pairwise(samples):
         if (next_sample.seq - sample.seq) % SEQ_CYCLE != 1:
             yield TimeRange(sample.time, next_sample.time)
 
 
 def _limit_gaps(gaps: list[Gap]) -> list[Gap]:
-    """Sort gaps by time, and merge the oldest if there are too many."""
+    """Sort gaps by time, and merge the oldest if there are more than `_MAX_GAPS`."""
     ordered = sorted(gaps, key=attrgetter("since"))
     surplus = len(ordered) - _MAX_GAPS
     return ordered if surplus <= 0 else [reduce(_join_gaps, ordered[: surplus + 1]), *ordered[surplus + 1 :]]

@@ -1,4 +1,4 @@
-"""SQL of series and their gaps."""
+"""SQL of series of samples and their gaps."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 SeriesRow: TypeAlias = tuple[int, int, int, int, int, int]
-"""Values of the columns of `series`: device, kind, identifier, time, seq, unfilled.
+"""Row of the table `series`: device, kind, identifier, time, seq, unfilled.
 
-A tuple, because a flush may write a row for each of very many series.
+A plain tuple, because a flush may write very many rows.
 """
 
 
 class GapRow(NamedTuple):
-    """Row of a gap without the columns of its series. Times are in milliseconds."""
+    """Row of a gap without the key columns of its series. Times are Unix times in milliseconds."""
 
     since: int
     until: int
@@ -31,7 +31,7 @@ class GapRow(NamedTuple):
 
     @classmethod
     def from_gap(cls, gap: Gap) -> GapRow:
-        """Copy the stored fields of a gap."""
+        """Create the database row of a gap."""
         return cls(gap.since, gap.until, gap.found_at, gap.lost_at)
 
 
@@ -41,12 +41,12 @@ _DELETE_SERIES: Final = "DELETE FROM series WHERE device = ? AND kind = ? AND id
 
 
 def load_series(connection: Connection) -> dict[SeriesKey, SeriesState]:
-    """Load all series with their gaps."""
+    """Load all series of samples with their gaps."""
     return _select_series(connection, (), ())
 
 
 def list_series(connection: Connection, device: int, identifier: int) -> list[SeriesState]:
-    """Load the series of one identifier of a device: one for each kind."""
+    """Load the series of one identifier of a device: one series per sample kind."""
     series_filter = series.c.device == device, series.c.identifier == identifier
     gap_filter = hole.c.device == device, hole.c.identifier == identifier
     return list(_select_series(connection, series_filter, gap_filter).values())
@@ -55,14 +55,14 @@ def list_series(connection: Connection, device: int, identifier: int) -> list[Se
 def upsert_series(
     connection: Connection, rows: Sequence[SeriesRow], gaps: Mapping[SeriesKey, Sequence[GapRow]]
 ) -> None:
-    """Write changed series, and replace the gaps of the series in `gaps`."""
+    """Insert or update series of samples, and replace the stored gaps of the series in `gaps`."""
     bulk.upsert_rows(connection, series, rows, on_conflict=_UPDATE_SERIES)
     bulk.execute_many(connection, _DELETE_GAPS, sorted(gaps))
     bulk.insert_rows(connection, hole, [(*key, *row) for key in sorted(gaps) for row in gaps[key]])
 
 
 def delete_series(connection: Connection, keys: Collection[SeriesKey]) -> None:
-    """Delete series and their gaps."""
+    """Delete series of samples and their gaps."""
     for statement in (_DELETE_GAPS, _DELETE_SERIES):
         bulk.execute_many(connection, statement, sorted(keys))
 

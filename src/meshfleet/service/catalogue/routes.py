@@ -1,4 +1,4 @@
-"""REST route `/api/v1/catalogue`."""
+"""REST route of the catalogue of identifiers and products: `/api/v1/catalogue`."""
 
 from collections.abc import Mapping
 from functools import cache

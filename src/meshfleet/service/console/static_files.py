@@ -1,4 +1,4 @@
-"""Serves the built files of the console from memory: they are small and do not change at run time."""
+"""Serves the built files of the browser console from memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 INDEX_PATH: Final = "/index.html"
-"""HTML page that is served for every page path of the console; its script shows the right page."""
+"""Path of the HTML file that is served for every page of the console; its script selects the page."""
 
 ASSETS_PREFIX: Final = "/assets/"
 """Path prefix of files whose names contain a digest of their content, so that they never change."""
@@ -39,8 +39,7 @@ _MEDIA_TYPES: Final = {
     ".txt": "text/plain; charset=utf-8",
     ".woff2": "font/woff2",
 }
-"""Media types by file suffix. They are fixed, because those of operating systems differ, and browsers reject
-scripts of a wrong type."""
+"""Media types by file suffix, equal on all operating systems. Browsers reject scripts of a wrong type."""
 
 _NOT_BUILT_PAGE: Final = b"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Meshfleet</title></head>
@@ -54,20 +53,20 @@ The REST interface works; its description:
 
 
 class StaticFile(NamedTuple):
-    """File of the console with the values of its response headers."""
+    """File of the browser console with the values of its response headers."""
 
     body: bytes
     gzip_body: bytes | None
-    """Body compressed with gzip; None if there is only the uncompressed body."""
+    """File content compressed with gzip; None if there is only the uncompressed content."""
     media_type: str
     is_immutable: bool
     """Whether browsers may cache the file forever, because its name contains a digest of its content."""
     etag: bytes
-    """Value of the header `ETag`; a weak tag, because the compressed body has the same."""
+    """Value of the header `ETag`; a weak tag, because compressed and uncompressed content share it."""
 
 
 def load_static_files(folder: Traversable | None = None) -> dict[str, StaticFile]:
-    """Load all files of the console, by path; if the console was not built, a page that says so."""
+    """Load all files of the browser console by path, or only a hint page if the console was not built."""
     folder = folder or files("meshfleet.service.console") / "site"
     bodies = dict(_read_directory(folder, "")) if folder.is_dir() else {}
     if INDEX_PATH not in bodies:
@@ -102,13 +101,13 @@ _CONTENT_SECURITY_POLICY: Final = (
     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     b"connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-"""Header value that lets browsers load nothing from other hosts and run only the built scripts."""
+"""Value of `Content-Security-Policy`: load nothing from other hosts, run only the built scripts."""
 
 _API_PREFIXES: Final = ("/api", "/healthz", "/readyz", "/metrics")
 _API_DOCS_PATH: Final = "/api/docs"
-"""Path of a page of the console, although it is below `/api`."""
+"""Path of the console page with the API documentation, although it is below `/api`."""
 _CONSOLE_PATH: Final = re.compile(r"/(?:[a-z-]{1,32}(?:/.*)?)?", re.DOTALL)
-"""Pattern of page paths of the console: a lower-case first segment, then any text, such as device names."""
+"""Pattern of page paths of the console: a lower-case first segment, then anything, such as device names."""
 _NO_GZIP: Final = re.compile(rb"\s*q=0(?:\.0{0,3})?\s*")
 
 _METRICS_ROUTE: Final = "console"
@@ -116,14 +115,14 @@ _METRICS_ROUTE: Final = "console"
 
 
 class ConsoleMiddleware:
-    """ASGI middleware that serves the console and passes all other requests on."""
+    """ASGI middleware that serves the browser console and passes all other requests on."""
 
     def __init__(self, app: ASGIApp, static_files: Mapping[str, StaticFile]) -> None:
         self._app = app
         self._static_files = static_files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a file of the console. `MetricsAndLimitsMiddleware` has replaced the method HEAD by GET."""
+        """Serve a file of the console, or pass the request on if its path is not part of the console."""
         if scope["type"] != ScopeType.HTTP or (page := self._find_file(scope["path"])) is None:
             await self._app(scope, receive, send)
             return
@@ -147,7 +146,7 @@ class ConsoleMiddleware:
 
 
 async def _reject_method(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer a method other than GET with 405."""
+    """Answer a request with a method other than GET with status 405."""
     request: Request[Any, Any, Any] = Request(scope)
     problem = build_problem_response(request, MethodNotAllowedException(headers={"allow": "GET"}))
     await problem.to_asgi_response(None, request)(scope, receive, send)
@@ -175,13 +174,13 @@ def _build_response(page: StaticFile, scope: Scope) -> tuple[HTTPStatus, list[tu
 
 
 def _split_header(scope: Scope, name: bytes) -> list[bytes]:
-    """Return the comma-separated values of a header, which may occur several times."""
+    """Return the comma-separated values of an HTTP header, which may occur several times."""
     joined = b",".join(value for each, value in scope["headers"] if each == name)
     return [item.strip() for item in joined.split(b",")]
 
 
 def _matches_etag(page: StaticFile, tags: list[bytes]) -> bool:
-    """Return whether the client already has this version of the file (RFC 9110, 13.1.2)."""
+    """Return whether the browser already has this version of the file (RFC 9110, 13.1.2)."""
     return any(tag == b"*" or tag.removeprefix(b"W/") == page.etag.removeprefix(b"W/") for tag in tags)
 
 

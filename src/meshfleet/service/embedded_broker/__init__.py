@@ -1,1 +1,1 @@
-"""Connects the embedded MQTT broker to the service: authentication, revocation, audit, listeners, metrics."""
+"""Connects the embedded MQTT broker to the service: authentication, revocation, audit, and listeners."""

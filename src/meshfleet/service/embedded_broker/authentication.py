@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def _build_account(kind: AccountKind, name: str, credential: bytes, role: Role | None = None) -> Account:
-    """Build an account from its stored credential: the digest or hash of a password or of an API key."""
+    """Build an MQTT account from its stored credential: the hash of a password or of an API key."""
     return Account(kind=kind, name=name, role=role, credential_digest=hashlib.sha256(credential).digest())
 
 
 def load_accounts(connection: Connection, accounts: Iterable[Account], *, now: int) -> dict[str, Account]:
-    """Load the current state of these accounts, by `str(account)`. Leave out accounts that do not exist."""
+    """Load the stored state of accounts, by `str(account)`. Accounts that do not exist are left out."""
     names: dict[AccountKind, set[str]] = {kind: set() for kind in AccountKind}
     for account in accounts:
         names[account.kind].add(account.name)
@@ -56,11 +56,11 @@ def _build_user_account(name: str, credential: user_store.UserCredential) -> Acc
 
 
 _API_KEY_USERNAME: Final = "apikey"
-"""MQTT user name of clients that authenticate with an API key (broker-11)."""
+"""MQTT user name of programs that authenticate with an API key (broker-11)."""
 
 
 class _WrongGatewayPassword(Exception):
-    """A gateway failed to log in: its password is wrong, or its MAC is not claimed (`is_known` is False)."""
+    """A gateway failed to log in: its password is wrong, or its MAC is not claimed (`is_known` False)."""
 
     def __init__(self, *, is_known: bool) -> None:
         super().__init__(is_known)
@@ -68,7 +68,7 @@ class _WrongGatewayPassword(Exception):
 
 
 class AccountAuthenticator:
-    """Authenticates clients of the embedded broker. Failed logins are delayed as on REST (broker-18)."""
+    """Authenticates clients of the embedded MQTT broker; delays failed logins like REST (broker-18)."""
 
     def __init__(  # noqa: PLR0913 # keyword-only collaborators
         self,
@@ -80,7 +80,7 @@ class AccountAuthenticator:
         now: Callable[[], int],
         monotonic: Callable[[], int],
     ) -> None:
-        """`now` is the wall clock for the expiry of API keys, `monotonic` a monotonic clock for delays."""
+        """`now` is the wall clock for the expiry of API keys, `monotonic` the clock for login delays."""
         self._database = database
         self._logins = logins
         self._denied_access = denied_access
@@ -94,7 +94,7 @@ class AccountAuthenticator:
         self._locks: WeakValueDictionary[tuple[str, str | None], asyncio.Lock] = WeakValueDictionary()
 
     async def authenticate(self, connect: Connect, address: str) -> Account:
-        """Return the account of a connecting client. Raise `NotAdmitted` with the return code for CONNACK."""
+        """Return the account of a connecting MQTT client. Raise `NotAdmitted` with the CONNACK code."""
         user, password = _parse_credentials(connect)
         if user == _API_KEY_USERNAME:
             key = api_key_store.hash_credential(password).hex()
@@ -108,7 +108,7 @@ class AccountAuthenticator:
         return await self._authenticate_user(normalize_username(user), password, address)
 
     def on_access_denied(self, account: Account, address: str, action: str, topic: str) -> None:
-        """Record for the audit log that a client tried to publish or subscribe without permission."""
+        """Record for the audit log that an MQTT client tried to publish or subscribe without permission."""
         self._denied_access.add(account, address, action, topic)
 
     async def _authenticate_gateway(self, mac: Mac, password: str) -> Account:
@@ -139,7 +139,7 @@ class AccountAuthenticator:
     async def _attempt(
         self, name: str, address: str, authenticate: Callable[[], Awaitable[Account | None]]
     ) -> Account:
-        """Run `authenticate`, unless earlier failures of this name and network require a delay."""
+        """Call `authenticate`. Raise `NotAdmitted` if earlier failed logins require a delay."""
         network = to_network(address)
         # One at a time per name and network, so that parallel correct logins do not count as failures.
         lock = self._locks.setdefault((name, network), asyncio.Lock())
@@ -174,9 +174,9 @@ class AccountAuthenticator:
         return account
 
     def _count_unknown_mac(self, name: str, network: str | None, *, is_known: bool) -> int:
-        """Return the delay in seconds after a failed login of a gateway. Count it if the MAC is not claimed.
+        """Return the delay in seconds after a failed gateway login. Count the login if its MAC is unclaimed.
 
-        The delay applies to claimed MACs, too, so that it does not reveal which MACs are claimed.
+        The delay applies to claimed MACs too, so that it does not reveal which MACs are claimed.
         """
         now = self._monotonic() / 1000
         if is_known:
@@ -194,7 +194,7 @@ def _parse_credentials(connect: Connect) -> tuple[str, str]:
 
 
 def _parse_gateway_username(user: str) -> Mac | None:
-    """Return the MAC if the user name is a MAC in upper or lower case, else None."""
+    """Return the MAC of a gateway if the MQTT user name is a MAC in upper or lower case, else None."""
     try:
         return parse_mac(user.lower())
     except MalformedMac:

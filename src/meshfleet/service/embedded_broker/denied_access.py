@@ -1,6 +1,6 @@
 """Records denied publishes and subscriptions of MQTT clients in the audit log.
 
-If the same account repeats an action within a minute, it is only counted.
+If an account repeats an action within a minute, the repetition is only counted.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker import Account
 
 _SUPPRESS_MS: Final = 60_000
-"""Milliseconds after an audit row in which the same action of the same account is only counted."""
+"""Milliseconds after an audit row in which repetitions of the denied action are only counted."""
 
 _MAX_ACTIONS: Final = 10_000
-"""Maximum number of actions whose last time is kept; if there are more, all kept times are deleted."""
+"""Maximum number of denied actions whose last time is kept; if there are more, all times are deleted."""
 
 _MAX_TOPIC_LENGTH: Final = 200
-"""Maximum characters of a topic that are recorded."""
+"""Maximum number of characters of a topic that are recorded in the audit log."""
 
 
 class _DeniedAction(NamedTuple):
@@ -39,11 +39,11 @@ class _DeniedAccess(NamedTuple):
     topic: str
     at: int
     suppressed: int
-    """Number of denials of the same action since its last audit row that were only counted."""
+    """Number of earlier denials of the action that were only counted since its last audit row."""
 
 
 class DeniedAccessLog:
-    """Collects denied accesses until they are written to the audit log."""
+    """Collects denied publishes and subscriptions until they are written to the audit log."""
 
     def __init__(self, now: Callable[[], int]) -> None:
         self._now = now
@@ -52,7 +52,7 @@ class DeniedAccessLog:
         self._pending: list[_DeniedAccess] = []
 
     def add(self, account: Account, address: str, action: str, topic: str) -> None:
-        """Record a denied access, or only count it if the same action was recorded within the last minute."""
+        """Record a denied publish or subscription, or only count it if it repeats within a minute."""
         now, key = self._now(), _DeniedAction(str(account), action)
         if (
             0 <= now - self._last.get(key, now - _SUPPRESS_MS) < _SUPPRESS_MS
@@ -72,17 +72,17 @@ class DeniedAccessLog:
         )
 
     def drain(self) -> Sequence[_DeniedAccess]:
-        """Remove and return the recorded accesses, for the caller to write to the audit log."""
+        """Remove and return the recorded denied accesses, for the caller to write to the audit log."""
         entries, self._pending = self._pending, []
         return entries
 
     def requeue(self, entries: Sequence[_DeniedAccess]) -> None:
-        """Put back accesses that could not be written to the audit log."""
+        """Put back denied accesses that could not be written to the audit log."""
         self._pending = [*entries, *self._pending]
 
 
 def insert_denied_access(connection: Connection, entries: Sequence[_DeniedAccess]) -> None:
-    """Write denied accesses to the audit log."""
+    """Write denied publishes and subscriptions to the audit log."""
     for actor, action, topic, at, suppressed in entries:
         detail = {"before": suppressed} if suppressed else {}
         audit.record_change(connection, actor, f"mqtt.forbidden-{action}", topic, now=at, **detail)

@@ -1,4 +1,4 @@
-"""Embedded broker of a service: clients log in with accounts, and the database stores the broker's state."""
+"""Embedded MQTT broker of a service, with accounts for logins and its state in the database."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EmbeddedBroker:
         """Create the broker. `now` is the wall clock; `monotonic` is the clock for waiting and expiry.
 
         `owner` is the token that proves that this process owns the stored broker state. `poll_interval` is
-        the time between two checks for revoked accounts, in seconds.
+        the number of seconds between two checks for revoked accounts.
         """
         denied_access = DeniedAccessLog(now)
         authenticator = AccountAuthenticator(
@@ -74,12 +74,12 @@ class EmbeddedBroker:
 
     @property
     def transport(self) -> Transport:
-        """Broker, through which requests to gateways are sent."""
+        """The embedded broker itself, through which requests to gateways are sent."""
         return self.broker
 
     @property
     def problem(self) -> ReadinessProblem | None:
-        """Problem that keeps the broker from accepting reports; None if there is none."""
+        """Problem that keeps the broker from accepting reports, or None."""
         return self.broker.problem
 
     def set_request_max_age(self, seconds: float) -> None:

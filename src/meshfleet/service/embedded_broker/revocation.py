@@ -1,7 +1,7 @@
 """Revocation: disconnects MQTT clients within a second after their account was changed (broker-19).
 
-Every change of an account adds a row to the audit log, whichever process makes it. So one small query of the
-audit log shows whether accounts must be checked.
+Every change of an account adds a row to the audit log, whichever process makes the change. So one small query
+of the audit log tells whether accounts must be checked.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS: Final = 0.4
-"""Seconds between two checks for revoked accounts."""
+"""Seconds between two checks for revoked accounts of MQTT clients."""
 
 
 class RevocationWatcher:
-    """Disconnects clients whose account was revoked or changed, by periodic checks.
+    """Checks periodically for revoked or changed accounts, and disconnects their MQTT clients.
 
-    It also writes denied accesses to the audit log.
+    The watcher also writes denied publishes and subscriptions to the audit log.
     """
 
     def __init__(
@@ -52,10 +52,10 @@ class RevocationWatcher:
         self._revision: audit.AuditRevision | None = None
         self._admitted = -1
         self._verified: set[Account] = set()
-        """Accounts that were valid when the audit log was last checked (at `_revision`)."""
+        """Accounts of MQTT clients that were valid at the last check (audit log revision `_revision`)."""
 
     async def run(self) -> None:
-        """Check accounts and write denied accesses until canceled."""
+        """Check accounts of MQTT clients and write denied accesses to the audit log until canceled."""
         has_failed = False
         try:
             while True:
@@ -94,10 +94,10 @@ class RevocationWatcher:
         self._revision, self._admitted, self._verified = revision, admitted, accounts - revoked
 
     async def _disconnect_revoked(self, unverified: set[Account]) -> set[Account]:
-        """Disconnect the clients of accounts that were removed or changed. Return these accounts.
+        """Disconnect the MQTT clients of accounts that were removed or changed. Return these accounts.
 
-        Clients with a new role or password must reconnect. MQTT sessions are deleted only if the account no
-        longer exists.
+        Clients whose account has a new role or password must reconnect. MQTT sessions are deleted only if
+        the account no longer exists.
         """
         current = await self._database.read(load_accounts, unverified, now=self._now())
         revoked = {each for each in unverified if not _is_unchanged(each, current.get(str(each)))}
@@ -107,8 +107,8 @@ class RevocationWatcher:
 
 
 def _is_unchanged(account: Account, current: Account | None) -> bool:
-    """Return whether an account still exists and has not changed.
+    """Return whether an account still exists and has not changed. `current` is the stored account.
 
-    An account without a digest has no connected client: it only has to exist.
+    An account without a credential digest has no connected MQTT client, so only its existence is checked.
     """
     return current is not None and (not account.credential_digest or account == current)

@@ -1,13 +1,13 @@
-"""Client of an external MQTT broker that replaces the embedded one.
+"""Client of an external MQTT broker that replaces the embedded broker.
 
 The broker keeps a persistent session for the service and resends each report until the service acknowledges
-it, after the database has committed it (broker-22). So no report is lost if the service stops, crashes or
-waits for its database. Duplicates are recognized when reports are stored.
+the report, which the service does after the database commit (broker-22). So no report is lost if the service
+stops, crashes or waits for its database. Duplicates are recognized when reports are stored.
 
-Uncommitted reports are held in memory only up to a limit. Beyond it nothing is read from the network, and
-further reports wait at the broker.
+Uncommitted reports are held in memory only up to a limit. Above the limit nothing is read from the network,
+and further reports wait at the broker.
 
-The same connection is used to send requests to gateways and to receive their responses.
+The client also sends requests to gateways and receives their responses.
 """
 
 from __future__ import annotations
@@ -48,25 +48,25 @@ _log = logging.getLogger(__name__)
 _BACKLOG_BYTES: Final = 1024 * 1024
 """Maximum bytes of received reports that wait while another batch of this size is committed.
 
-This is some thousand usual reports. Tiny reports, as only an attacker would send, take a hundred times as
+This is some thousand usual reports. Tiny reports, which only an attacker would send, take a hundred times as
 much memory.
 """
 
 _RECONNECT_DELAYS: Final = ExponentialBackoff(maximum=10.0)
-"""Delays between two attempts to connect, shorter than the default: a single service causes little load."""
+"""Seconds between attempts to connect to the external broker, fewer than by default."""
 
 _COMMIT_DELAYS: Final = ExponentialBackoff(initial=0.1, maximum=5.0)
-"""Delays between two attempts to commit while the database is unavailable."""
+"""Seconds between attempts to commit reports while the database is unavailable."""
 
 _MAX_OUTBOX: Final = 10_000
-"""Maximum number of messages that wait for the broker; further ones are dropped."""
+"""Maximum number of messages to gateways that wait for the broker; further messages are dropped."""
 
 _SEND_BATCH: Final = 500
 """Maximum number of queued messages that are passed to the MQTT client at once."""
 
 
 def build_link_options(settings: Settings) -> MqttOptions:
-    """Return the options of the connection to the external broker."""
+    """Return the options of the MQTT connection to the external broker."""
     return MqttOptions(
         tls=None if settings.broker_ca is None else create_tls_context(authorities=settings.broker_ca),
         retry_first_connect=True,
@@ -77,7 +77,7 @@ def build_link_options(settings: Settings) -> MqttOptions:
 
 
 def load_client_id(connection: Connection) -> str:
-    """Return the MQTT client id that is stored in this database; create it on first use.
+    """Return the MQTT client id that is stored in the database; create the id on first use.
 
     The id has 23 letters and digits, which every broker must accept. The id is random, because on some
     brokers any client that knows the id could take over the session.
@@ -86,15 +86,15 @@ def load_client_id(connection: Connection) -> str:
 
 
 class _QueuedMessage(NamedTuple):
-    """Message that waits until the broker can be reached."""
+    """MQTT message to a gateway that waits until the broker can be reached."""
 
     message: Publish
     expires_at: float
-    """Time after which the message is dropped, by the clock of the event loop."""
+    """Time after which the message is dropped, in seconds of the event loop's monotonic clock."""
 
 
 class ExternalBrokerClient:
-    """Receives reports from an external broker, and sends requests to gateways through it.
+    """Receives reports from an external MQTT broker, and sends requests to gateways through the broker.
 
     Reports are acknowledged after they are committed.
     """
@@ -108,9 +108,9 @@ class ExternalBrokerClient:
         options: MqttOptions,
         max_age: float = 60.0,
     ) -> None:
-        """Create a client; `run` connects it.
+        """Create a client; `run` connects the client to the broker.
 
-        `max_age` is how many seconds a message may wait for an unavailable broker (request-30).
+        `max_age` is the maximum number of seconds that a message waits for the broker (request-30).
         """
         # Messages in flight when a connection breaks are discarded: a request must not be executed twice. A
         # lost acknowledgment of a sample does no harm: the device resends the sample and gets another one.
@@ -126,14 +126,14 @@ class ExternalBrokerClient:
         self._report_level = slice(
             _find_report_level(prefix), _find_report_level(prefix) + len(_REPORT_LEVEL)
         )
-        """Slice of a topic that is `/device/` in topics of reports, but not in topics of responses."""
+        """Position in a topic at which report topics contain `/device/`, but response topics do not."""
         self._max_age = max_age
         self._outbox: deque[_QueuedMessage] = deque()
         self._urgent: deque[tuple[Publish, asyncio.Future[None]]] = deque()
-        """Messages of `send_urgent` calls, which wait until their message is sent."""
+        """Messages of waiting `send_urgent` calls, each with the future to set when the message is sent."""
         self._has_outgoing = asyncio.Event()
         self.dropped = 0
-        """Number of messages that were dropped because the queue was full or they waited too long."""
+        """Number of messages to gateways dropped because the queue was full or they waited too long."""
 
     # Interface for the service
 
@@ -144,7 +144,7 @@ class ExternalBrokerClient:
 
     @property
     def problem(self) -> ReadinessProblem | None:
-        """Problem that keeps the service from receiving or committing reports; None if there is none."""
+        """Problem that keeps the service from receiving or committing reports, or None."""
         if self._commit_problem is not None:
             return self._commit_problem
         if self._link.connection_error is not None and not isinstance(
@@ -162,7 +162,7 @@ class ExternalBrokerClient:
         self._max_age = seconds
 
     def send(self, messages: Sequence[Publish]) -> None:
-        """Send messages of QoS 1, or queue them until the broker accepts them; see `Transport`."""
+        """Send messages with QoS 1, or queue messages until the broker accepts them; see `Transport`."""
         sent = 0 if self._outbox else self._link.try_publish(messages)
         free = max(0, _MAX_OUTBOX - len(self._outbox))
         expires_at = asyncio.get_running_loop().time() + self._max_age
@@ -172,9 +172,9 @@ class ExternalBrokerClient:
             self._has_outgoing.set()
 
     async def send_urgent(self, message: Publish) -> None:
-        """Send a message of QoS 1 ahead of queued messages, and wait until it is sent.
+        """Send a message with QoS 1 ahead of queued messages, and wait until it is sent.
 
-        If this call is canceled before, the message is not sent: its caller no longer waits for a response.
+        If this call is canceled while it waits, the message is not sent.
         """
         if not self._urgent and self._link.try_publish([message]):
             return
@@ -185,7 +185,7 @@ class ExternalBrokerClient:
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Reason why no message can be sent at the moment; None if messages can be sent."""
+        """Reason why no message can be sent to the broker at the moment; None if messages can be sent."""
         match self._link.connection_error:
             case None:
                 return None
@@ -195,7 +195,10 @@ class ExternalBrokerClient:
                 return str(error)
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> object:
-        """Call `callback` for messages that match the filter, except reports. Use it only before `run`."""
+        """Call `callback` for received messages that match the topic filter, except reports.
+
+        Subscribe before `run` is called.
+        """
         self._callbacks.add(topic_filter, callback, 1)
         if topic_filter not in self._topic_filters:
             self._topic_filters.append(topic_filter)
@@ -216,7 +219,7 @@ class ExternalBrokerClient:
     async def run(self, consumer: ReportConsumer) -> None:
         """Receive reports and pass them to the consumer until canceled.
 
-        Retry while the broker is unavailable or refuses the connection.
+        Reconnect while the broker is unavailable or refuses the connection.
         """
         async with self._link, asyncio.TaskGroup() as tasks:
             for topic_filter in (self._reports, *self._topic_filters):
@@ -228,7 +231,7 @@ class ExternalBrokerClient:
     # Background tasks
 
     async def _subscribe(self, topic_filter: str) -> None:
-        """Subscribe to a filter; retry until the broker accepts. The client resubscribes after a reconnect.
+        """Subscribe to a topic filter; retry until the broker accepts the MQTT subscription.
 
         A refusal is logged. Only a refused subscription to reports makes the service not ready.
         """
@@ -257,7 +260,7 @@ class ExternalBrokerClient:
             received.acknowledge()
 
     def _dispatch_responses(self, messages: Sequence[Publish]) -> Sequence[Publish]:
-        """Pass responses to the subscribed callbacks; return all other messages, usually reports."""
+        """Pass responses to the subscribed callbacks. Return all other messages, usually reports."""
         level = self._report_level
         if all([message.topic[level] == _REPORT_LEVEL for message in messages]):  # noqa: C419 # twice as fast as a generator
             return messages
@@ -276,7 +279,7 @@ class ExternalBrokerClient:
         return reports
 
     async def _send_outgoing(self) -> None:
-        """Send queued messages whenever the connection accepts some. Urgent messages come first."""
+        """Send queued messages whenever the connection to the broker accepts some, urgent messages first."""
         outbox = self._outbox
         while True:
             await self._has_outgoing.wait()
@@ -291,7 +294,7 @@ class ExternalBrokerClient:
                 self._has_outgoing.clear()
 
     def _send_urgent_messages(self) -> bool:
-        """Send the urgent messages. Return False if the connection did not accept all of them."""
+        """Send the urgent messages. Return False if the connection did not accept all urgent messages."""
         while self._urgent:
             message, sent = self._urgent[0]
             if not sent.done():  # else canceled
@@ -308,7 +311,7 @@ class ExternalBrokerClient:
             self.dropped += 1
 
     async def _commit(self, consumer: ReportConsumer, batch: ReportBatch) -> None:
-        """Commit a batch of reports; retry until it succeeds. The reports are acknowledged afterwards."""
+        """Commit a batch of reports; retry until the commit succeeds."""
         for pause in _COMMIT_DELAYS:
             try:
                 await consumer.commit(batch)
@@ -323,7 +326,7 @@ class ExternalBrokerClient:
 
 
 _REPORT_LEVEL: Final = "/device/"
-"""Topic level after the MAC of a gateway by which topics of reports are recognized."""
+"""Topic level after the MAC of a gateway that only report topics have."""
 
 
 def _find_report_level(prefix: str) -> int:

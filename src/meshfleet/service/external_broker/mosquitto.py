@@ -1,7 +1,7 @@
 """Builds the configuration files for mosquitto as a replacement of the embedded broker.
 
 mosquitto reads three files: passwords, access rules, and settings to include in mosquitto.conf. This module
-builds their texts; the caller writes them.
+builds the contents of the files; the caller writes the files.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 SERVICE_USER: Final = "meshfleet"
-"""User name of the service at mosquitto. User names of gateways are MACs, so no gateway has it."""
+"""MQTT user name of the service at mosquitto; gateways use their MACs as user names."""
 
 
 def load_service_password(connection: Connection) -> str:
-    """Return the password of the service at mosquitto; create it on first use."""
+    """Return the MQTT password of the service at mosquitto; create the password on first use."""
     return (
         base64.urlsafe_b64encode(load_or_create_secret(connection, "mosquitto-password")).decode().rstrip("=")
     )
 
 
 def build_password_file(password: str, gateways: Mapping[Mac, str]) -> str:
-    """Return the text of the password file.
+    """Return the content of mosquitto's password file.
 
-    `password` is that of the service. `gateways` maps MACs to the stored password hashes.
+    `password` is the password of the service. `gateways` maps MACs to stored password hashes.
     """
     lines = [
         f"{SERVICE_USER}:{hash_mosquitto_password(password)}",
@@ -47,7 +47,7 @@ def build_password_file(password: str, gateways: Mapping[Mac, str]) -> str:
 
 
 def build_acl_file(prefix: str) -> str:
-    """Return the text of the access rules (broker-7, broker-8, broker-20).
+    """Return the content of mosquitto's file of access rules (broker-7, broker-8, broker-20).
 
     The user name of a gateway is its MAC. Raise `WrongSettings` if mosquitto would misread the topic prefix.
     """
@@ -74,7 +74,7 @@ pattern readwrite meshtech/diagnostics/%u/#
 
 
 def build_config_file(*, passwords: Path, acl: Path) -> str:
-    """Return the settings to include in mosquitto.conf, each with a comment that gives its reason."""
+    """Return the settings to include in mosquitto.conf, with comments that explain them."""
     return f"""\
 # Clients need a password and may use only their own topics.
 allow_anonymous false

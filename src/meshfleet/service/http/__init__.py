@@ -1,1 +1,1 @@
-"""HTTP layer of all routes: connections, access control, error responses, queries, pages, OpenAPI."""
+"""HTTP layer of all REST routes: connections, access control, error responses, queries, pages, OpenAPI."""

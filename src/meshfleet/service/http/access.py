@@ -1,4 +1,4 @@
-"""Authorization: the role that each route requires, and the middleware that enforces it."""
+"""Authorization: the role that each REST route requires, and the middleware that checks the role."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "GET /readyz": PUBLIC,
     "GET /metrics": Role.VIEWER,
 }
-"""Lowest role that may use each route (auth-4, auth-16 to auth-18)."""
+"""Lowest role that may use each route, by method and path (auth-4, auth-16 to auth-18)."""
 
 
 class AccessMiddleware(ASGIMiddleware):
-    """Middleware that authenticates every request and checks whether its user or API key has the role."""
+    """Middleware that authenticates every request and checks the role of its user or API key."""
 
     scopes = (ScopeType.HTTP,)
 
     def __init__(self, identify: Callable[[str, str | None], Awaitable[Actor]]) -> None:
-        """`identify` returns the account of a bearer token or API key that a client address sent."""
+        """`identify` returns the actor of an access token or API key that a client address sent."""
         self._identify = identify
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
@@ -126,7 +126,7 @@ class AccessMiddleware(ASGIMiddleware):
 def check_required_roles(app: Litestar) -> None:
     """Raise `AssertionError` if `REQUIRED_ROLES` does not list exactly the routes of the application.
 
-    A missing route would otherwise fail on its first request.
+    Otherwise, a route without an entry would fail only on its first request.
     """
     routes = {
         f"{method} {route.path_format}"
@@ -141,13 +141,13 @@ def check_required_roles(app: Litestar) -> None:
 
 
 def format_allow_header(path: str) -> str:
-    """Return the value of the header `Allow` for a path."""
+    """Return the value of the header `Allow` for a path template: the methods of its routes."""
     methods = [method for method, _, each in (name.partition(" ") for name in REQUIRED_ROLES) if each == path]
     return ", ".join([*methods, *(["HEAD"] if "GET" in methods else [])])
 
 
 def get_client_address(scope: Scope) -> str | None:
-    """Return the IP address of the client, as forwarded by trusted proxies; None if unknown (rest-169)."""
+    """Return the IP address of an HTTP client, from trusted proxies if any; None if unknown (rest-169)."""
     client = scope["client"]
     try:
         address = ip_address(client[0] if client else "")
@@ -158,7 +158,7 @@ def get_client_address(scope: Scope) -> str | None:
 
 
 def get_bearer(scope: Scope) -> str:
-    """Return the access token or API key of a request. Raise `NotLoggedIn` if there is none."""
+    """Return the access token or API key of a request. Raise `NotLoggedIn` if the request has neither."""
     values = [value for name, value in scope["headers"] if name == b"authorization"]
     token = parse_bearer(values[0].decode("latin-1")) if len(values) == 1 else None
     if token is None:

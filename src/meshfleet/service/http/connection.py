@@ -2,8 +2,8 @@
 
 A client that sends one byte a minute, or endless headers, must not use up connections and memory.
 The connection becomes a WebSocket only for a valid handshake at the one path that has a WebSocket. Any other
-`Upgrade` header is ignored (RFC 9110, 7.8). The parser would then skip the body of the request, so it is fed
-the request head again without that header.
+`Upgrade` header is ignored (RFC 9110, 7.8). Because of the header, the parser would skip the request body, so
+the parser gets the request head again without the header.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
     from websockets.http11 import Request
 
 _MAX_HEAD_BYTES: Final = 64 * 1024
-"""Maximum size of a request line and its headers, in bytes."""
+"""Maximum size in bytes of the request line and headers of a request."""
 _REQUEST_LINE_OVERHEAD: Final = len(b"  HTTP/1.1\r\n")
+"""Number of bytes of a request line besides method and target."""
 _HEADER_OVERHEAD: Final = len(b": \r\n")
-"""Bytes of spaces, colons and line ends in a request line and in a header."""
+"""Number of bytes of a header line besides name and value."""
 _LINGER_SECONDS: Final = 2.0
-"""Seconds before a rejected connection is closed, so that the client can read the response: closing at once
-would reset the connection of a client that still sends, and lose the response."""
+"""Seconds before a rejected connection is closed, so that the client can read the error response.
+
+Closing at once would reset the connection of a client that still sends, and lose the response.
+"""
 
 _WEBSOCKET_PATH: Final = LIVE_PATH.encode("ascii")
 _READ_METHODS: Final = ("GET", "HEAD")
@@ -52,7 +55,7 @@ _HOST: Final = re.compile(
 
 
 class _RequestRejected(Exception):
-    """A request head is rejected. Raised in a parser callback, so that the parser stops."""
+    """A request head (request line and headers) is rejected. Raised in a callback to stop the parser."""
 
     def __init__(self, status: HTTPStatus, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -77,13 +80,13 @@ class HttpConnection(HttpToolsProtocol):
         self._head_parsed = 0
         self._is_rejected = False
         self._rejection: bytes | None = None
-        """Error response that ends the connection; it is sent after the responses to earlier requests."""
+        """Error response that ends the connection, to send after the responses to earlier requests."""
         self._write_deadline: TimerHandle | None = None
         self._asgi_app = self.app
         self._running_cycle: RequestResponseCycle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override] # as uvicorn has it
-        """Start the timeout for the first request head; reject the connection if too many are open."""
+        """Start the timeout of the first request head, or reject the connection if too many are open."""
         super().connection_made(transport)
         # The event loop sets this only for sockets it creates; without it, responses are delayed by 40 ms.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -98,7 +101,7 @@ class HttpConnection(HttpToolsProtocol):
             self._start_head_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel all timeouts and end the running requests."""
+        """Cancel all timeouts of the lost HTTP connection and end its running requests."""
         self._cancel_head_deadline()
         self._cancel_write_deadline()
         # uvicorn ends only the last of several pipelined requests; a stream would continue forever.
@@ -106,7 +109,7 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
-        """Start the size count and the timeout of the next request head."""
+        """Start counting the size of the next request head, and start its timeout."""
         super().on_message_begin()
         # For endless responses: a client that does not read must not keep the service from stopping.
         self.scope["state"]["abort"] = self.transport.abort
@@ -116,12 +119,12 @@ class HttpConnection(HttpToolsProtocol):
             self._start_head_deadline()
 
     def on_url(self, url: bytes) -> None:
-        """Store a part of the request target and count its size."""
+        """Store a part of the request target and add its size to that of the request head."""
         super().on_url(url)
         self._count_head(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Store a header and count its size. Remove trailing white space, which the parser keeps."""
+        """Store a header without trailing white space, and add its size to that of the request head."""
         super().on_header(name, value.rstrip(b" \t"))
         self._count_head(len(name) + len(value) + _HEADER_OVERHEAD)
 
@@ -131,7 +134,7 @@ class HttpConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_headers_complete(self) -> None:
-        """Check the complete request head and start the request. The timeout of the head ends here."""
+        """Check the complete request head, cancel its timeout and start the request."""
         self._is_reading_head = False
         self.scope["method"] = self.parser.get_method().decode("ascii")
         self.scope["http_version"] = self.parser.get_http_version()
@@ -157,7 +160,7 @@ class HttpConnection(HttpToolsProtocol):
             super().on_message_complete()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data; reject invalid or too large request heads."""
+        """Parse received data; reject request heads that are invalid or too large."""
         if self._is_rejected:
             return
         self._unset_keepalive_if_required()
@@ -185,14 +188,14 @@ class HttpConnection(HttpToolsProtocol):
             self._start_head_deadline()
 
     def _count_head(self, size: int) -> None:
-        """Add the size of a parsed part of the request head; reject the head if it is too large."""
+        """Count a parsed part of the request head. Raise `_RequestRejected` if the head is too large."""
         self._head_parsed += size
         self._check_head(self._head_parsed)
 
     def _count_unfinished(self, data: bytes) -> None:
-        """Count the received bytes of an incomplete request head; reject the head if it is too large.
+        """Count received bytes of an incomplete request head. Raise `_RequestRejected` if it is too large.
 
-        The parser reports a header only when it is complete, so endless headers would not be noticed.
+        The parser reports a header only when it is complete, so an endless header would not be noticed.
         """
         if not self._head_has_begun:
             self._head_read += len(data)
@@ -208,7 +211,7 @@ class HttpConnection(HttpToolsProtocol):
             raise _RequestRejected(status, "head-too-large", detail)
 
     def _check_host(self) -> None:
-        """Reject a request whose Host header is missing, repeated or malformed (RFC 9112, 3.2)."""
+        """Raise `_RequestRejected` if the Host header is missing, repeated or malformed (RFC 9112, 3.2)."""
         hosts = [value for name, value in self.headers if name == b"host"]
         if len(hosts) > 1:
             detail = "the request has more than one Host header"
@@ -237,7 +240,7 @@ class HttpConnection(HttpToolsProtocol):
                 return
 
     def _should_upgrade(self) -> bool:
-        """Return whether the request is a valid WebSocket handshake, and no earlier request is running."""
+        """Return whether the request is a valid WebSocket handshake and no earlier request is running."""
         return (
             self._is_websocket_path()
             and self.scope["http_version"] == "1.1"
@@ -255,7 +258,7 @@ class HttpConnection(HttpToolsProtocol):
         return b"\r\n".join([line.encode("latin-1"), *lines, b"", b""])
 
     def _switch_to_websocket(self, rest: bytes) -> None:
-        """Hand the connection over to a WebSocket, together with data received after the handshake."""
+        """Hand the connection over to the WebSocket protocol, with data received after the handshake."""
         self._cancel_head_deadline()
         self._cancel_write_deadline()
         self.handle_websocket_upgrade()
@@ -270,12 +273,12 @@ class HttpConnection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def pause_writing(self) -> None:
-        """Start the write timeout because the client does not read its response."""
+        """Start the write timeout, because the client does not read its response."""
         super().pause_writing()
         self._write_deadline = self.loop.call_later(self.limits.read_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Cancel the write timeout: the client reads again."""
+        """Cancel the write timeout, because the client reads again."""
         super().resume_writing()
         self._cancel_write_deadline()
 
@@ -284,10 +287,10 @@ class HttpConnection(HttpToolsProtocol):
         self._reject(HTTPStatus.BAD_REQUEST, "invalid-request", "the request is not valid HTTP")
 
     def _reject(self, status: HTTPStatus, code: str, detail: str) -> None:
-        """Send a problem response, and close the connection after the client had time to read it.
+        """Send a problem response, and close the connection after the client had time to read the response.
 
-        Earlier requests that are complete are answered first (RFC 9112, 9.3.2). If a response is being sent,
-        the connection is closed without the problem response, because that response may be endless.
+        Earlier complete requests are answered first (RFC 9112, 9.3.2). If another response is being sent,
+        close the connection without a problem response, because the other response may be endless.
         """
         running = self._running_cycle
         if running is not None and running.response_complete:
@@ -308,7 +311,7 @@ class HttpConnection(HttpToolsProtocol):
             self.pipeline.popleft()  # the rejected data is the body of this request
 
     def on_response_complete(self) -> None:
-        """Start the next pipelined request, or write the pending rejection after the last one."""
+        """Start the next pipelined request, or after the last request write the pending error response."""
         super().on_response_complete()
         is_idle = self._running_cycle is not None and self._running_cycle.response_complete
         if self._rejection is not None and is_idle and not self.transport.is_closing():
@@ -349,7 +352,7 @@ class HttpConnection(HttpToolsProtocol):
 def _is_handshake(head: bytes) -> bool:
     """Return whether a request head is a valid WebSocket handshake.
 
-    Call this before the switch to the WebSocket protocol: after it, an invalid handshake gets no response.
+    Call this before switching to the WebSocket protocol, which does not answer an invalid handshake.
     """
     trial = ServerProtocol()
     trial.receive_data(head)
@@ -363,7 +366,7 @@ def _is_handshake(head: bytes) -> bool:
 
 
 async def _answer_upgrade_required(scope: Any, _receive: Any, send: Any) -> None:
-    """Answer an HTTP request to the path of the WebSocket that is not a valid handshake."""
+    """Answer an HTTP request to the WebSocket path that is not a valid WebSocket handshake."""
     if scope["method"] in _READ_METHODS:
         status, code = HTTPStatus.UPGRADE_REQUIRED, "upgrade-required"
         detail = "this path is a WebSocket (version 13); send a valid WebSocket handshake"

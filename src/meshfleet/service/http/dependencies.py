@@ -1,7 +1,7 @@
 """Provides objects such as the database to the routes, per request.
 
-Building the Litestar application is the slowest part of a start, so it is built once per process and serves
-all services that run in the process. For each request a context variable holds the objects of its service.
+Building the Litestar application is the slowest part of a start, so one application is built per process and
+serves all services in the process. For each request, a context variable holds the objects of its service.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DependencyMiddleware:
         self._dependencies = dependencies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request with the objects of this service."""
+        """Serve one HTTP request with the objects of this service."""
         token = _current_dependencies.set(self._dependencies)
         try:
             await self._app(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Limits on connections and timeouts of the HTTP server."""
+"""Connection limits and timeouts of the HTTP server."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import Final, NamedTuple
 
 
 class HttpLimits(NamedTuple):
-    """Limits that keep one HTTP client from using up the resources of the others."""
+    """Limits that keep one HTTP client from using up the resources of other clients."""
 
     connections: int = 2000
-    """Maximum number of open connections; further ones get the status 503."""
+    """Maximum number of open HTTP connections; requests on further connections get the status 503."""
 
     keep_alive_seconds: float = 30
-    """Seconds to wait for the next request on an idle connection."""
+    """Maximum seconds that an idle HTTP connection waits for the next request."""
 
     head_seconds: float = 20.0
-    """Seconds to receive a request line and its headers."""
+    """Maximum seconds to receive the request line and headers of a request."""
 
     body_seconds: float = 30.0
-    """Seconds to receive a whole body; for a firmware upload, each chunk of the body."""
+    """Maximum seconds to receive a request body; for a firmware upload, each chunk of the body."""
 
     read_seconds: float = 30.0
-    """Seconds for a client to read a response before the connection is aborted."""
+    """Maximum seconds that a client may leave response data unread before the connection is aborted."""
 
     pipelined: int = 16
-    """Maximum number of pipelined requests that wait for the response to the previous one."""
+    """Maximum number of pipelined requests that wait on one HTTP connection for an earlier response."""
 
 
 HTTP_LIMITS: Final = HttpLimits()
-"""Limits of the service. Only tests use others."""
+"""HTTP limits of the service. Only tests use other limits."""

@@ -1,4 +1,4 @@
-"""Middleware around all routes: path decoding, body timeouts, security headers, request metrics."""
+"""HTTP middleware around all routes: path decoding, body timeouts, security headers, request metrics."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ SECURITY_HEADERS: Final = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-"""Headers that are added to every response unless it sets them itself."""
+"""Headers that are added to every HTTP response, unless the route sets them itself."""
 
 STRICT_TRANSPORT_SECURITY: Final = "max-age=31536000"
 """Value of the header `Strict-Transport-Security`, for every response over TLS."""
-
 
 _RAW_HEADERS: Final = [
     (name.encode("ascii"), value.encode("ascii")) for name, value in SECURITY_HEADERS.items()
@@ -45,7 +44,7 @@ _RAW_TLS_HEADERS: Final = [
 """Headers added to responses over TLS, as byte strings for ASGI."""
 
 _UPLOADS: Final = {("POST", FIRMWARE_PATH)}
-"""Methods and paths of uploads. The body timeout applies to each chunk: only admins can upload."""
+"""Methods and paths of uploads, for which the body timeout applies to each chunk of the body."""
 
 
 class MetricsAndLimitsMiddleware:
@@ -57,7 +56,7 @@ class MetricsAndLimitsMiddleware:
         self._body_seconds = limits.body_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request and measure its duration."""
+        """Serve one HTTP request and count it in the metrics."""
         if scope["type"] != ScopeType.HTTP:
             await self._app(scope, receive, send)
             return
@@ -80,7 +79,7 @@ class MetricsAndLimitsMiddleware:
 
 
 class _ResponseSender:
-    """ASGI `send` of one request that adds the security headers and stores the status for metrics."""
+    """ASGI `send` function of one request that adds security headers and stores the response status."""
 
     def __init__(self, send: Send, *, secure: bool) -> None:
         self.status = 0
@@ -100,7 +99,7 @@ class _ResponseSender:
 def _with_body_timeout(receive: Receive, seconds: float, *, per_chunk: bool) -> Receive:
     """Return an ASGI `receive` that raises `RequestTimeout` if the body does not arrive within `seconds`.
 
-    With `per_chunk`, the timeout applies to each part of the body instead of the whole.
+    With `per_chunk`, the timeout applies to each chunk of the body instead of the whole body.
     """
     clock = asyncio.get_running_loop().time
     deadline = clock() + seconds

@@ -36,7 +36,7 @@ _STATUS_HEADERS: Final = {
     HTTPStatus.TOO_MANY_REQUESTS: {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds."}},
 }
 _RULE_NUMBERS: Final = re.compile(r" \((?:auth|id|rest)-[^)]*\)")
-"""Pattern of rule numbers in docstrings. They are for readers of the source and removed from the document."""
+"""Pattern of rule numbers in docstrings, which are removed from the OpenAPI document."""
 
 _DESCRIPTION: Final = (
     "Fleets of BLE-mesh devices behind MQTT gateways. Log in, then send `Authorization: Bearer TOKEN`. "
@@ -47,10 +47,10 @@ _DESCRIPTION: Final = (
 def build_openapi_document(
     routes: Sequence[Router | HTTPRouteHandler], injected: Iterable[str], read: Mapping[str, Provide]
 ) -> dict[str, Any]:
-    """Return the OpenAPI document of all routes.
+    """Return the OpenAPI document of all REST routes.
 
     `injected` are the names of route arguments that do not come from the request, such as the database.
-    `read` has the providers of arguments that are parsed from the request.
+    `read` contains the providers of arguments that are parsed from the request.
     """
     app = Litestar(
         routes,
@@ -99,9 +99,9 @@ def build_openapi_document(
 
 
 def _require_sent(schemas: dict[str, Any], family: type[ResponseBody]) -> None:
-    """Mark each field that all responses contain as required.
+    """Mark each field that all responses contain as required in the schemas.
 
-    The defaults of such fields exist only for clients that read responses of older services.
+    The defaults of such fields exist only for REST clients that read responses of older services.
     """
     for kind in family.__subclasses__():
         if kind.__name__ in schemas:
@@ -112,7 +112,7 @@ def _require_sent(schemas: dict[str, Any], family: type[ResponseBody]) -> None:
 
 
 def _close_body(document: dict[str, Any], operation: dict[str, Any]) -> None:
-    """Declare that a JSON body must not contain unknown fields (rest-5). Form schemas declare it already."""
+    """Declare that the JSON body of an operation must not contain unknown fields (rest-5)."""
     content = operation.get("requestBody", {}).get("content", {})
     if "application/json" in content:
         reference: str = content["application/json"]["schema"]["$ref"]
@@ -120,7 +120,7 @@ def _close_body(document: dict[str, Any], operation: dict[str, Any]) -> None:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a parameter without null: a parameter may be absent but never null."""
+    """Return the schema of a query parameter without null: it may be absent but never null."""
     kinds = [each for each in schema.pop("oneOf", ()) if each != {"type": "null"}]
     return kinds[0] | schema if kinds else schema
 
@@ -138,15 +138,15 @@ def _build_problem_schemas() -> dict[str, Any]:
 
 
 def _build_placeholder() -> Callable[[], None]:
-    """Return a new provider that stands for an object of a running service.
+    """Return a new provider as a placeholder for an object of a running service.
 
-    Each argument needs its own: Litestar rejects one provider for two names.
+    Each route argument needs its own provider: Litestar rejects one provider for two names.
     """
     return lambda: None
 
 
 def _add_problems(operation: dict[str, Any], required: Role | None, handler: HTTPRouteHandler) -> None:
-    """Add the problem responses of an operation, except for statuses that it declares with its own body."""
+    """Add the problem responses of an operation, except statuses whose response the route declares itself."""
     problems = {*_iter_error_statuses(operation, required), *handler.opt.get("problems", ())}
     for status in sorted(problems - set(handler.responses or ())):
         operation["responses"][str(int(status))] = {

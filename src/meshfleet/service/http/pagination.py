@@ -28,22 +28,22 @@ class PageFields(TypedDict, Generic[Item]):
 
 
 _SIGNATURE_BYTES: Final = 16
-"""Length of a signature in bytes; forging one takes 2^128 attempts."""
+"""Length of a page token's signature in bytes; forging one takes 2^128 attempts."""
 
 
 class PageTokens:
-    """Encodes, signs and verifies page tokens. All processes of a service share the secret."""
+    """Encodes, signs and verifies page tokens. All processes of a service share the signing secret."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
 
     def encode(self, query: Struct | str, position: tuple[Any, ...]) -> str:
-        """Return the token for the page of a query that starts after `position` (values of the sort key)."""
+        """Return the token of the page that starts after `position` (sort key values) in a query's list."""
         encoded = msgspec.json.encode(position)
         return base64.urlsafe_b64encode(self._sign(query, encoded) + encoded).rstrip(b"=").decode("ascii")
 
     def decode(self, query: Struct | str, token: str) -> tuple[Any, ...]:
-        """Return the position in a token. Raise `InvalidToken` if it is invalid or of another query."""
+        """Return the position in a page token. Raise `InvalidToken` for another query or an invalid token."""
         try:
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
@@ -60,7 +60,7 @@ class PageTokens:
     def decode_start(self, query: Struct | str, token: str | None, *, start: Any) -> Any:
         """Return the value after which a page starts, for lists whose position is one value.
 
-        Without a token return `start`, the value for the first page.
+        Without a token, return `start`, the value for the first page.
         """
         return start if token is None else self.decode(query, token)[0]
 

@@ -1,4 +1,4 @@
-"""Translates errors into problem responses (RFC 9457)."""
+"""Translates exceptions into HTTP problem responses (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _INTERNAL: Final = HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def build_problem_response(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Return the problem response for an error. Internal errors are only logged, not described (rest-11)."""
+    """Return the HTTP problem response for an error. Details of internal errors are only logged (rest-11)."""
     match error:
         case FleetError():
             status, code, detail = error.http, error.code, _public_detail(error)
@@ -77,7 +77,7 @@ def build_problem_response(request: Request[Any, Any, Any], error: Exception) ->
 def encode_problem(
     status: int, code: str, detail: str, instance: str = "", errors: tuple[FieldProblem, ...] = ()
 ) -> bytes:
-    """Encode the body of a problem response. `instance` is the path of the request."""
+    """Encode the body of an HTTP problem response. `instance` is the path of the request."""
     problem = Problem(
         type="about:blank",
         title=HTTPStatus(status).phrase,
@@ -91,7 +91,7 @@ def encode_problem(
 
 
 def _log_failure(error: Exception, operation: str) -> None:
-    """Log a failed request in one line, because health checks may repeat it often.
+    """Log a failed request in one line, because health checks may repeat the request often.
 
     Log an unexpected error with its traceback.
     """
@@ -102,7 +102,7 @@ def _log_failure(error: Exception, operation: str) -> None:
 
 
 def _public_detail(error: FleetError) -> str:
-    """Return the text of an error that clients get: a general one if the error is internal."""
+    """Return the error text for REST clients, which is a general text if the error is internal."""
     is_internal = error.http >= _INTERNAL and not isinstance(error, Unanswered)
     return (
         "the service cannot handle this request now; see /readyz and its log" if is_internal else str(error)

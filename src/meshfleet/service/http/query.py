@@ -1,4 +1,4 @@
-"""Query parameters. Their names may have any case; unknown parameters are rejected (rest-3, rest-4)."""
+"""Query parameters of REST: names may have any case; unknown parameters are rejected (rest-3, rest-4)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MaxResults = Annotated[
     str | None,
     QueryParameter(
         name="MaxResults",
-        description=f"Maximum number of items of a page; {DEFAULT_RESULTS} by default.",
+        description=f"Maximum number of items on a page; {DEFAULT_RESULTS} by default.",
         schema_extra={"type": "integer", "minimum": MIN_RESULTS, "maximum": MAX_RESULTS},
     ),
 ]
@@ -39,7 +39,7 @@ NextToken = Annotated[
     str | None,
     QueryParameter(
         name="NextToken",
-        description="The `nextToken` of the previous page. Use the same filters.",
+        description="The `nextToken` of the previous page, to get the next page. Use the same filters.",
         schema_extra={"type": "string"},
     ),
 ]
@@ -60,7 +60,7 @@ ToTime = Annotated[
 
 
 def parse_limit(max_results: MaxResults = None) -> int:
-    """Parse `MaxResults`, the maximum number of items of a page (rest-23). Raise `InvalidRequest`."""
+    """Parse `MaxResults`, the maximum number of items on a page (rest-23). Raise `InvalidRequest`."""
     try:
         return DEFAULT_RESULTS if max_results is None else parse_max_results(max_results)
     except MalformedPayload as exc:
@@ -74,7 +74,7 @@ Other = TypeVar("Other")
 
 
 class QueryReader:
-    """Parses query parameters and collects their faults."""
+    """Parses query parameters and collects the faults of all invalid parameters."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
@@ -82,7 +82,7 @@ class QueryReader:
     def read(
         self, parse: Callable[[str, str], Value], text: str | None, field: str, *, default: Other
     ) -> Value | Other:
-        """Return the parsed parameter, or `default` if it is missing or invalid (which adds a fault)."""
+        """Return a parsed parameter, or `default` if it is missing or invalid. Invalid adds a fault."""
         try:
             return default if text is None else parse(text, field)
         except MalformedInput as exc:
@@ -90,7 +90,7 @@ class QueryReader:
             return default
 
     def check_span(self, since: int | None, until: int | None) -> None:
-        """Add a fault if `From` is not before `To`, unless there are other faults already."""
+        """Add a fault if the time `From` is not before `To`, unless there are other faults already."""
         if not self.faults and since is not None and until is not None and since >= until:
             self.faults.append(Fault("From", "must be before To"))
 
@@ -101,7 +101,7 @@ class QueryReader:
 
 
 def build_choice_parser(known: Mapping[str, Value]) -> Callable[[str, str], Value]:
-    """Return a parser that accepts the keys of `known` and returns their values."""
+    """Return a parser of query parameters that accepts the keys of `known` and returns their values."""
 
     def parse(text: str, field: str) -> Value:
         if text not in known:
@@ -119,7 +119,7 @@ def parse_flag(text: str, field: str) -> bool:
 
 
 class _Parameter(NamedTuple):
-    """Query parameter: the argument of the route function, and the name that clients use."""
+    """Query parameter: the argument of the route function, and the name that REST clients use."""
 
     argument: str
     name: str
@@ -127,7 +127,7 @@ class _Parameter(NamedTuple):
 
 
 class QueryNameMiddleware(ASGIMiddleware):
-    """Middleware that normalizes the case of parameter names and rejects unknown or repeated ones.
+    """Middleware that normalizes the case of query parameter names, and rejects unknown or repeated names.
 
     A misspelled filter must not select the whole fleet, and two values for one filter are ambiguous.
     """
@@ -135,7 +135,7 @@ class QueryNameMiddleware(ASGIMiddleware):
     scopes = (ScopeType.HTTP,)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
-        """Normalize the parameter names of a request and pass the request on. Raise `InvalidRequest`."""
+        """Normalize the query parameter names of a request and pass it on. Raise `InvalidRequest`."""
         if query := scope["query_string"]:
             known = {each.name.lower(): each for each in _list_parameters(scope["route_handler"])}
             scope["query_string"] = urlencode(_canonicalize(query, known)).encode("ascii")
@@ -143,7 +143,7 @@ class QueryNameMiddleware(ASGIMiddleware):
 
 
 def list_query_faults(request: Request[Any, Any, Any], error: ValidationException) -> list[Fault]:
-    """Return the faults of a Litestar validation error, with the parameter names that clients use."""
+    """Return the faults of a Litestar validation error, with the parameter names that REST clients use."""
     names = {each.argument: each.name for each in _list_parameters(request.route_handler)}
     details = error.extra if isinstance(error.extra, list) else []
     return [

@@ -15,13 +15,13 @@ from meshfleet.service.actor import Actor
 # Paths are decoded segment by segment: an encoded slash in a label does not separate segments (rest-68).
 
 _NUL: Final = "\0"
-"""NUL character. It replaces path segments that are not UTF-8, and `decode_segment` rejects it."""
+"""NUL character. It replaces path segments that are not UTF-8; `decode_segment` rejects segments with it."""
 
 
 def decode_path(raw: bytes) -> str:
-    """Decode each segment of a path, except encoded slashes: they would split the segment.
+    """Percent-decode each segment of a request path.
 
-    `/` and `%` within a segment are kept as `%2F` and `%25`, until `decode_segment` decodes them.
+    `/` and `%` within a segment stay encoded as `%2F` and `%25`, until `decode_segment` decodes them.
     """
     if b"%" not in raw:
         return raw.decode("ascii")
@@ -29,7 +29,7 @@ def decode_path(raw: bytes) -> str:
 
 
 def decode_segment(text: str) -> str:
-    """Return the text of one segment of a path that `decode_path` returned.
+    """Decode `%2F` and `%25` in one segment of a path that `decode_path` returned.
 
     Raise `NotFound` if the segment contains a NUL character or is not UTF-8.
     """
@@ -47,14 +47,14 @@ def _percent_decode(part: bytes) -> str:
 
 
 _JSON_MEDIA_TYPES = {"application/json", ""}
-"""Accepted content types of a body. A body without one is taken for JSON."""
+"""Accepted content types of a request body. A body without content type is parsed as JSON."""
 
 
 class ApiRequest(Request[Actor, Any, State]):
-    """Request whose JSON body is parsed by `decode_body`, so that errors name the invalid field."""
+    """HTTP request whose JSON body is parsed by `decode_body`, so that errors name the invalid field."""
 
     async def json(self) -> Any:
-        """Return the body as the type that the route declares (rest-1, rest-5)."""
+        """Return the JSON body as the type that the route declares (rest-1, rest-5)."""
         if self.content_type[0].lower() not in _JSON_MEDIA_TYPES:
             raise UnsupportedMediaType("the body must be application/json")
         field = self.route_handler.parsed_data_field

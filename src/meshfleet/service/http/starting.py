@@ -22,13 +22,13 @@ from meshfleet.service.readiness import READINESS_TEXTS, build_reason
 
 _JSON: Final = "application/json"
 _RETRY_AFTER: Final = "2"
-"""Value of the header `Retry-After`, in seconds."""
+"""Value of the header `Retry-After` in seconds, while the service starts."""
 
 _UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
 
 
 async def answer_starting(scope: Any, _receive: Any, send: Any) -> None:
-    """Answer any request: /healthz with 200, all others with 503 and the reason `starting` (rest-160)."""
+    """Answer an HTTP request: `/healthz` with 200, other paths with 503 and reason `starting` (rest-160)."""
     kind = "websocket.http.response" if scope["type"] == "websocket" else "http.response"
     status, media_type, body = _build_starting_response(scope["path"])
     headers = {

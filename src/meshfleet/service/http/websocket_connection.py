@@ -1,4 +1,4 @@
-"""WebSocket connection with limits that uvicorn lacks, and with frames encoded once for many clients."""
+"""WebSocket connection with timeouts that uvicorn lacks; can send frames encoded once for many clients."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from asyncio import BaseTransport, TimerHandle
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024
-"""Maximum size of a message from a client, in bytes."""
+"""Maximum size in bytes of a WebSocket message from a client."""
 
 _WRITE_TIMEOUT_SECONDS: Final = 30.0
-"""Seconds for a client to read pending data before the connection is aborted."""
+"""Maximum seconds that a WebSocket client may leave data unread before the connection is aborted."""
 
 _CLOSE_NOT_UTF8: Final = 1007
 
@@ -23,7 +23,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
     """WebSocket connection of one client, with timeouts for the handshake and for sending."""
 
     handshake_seconds: ClassVar = 20.0
-    """Seconds for the application to answer the handshake; no other timeout applies until then."""
+    """Maximum seconds for the application to answer the handshake, before other timeouts apply."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -32,13 +32,13 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._early_data = b""
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """Start the handshake timeout and pause reading until the handshake is answered."""
+        """Start the handshake timeout, and pause reading until the handshake is answered."""
         super().connection_made(transport)
         self.transport.pause_reading()
         self._handshake_deadline = self.loop.call_later(self.handshake_seconds, self.transport.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Parse received data. Buffer it until the handshake is answered: uvicorn would reject it before."""
+        """Parse received data. Before the handshake is answered, buffer the data: uvicorn would reject it."""
         if self.handshake_initiated and not self.handshake_complete:
             self._early_data += data
             return
@@ -47,7 +47,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
             self.transport.abort()  # uvicorn would wait forever
 
     async def send(self, message: Any) -> None:
-        """Send an ASGI message. If it has the key `frames`, write these bytes to the socket unchanged."""
+        """Send an ASGI message. If the message has the key `frames`, write its bytes unchanged."""
         frames = message.get("frames")
         if frames is None:
             await super().send(message)
@@ -60,7 +60,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self.transport.write(frames)
 
     async def receive(self) -> Any:
-        """Return the next ASGI message and resume reading if possible."""
+        """Return the next ASGI message, and resume reading from the socket if possible."""
         message = await super().receive()
         self._update_reading()
         return message
@@ -75,30 +75,30 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._write_deadline = self.loop.call_later(_WRITE_TIMEOUT_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Cancel the write timeout: the client reads again."""
+        """Cancel the write timeout, because the client reads again."""
         super().resume_writing()
         self._cancel_write_deadline()
         self._update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel all timeouts."""
+        """Cancel all timeouts of the lost WebSocket connection."""
         self._cancel_write_deadline()
         self._cancel_handshake_deadline()
         super().connection_lost(exc)
 
     def keepalive_timeout(self) -> None:
-        """Abort the connection of a client that does not answer pings: a close would wait for the client."""
+        """Abort the connection of a client that does not answer pings, as a close would wait for it."""
         super().keepalive_timeout()
         self.transport.abort()
 
     def shutdown(self) -> None:
-        """Close the connection; abort it if the client does not read, so that the service can stop."""
+        """Close the connection, or abort it if the client does not read, so that the service can stop."""
         super().shutdown()
         if not self.writable.is_set():
             self.transport.abort()
 
     def send_receive_event_to_app(self) -> None:
-        """Pass a message to the application. Reject text that is not UTF-8: uvicorn would fail on it."""
+        """Pass a message to the application. Reject text messages that are not UTF-8."""
         if self.curr_msg_data_type == "text" and not self.close_sent:
             try:
                 b"".join(self.frames).decode()
@@ -110,14 +110,14 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def handle_parser_exception(self) -> None:
-        """Close the connection after a protocol error, or abort it if no close frame can be sent."""
+        """Close the connection after a protocol error. Abort it if no close frame can be sent."""
         if self.conn.close_sent is None:
             self.transport.abort()
         else:
             super().handle_parser_exception()
 
     def _finish_handshake(self) -> None:
-        """Process the data that was received before the handshake was answered."""
+        """Process the data that the client sent before the handshake was answered."""
         self._cancel_handshake_deadline()
         early_data, self._early_data = self._early_data, b""
         if early_data:

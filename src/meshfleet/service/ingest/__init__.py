@@ -1,5 +1,5 @@
 """Ingest: stores published reports, each exactly once.
 
-`IngestPipeline.commit` parses a batch, writes it in one transaction and then passes it to subscribers. The
-current state of devices is collected in memory and written every few seconds.
+`IngestPipeline.commit` parses a batch of MQTT messages, writes the batch in one transaction, and then passes
+it to subscribers. The current states of devices are collected in memory and written every few seconds.
 """

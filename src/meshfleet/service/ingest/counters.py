@@ -14,7 +14,7 @@ _LAG_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 
 
 
 class IngestCounters:
-    """Counters of ingest since the start: reports by kind, rejects by error code, and totals."""
+    """Counters of ingest since the service started: reports by kind, rejects by error code, and totals."""
 
     def __init__(self) -> None:
         self.reports: Counter[str] = Counter()
@@ -23,7 +23,7 @@ class IngestCounters:
         self.implausible_times = 0
         self.batches = 0
         self.subscriber_failures = 0
-        """Number of exceptions raised by subscribers, which are programming errors."""
+        """Number of exceptions (programming errors) raised by subscribers to committed reports."""
         self.lag = Histogram(
             "meshfleet_lag_seconds",
             "Time from the first report of a batch to its commit.",
@@ -32,7 +32,7 @@ class IngestCounters:
         )
 
     def record_commit(self, batch: ParsedBatch, lag: float) -> None:
-        """Count a committed batch; `lag` is the time in seconds since its first report was received."""
+        """Count a committed batch; `lag` is the number of seconds since its first report was received."""
         self.lag.observe(lag)
         self.batches += 1
         self.implausible_times += batch.implausible_count

@@ -39,7 +39,7 @@ FACT_VALIDATORS: Final[Mapping[int, Callable[[Any], bool]]] = {
 }
 """Functions that return whether a property value is valid, by identifier of the property.
 
-Invalid values are stored as samples, but not applied to the device.
+Invalid values are stored as samples, but do not change the device's record.
 """
 
 FACT_SIGHTINGS: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
@@ -48,4 +48,4 @@ FACT_SIGHTINGS: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
     FIRMWARE: lambda value: {"firmware": Version.parse(value)},
     HARDWARE: lambda value: {"hardware": Version.parse(value)},
 }
-"""Functions that convert a property value to fields of `DeviceObservation`, by identifier of the property."""
+"""Functions that convert a property value to fields of `DeviceObservation`, by property identifier."""

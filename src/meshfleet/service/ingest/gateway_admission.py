@@ -1,6 +1,6 @@
-"""Decides whether to accept reports of gateways on an external broker.
+"""Decides whether to accept reports of gateways that are connected to an external MQTT broker.
 
-The service cannot authenticate these gateways itself.
+That broker authenticates the gateways; the service only checks whether they are claimed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def list_claimed_gateways(connection: Connection) -> set[int]:
-    """Return all claimed gateways, with their MACs as integers."""
+    """Return the MACs of all claimed gateways as integers."""
     return set(connection.execute(select(gateway.c.device)).scalars())
 
 
 def register_gateways(connection: Connection, gateways: AbstractSet[int], now: int) -> None:
-    """Claim these gateways without a password. Leave already claimed ones unchanged.
+    """Claim gateways without a password, and record this in the audit log.
 
-    Ignore the address that means "all gateways".
+    Gateways that are already claimed, and the address that means "all gateways", are skipped.
     """
     rows = bulk.query_in(connection, "SELECT device FROM gateway WHERE device IN numbers", sorted(gateways))
     new_gateways = sorted(gateways - {number for (number,) in rows} - {mac_to_int(EVERY_GATEWAY)})
@@ -56,19 +56,19 @@ class GatewayAdmission:
 
     def __init__(self, *, autoclaim: bool) -> None:
         self.autoclaim = autoclaim
-        """Whether unclaimed gateways are claimed automatically; else their reports are rejected (rest-79)."""
+        """Whether to claim unclaimed gateways automatically, instead of rejecting their reports (rest-79)."""
         self.claimed: set[int] = set()
         self.rejected: set[int] = set()
         """Gateways that were still unclaimed at the last check."""
 
     async def refresh(self, database: Database) -> None:
-        """Load the claimed gateways."""
+        """Reload the set of claimed gateways from the database."""
         self.claimed, self.rejected = await database.read(list_claimed_gateways), set()
 
     async def recheck(self, unclaimed: set[int], database: Database) -> bool:
-        """Reload the claimed gateways if one of `unclaimed` was not checked since the last reload.
+        """Reload the claimed gateways if a gateway of `unclaimed` was not checked since the last reload.
 
-        Return whether one of them is claimed now.
+        Return whether a gateway of `unclaimed` has been claimed meanwhile.
         """
         if unclaimed <= self.rejected:
             return False

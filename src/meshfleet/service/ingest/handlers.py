@@ -1,6 +1,7 @@
 """Handlers that decode report payloads, one for each topic ending (kind and identifier).
 
-They are the hottest functions of the service. So each repeats its code, instead of calling shared functions.
+The handlers are the most often called functions of the service. To be fast, they repeat code instead of
+calling shared functions.
 """
 
 from __future__ import annotations
@@ -31,29 +32,32 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.sample_values import SampleNumber
 
     HandlePayload: TypeAlias = Callable[[ParsedBatch, int, int, bytes], None]
-    """Function that adds the payload of a device and gateway to a batch, or raises a `MalformedInput`."""
+    """Function (batch, device, gateway, payload): adds a report to a batch, or raises `MalformedInput`."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MIN_TIME: Final = to_millis(datetime.min.replace(tzinfo=UTC))
+"""Earliest time that `datetime` can represent (start of year 1), as Unix time in milliseconds."""
 _MAX_TIME: Final = to_millis(datetime.max.replace(tzinfo=UTC))
-"""Range of times, in milliseconds since 1970, that `datetime` can format (years 1 to 9999)."""
+"""Latest time that `datetime` can represent (end of year 9999), as Unix time in milliseconds."""
 
-_MAX_STATUS, _MAX_RSSI = 2**31 - 1, 2**15 - 1
-"""Largest values that fit into the database columns of status and RSSI; real values are far smaller."""
+_MAX_STATUS: Final = 2**31 - 1
+"""Largest status of a heartbeat that fits into its database column; real values are far smaller."""
+_MAX_RSSI: Final = 2**15 - 1
+"""Largest absolute RSSI in dBm that fits into its database column; real values are far smaller."""
 
 _NO_EXTRAS: Final = SampleExtras()
 
 
 class ReportHandler(NamedTuple):
-    """Handler of the reports with one kind and identifier."""
+    """Function that handles the reports of one kind and identifier."""
 
     kind: str
-    """Kind as written in topics."""
+    """Report kind as written in topics, such as `measurement`."""
     handle: HandlePayload
 
 
 def build_handler(topic: ReportTopic) -> ReportHandler:
-    """Build the handler for the ending of a topic."""
+    """Build the handler for reports with the kind and identifier of a topic."""
     return ReportHandler(str(topic.kind), _HANDLER_BUILDERS[topic.kind](topic))
 
 
@@ -135,9 +139,9 @@ def _build_error_handler(topic: ReportTopic) -> HandlePayload:
 
 
 def _build_ack_path(topic: ReportTopic) -> str | None:
-    """Return the ending of the topic on which samples of `topic` are acknowledged (ack-1, ack-7).
+    """Return the ending of the topic on which samples of a report topic are acknowledged (ack-1, ack-7).
 
-    None: such samples are not acknowledged.
+    Return None if samples of this kind are not acknowledged.
     """
     if topic.kind.raw_kind not in {Kind.MEASUREMENT, Kind.EVENT}:
         return None
@@ -164,12 +168,15 @@ def _to_millis(time: datetime) -> int:
 
 
 def _special_append(kind: int, identifier: int) -> Callable[[ParsedBatch, int, SampleRow], None] | None:
-    """Return the function that must append rows of this kind; None if the handler may append them itself."""
+    """Return the function that must append samples of this kind and identifier to a batch.
+
+    Return None if the report handler may append the samples itself.
+    """
     return _append_fact if kind == SampleKind.PROPERTY and identifier in FACT_VALIDATORS else None
 
 
 def _append_row(batch: ParsedBatch, device: int, row: SampleRow) -> None:
-    """Append a sample, flagged if its time is implausible, and with the correction if the clock is wrong."""
+    """Append a sample to a batch, with a flag if its time is implausible and with its clock correction."""
     time, extras = row[ROW_TIME], row[ROW_EXTRAS]
     if not batch.trusted_from <= time <= batch.trusted_to:
         # A UTC offset can move a time out of the years that can be formatted.
@@ -183,7 +190,10 @@ def _append_row(batch: ParsedBatch, device: int, row: SampleRow) -> None:
 
 
 def _check_time(batch: ParsedBatch, time: int) -> tuple[ClockFlag | None, int | None]:
-    """Return the flag of an implausible time or None, and the correction in milliseconds or None."""
+    """Return the flag of an implausible or corrected time, and the clock correction in milliseconds.
+
+    Either is None if there is none.
+    """
     shift: int | None = batch.find_shift(time)
     corrected = time + (shift or 0)
     if not shift or not _MIN_TIME <= corrected <= _MAX_TIME:
@@ -195,7 +205,7 @@ def _check_time(batch: ParsedBatch, time: int) -> tuple[ClockFlag | None, int | 
 
 
 def _append_fact(batch: ParsedBatch, device: int, row: SampleRow) -> None:
-    """Append a sample of a property that describes a device, and a reading that updates the device."""
+    """Append to a batch a sample of a property such as the model, and a reading that updates the device."""
     _append_row(batch, device, row)
     time, _, identifier, _, gateway, number, _, extras = row
     at = batch.correct_time(time)

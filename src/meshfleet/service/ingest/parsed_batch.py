@@ -1,4 +1,4 @@
-"""Parsed batch of messages: samples, readings and rejects to write in one transaction."""
+"""Parsed batch of MQTT messages: samples, readings and rejects to write in one transaction."""
 
 from __future__ import annotations
 
@@ -13,25 +13,28 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.rejects import RejectedReport
 
 _MAX_AHEAD_MS: Final = 600_000
-"""Milliseconds that a reported time may be ahead of the service's clock."""
+"""Maximum milliseconds that a plausible reported time is ahead of the service's clock (inclusive)."""
 
 _MAX_BEHIND_MS: Final = 30 * 86_400_000
-"""Milliseconds that a reported time may be behind the service's clock: no device keeps samples longer."""
+"""Maximum milliseconds that a plausible reported time is behind the service's clock (inclusive).
+
+No device keeps samples longer.
+"""
 
 FRESH_MS: Final = 60_000
-"""Maximum age in milliseconds of a report that proves that its device is connected."""
+"""A report less than this many milliseconds old was sent live, not from a buffer of the device."""
 
 _EMPTY_RANGE: Final = (1, 0)
-"""Range that contains no time: its end is before its start."""
+"""Range (first, last) that contains no time, because the end is before the start."""
 
 UnackedSample: TypeAlias = tuple[int, str, "SampleRow"]
-"""Sample to acknowledge: its device, the ending of the ack topic (such as `ack/0401`), and its row."""
+"""Sample to acknowledge: device, ending of the ack topic (such as `ack/0401`), and row of the sample."""
 
 
 class ParsedBatch:
-    """Everything that parsing a batch of messages has produced.
+    """Everything that parsing a batch of MQTT messages has produced.
 
-    Parsing changes nothing else, so a batch can be discarded and parsed again before it is committed.
+    Parsing changes nothing else, so messages can be parsed again if their batch could not be committed.
     """
 
     __slots__ = (
@@ -71,51 +74,55 @@ class ParsedBatch:
         self.unacked_samples: list[UnackedSample] = []
         """Samples to acknowledge after the commit."""
         self.earliest = now - _MAX_BEHIND_MS
+        """Earliest plausible time, Unix time in milliseconds; samples before it are stored, but flagged."""
         self.latest = now + _MAX_AHEAD_MS
-        """Limits of plausible times. A sample with a time outside of these limits is stored, but flagged."""
+        """Latest plausible time, Unix time in milliseconds; samples after it are stored, but flagged."""
         self.clock_shifts = clock_shifts
-        """Corrections in milliseconds for gateways with wrong clocks."""
+        """Milliseconds to add to the reported times of gateways with wrong clocks, by gateway."""
         self.is_shift_confirmed = is_shift_confirmed
-        """Function that returns whether the correction of a gateway is valid for all its reports."""
+        """Function that returns whether the clock correction of a gateway is valid for all its reports."""
         self.shift = 0
         """Milliseconds to add to the time of the report that is being parsed; 0 if the clock is right."""
         self._unconfirmed_gateway: int | None = None
-        """Gateway of the report that is being parsed if its correction is unconfirmed; else None."""
+        """Gateway of the report that is being parsed if its clock correction is unconfirmed; else None."""
         self.offset_checks: dict[int, bool | None] = {}
-        """Result of checking unconfirmed clock corrections against this batch, by gateway.
+        """Result of checking unconfirmed clock corrections against reports of this batch, by gateway.
 
-        True: with the correction, reports are less than a minute old. False: without it. None: some reports
-        say True and others False. Gateways without such reports have no entry.
+        True: reports are less than a minute old with the correction. False: they are without the correction.
+        None: some reports say True and others False. A gateway without such reports has no entry.
         """
         self.trusted_from, self.trusted_to = self.earliest, self.latest
-        """Range of times that are stored unchanged; empty while the parsed report needs a correction."""
+        """Range of reported times that are stored unchanged; empty while a report needs a correction."""
         self.rows: dict[int, list[SampleRow]] = {}
         self.readings: list[Reading] = []
         self.rejects: list[RejectedReport] = []
         self.foreign_names: dict[int, str] = {}
         """Identifier names that are not in the catalogue, by the negative hash that their samples store."""
         self.new_gateways: set[int] = set()
-        """Unclaimed gateways that are claimed automatically in the transaction of this batch."""
+        """Unclaimed gateways to claim automatically in the transaction that writes this batch."""
         self.unclaimed_gateways: set[int] = set()
         """Unclaimed gateways whose reports were rejected."""
         self.implausible_count = 0
-        """Number of samples with an implausible time, even after correction."""
+        """Number of samples whose time is implausible even after a clock correction."""
         self.report_kinds: list[str] = []
         """Kind of each accepted report."""
         self.report_gateways: list[int] = []
-        """Gateway of each accepted report, in the same order."""
+        """Gateway of each accepted report, in the order of `report_kinds`."""
 
     def set_shift(self, shift: int, *, unconfirmed: int | None = None) -> None:
-        """Correct the times of the following reports by `shift` milliseconds; 0: no correction.
+        """Add `shift` milliseconds to the times of the reports parsed next; 0 means no correction.
 
-        Pass the gateway as `unconfirmed` if no response has confirmed its correction yet. Then the correction
-        applies only to reports that are less than a minute old if corrected.
+        Pass the gateway as `unconfirmed` if no response has confirmed its correction yet: an unconfirmed
+        correction applies only to reports that are less than a minute old if corrected.
         """
         self.shift, self._unconfirmed_gateway = shift, unconfirmed
         self.trusted_from, self.trusted_to = _EMPTY_RANGE if shift else (self.earliest, self.latest)
 
     def find_shift(self, time: int) -> int:
-        """Return the milliseconds to add to a reported time, and check an unconfirmed correction."""
+        """Return the milliseconds to add to a reported time.
+
+        Check an unconfirmed clock correction of the gateway, and record the result in `offset_checks`.
+        """
         if self._unconfirmed_gateway is None:
             return self.shift
         age = self.now - time

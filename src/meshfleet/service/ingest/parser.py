@@ -1,4 +1,4 @@
-"""Parses MQTT messages into reports: the start of the hot path from the network to the database."""
+"""Parses MQTT messages into reports, the first step of ingest, called for every message."""
 
 from __future__ import annotations
 
@@ -24,15 +24,17 @@ if TYPE_CHECKING:
 # Cache of parsed topics.
 
 _MAX_ENDPOINTS: Final = 1 << 18
+"""Maximum number of cached pairs of device and gateway; a full cache is cleared."""
+
 _MAX_HANDLERS: Final = 1 << 13
-"""Maximum number of entries in the caches of endpoints and of handlers; a full cache is cleared."""
+"""Maximum number of cached report handlers; a full cache is cleared."""
 
 ReportEndpoint: TypeAlias = tuple[int, int]
-"""Device of a report, and the gateway that sent it."""
+"""MACs as integers: the device of a report, and the gateway that sent the report."""
 
 
 class TopicCache:
-    """Caches parsed topics: device and gateway by the start of a topic, the handler by its ending."""
+    """Caches parsed report topics: device and gateway by the start of a topic, the handler by its ending."""
 
     def __init__(self, prefix: str) -> None:
         self._topics = TopicCodec(prefix, identifier_names=BUILTIN_CATALOGUE.names)
@@ -40,14 +42,14 @@ class TopicCache:
         self.prefix_length = len(self._topics.format_topic(ReportTopic(any_mac, any_mac, Kind.DFU))) - len(
             f"/{Kind.DFU}"
         )
-        """Length of the start of a topic, up to the slash before the kind; the same for all topics."""
+        """Length of a report topic up to the slash before the kind; equal for all report topics."""
         self.endpoints: dict[str, ReportEndpoint] = {}
         self._gateways: dict[int, int] = {}
         """One int object per gateway, shared by the endpoints of all its devices to save memory."""
         self.handlers: dict[str, ReportHandler] = {}
 
     def parse_topic(self, text: str) -> tuple[ReportEndpoint, ReportHandler]:
-        """Parse a topic and cache its parts. Raise a `MalformedInput` if it is not a report topic."""
+        """Parse and cache a report topic. Raise a `MalformedInput` if `text` is not a report topic."""
         topic = self._topics.parse_uncached(text)
         if not isinstance(topic, ReportTopic):
             raise MalformedTopic("topic", f"{quote_input(text)} is not a report topic")
@@ -65,13 +67,13 @@ class TopicCache:
 
 
 _EVERY_GATEWAY: Final = mac_to_int(EVERY_GATEWAY)
-"""Address that means "all gateways"; no gateway has it."""
+"""Address that means "all gateways" in topics; no gateway has this address."""
 
 
 class ReportParser:
-    """Parses messages into a batch.
+    """Parses MQTT messages into a batch.
 
-    An invalid message is recorded as a reject and does not affect the others (report-30).
+    An invalid message is recorded as a rejected report; the other messages are still parsed (report-30).
     """
 
     def __init__(self, prefix: str, admission: GatewayAdmission | None) -> None:
@@ -79,7 +81,7 @@ class ReportParser:
         self._admission = admission
 
     def parse(self, messages: Sequence[Publish], batch: ParsedBatch) -> None:
-        """Parse the messages and add their reports and rejects to a batch."""
+        """Parse MQTT messages; add their reports, or rejects if they are invalid, to `batch`."""
         topic_cache, admission, clock_shifts = self._topic_cache, self._admission, batch.clock_shifts
         endpoints, handlers = topic_cache.endpoints, topic_cache.handlers
         prefix_length = topic_cache.prefix_length
@@ -114,9 +116,9 @@ class ReportParser:
                 report_gateways.append(gateway)
 
     def _admit_gateway(self, admission: GatewayAdmission, gateway: int, batch: ParsedBatch) -> None:
-        """Register an unclaimed gateway together with the batch if autoclaim is on (rest-79).
+        """Add an unclaimed gateway to the new gateways of the batch if autoclaim is on (rest-79).
 
-        Otherwise raise `UnclaimedGateway`.
+        Raise `UnclaimedGateway` if autoclaim is off.
         """
         if not admission.autoclaim or gateway == _EVERY_GATEWAY:
             batch.unclaimed_gateways.add(gateway)

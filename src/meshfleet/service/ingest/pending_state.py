@@ -1,7 +1,7 @@
 """Device states from committed reports that wait in memory for the next flush to the database.
 
-Devices report more often than states are written, so the updates of a device are combined. The value with
-the newest time wins, in whatever order reports arrive (report-50).
+Devices report more often than states are written, so the updates of a device are combined. Of each value, the
+one with the newest time is kept, in whatever order reports arrive (report-50).
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ if TYPE_CHECKING:
     from meshfleet.db.samples import SampleRows
 
 NEVER: Final = -(2**62)
-"""Value of a time in a pending state that was never set; it is before the time of any report."""
+"""Value of a time field of `PendingState` that was never set; earlier than the time of any report."""
 
 
 class PendingState(Struct, gc=False):
-    """Newest reported state of a device (or DFU address) since the last flush. Times are in milliseconds."""
+    """Newest reported state of a device (or DFU address) since the last write to the database.
+
+    Times are Unix times in milliseconds.
+    """
 
     gateway: int
     """Gateway that sent the device's newest report."""
@@ -37,14 +40,14 @@ class PendingState(Struct, gc=False):
     """Gateway that reported `parent` and `rssi`."""
     radio_at: int = NEVER
     dfu_at: int = NEVER
-    """Time of the last report in DFU mode."""
+    """Time of the device's last report in DFU mode."""
     has_implausible_sample: bool = False
     """Whether the address sent a sample with an implausible time.
 
-    Only a device sends samples, so the address is not the DFU address of another device.
+    A device in DFU mode sends no samples, so such an address is not the DFU address of another device.
     """
     facts: dict[int, tuple[int, Any]] | None = None
-    """Properties that describe the device, such as its model: time and value by identifier."""
+    """Properties that describe the device, such as its model: report time and value by identifier."""
 
     @property
     def heard_at(self) -> int:
@@ -52,28 +55,28 @@ class PendingState(Struct, gc=False):
         return max(self.reported_at, self.dfu_at)
 
     def list_owners(self, address: int) -> tuple[int, ...]:
-        """Return the devices to which this state of an address may belong.
+        """Return the devices that may have reported this state with `address`.
 
         In DFU mode a device may use its own address + 1 (report-46).
         """
         return (address, address - 1) if self.reported_at == NEVER else (address,)
 
     def record_report(self, gateway: int, at: int) -> None:
-        """Apply the time and gateway of a report."""
+        """Store the time and gateway of a report if it is the newest."""
         if at >= self.reported_at:
             self.reported_at = at
             if at >= self.dfu_at:
                 self.gateway = gateway
 
     def update_status(self, status: int, at: int) -> None:
-        """Apply the status of a heartbeat."""
+        """Store the status of a heartbeat if it is the newest."""
         if at >= self.status_at:
             self.status, self.status_at = status, at
 
     def update_radio(self, gateway: int, parent: int, rssi: int, at: int) -> None:
-        """Apply parent and RSSI of a radio reading.
+        """Store the parent and RSSI of a radio reading if it is the newest.
 
-        The parent with the strongest signal is kept as long as readings of it arrive.
+        The parent with the strongest signal is kept as long as readings of that parent arrive.
         """
         if at >= self.radio_at and (
             parent == self.parent or rssi >= self.rssi or self.radio_at < at - BEST_PARENT_MS
@@ -82,7 +85,7 @@ class PendingState(Struct, gc=False):
             self.radio_gateway = gateway
 
     def record_dfu(self, gateway: int, at: int) -> None:
-        """Apply the time and gateway of a report in DFU mode."""
+        """Store the time and gateway of a report in DFU mode if it is the newest."""
         if at >= self.heard_at:
             self.gateway = gateway
         self.dfu_at = max(self.dfu_at, at)
@@ -95,7 +98,7 @@ class PendingState(Struct, gc=False):
         return merged
 
     def update_fact(self, identifier: int, at: int, value: Any) -> None:
-        """Apply the value of a property that describes the device."""
+        """Store the value of a property that describes the device, such as its model, if it is the newest."""
         if self.facts is None:
             self.facts = {}
         if identifier not in self.facts or at >= self.facts[identifier][0]:
@@ -103,11 +106,11 @@ class PendingState(Struct, gc=False):
 
 
 PendingStates = dict[int, PendingState]
-"""Pending states by device."""
+"""Device states not yet written to the database, by the device's MAC as an integer."""
 
 
 def apply_readings(states: PendingStates, readings: Iterable[Reading], now: int) -> None:
-    """Apply readings to the pending states. Times in the future count as now."""
+    """Update device states in memory by readings. Times in the future count as now."""
     for kind, device, gateway, time, value, other, unreachable in readings:
         at = min(time, now)
         state = states.get(device)
@@ -130,7 +133,7 @@ def apply_readings(states: PendingStates, readings: Iterable[Reading], now: int)
 
 
 def apply_samples(states: PendingStates, rows: SampleRows, now: int) -> None:
-    """Update the last report time of devices that sent samples, except by samples with implausible times."""
+    """Update time and gateway of the last report of devices by their samples with plausible times."""
     for device, samples in rows.items():
         for time, _, _, _, gateway, _, _, extras in samples:
             if extras is None or extras.has_plausible_time:

@@ -1,9 +1,9 @@
-"""Ingest pipeline: commits batches of messages.
+"""Ingest pipeline: parses batches of MQTT messages and commits their reports.
 
-A batch is parsed and written in one transaction, and acknowledged after the commit. State in memory changes
-only after the commit, so a batch that could not be written is simply retried. Device states and minute
-roll-ups are collected in memory and written every few seconds. Until then their readings are in a journal,
-from which they are restored after a crash.
+A batch is written in one transaction, and acknowledged after the commit. State in memory changes only after
+the commit, so a batch that could not be written is simply retried. Device states and minute roll-ups are
+collected in memory and written every few seconds. Until that write, a journal in the database holds their
+readings; after a crash, states and roll-ups are restored from the journal.
 """
 
 from __future__ import annotations
@@ -53,22 +53,23 @@ _log = logging.getLogger(__name__)
 _MESSAGES_PER_SLICE: Final = 500
 """Number of messages to parse before the event loop runs other tasks."""
 
-_MIN_FLUSH_POLLS, _MAX_FLUSH_POLLS = 2, 10
-"""Minimum and maximum number of polls between two flushes: more pending states are written less often."""
+_MIN_FLUSH_POLLS: Final = 2
+"""Minimum number of polls (`poll_seconds`) from one flush of device states to the next."""
+
+_MAX_FLUSH_POLLS: Final = 10
+"""Maximum number of polls (`poll_seconds`) from one flush of device states to the next."""
 
 _STATES_PER_POLL: Final = 4000
-"""Number of pending states for which the interval between two flushes grows by one poll."""
-
+"""Number of device states waiting for a flush that delay the flush by one more poll."""
 
 _DATABASE_REJECTIONS: Final = (DataError, IntegrityError)
 """Errors that a database raises for rows it will never accept."""
 
-
 _CLOCK_SET_BACK_MS: Final = 1000
-"""The clock counts as set back if it shows a time this many milliseconds before that of the last flush."""
+"""The clock counts as set back if it is more than this many milliseconds before the last flush."""
 
 _MAX_JOURNALED_DEVICES: Final = 1 << 18
-"""Maximum size of `_journaled_devices`; when it is exceeded, the set is cleared to limit memory."""
+"""Maximum number of devices in `_journaled_devices`; a larger set is cleared to limit memory."""
 
 
 class _TrialRollback(Exception):
@@ -76,10 +77,11 @@ class _TrialRollback(Exception):
 
 
 class _CommitIds(NamedTuple):
-    """Ids of a committed batch: in the sample store, and in the journal (None if it has no readings)."""
+    """Ids that a committed batch got in the sample store and in the journal of readings."""
 
     samples: int
     readings: int | None
+    """Id of the journal entry, or None if the batch has no readings."""
 
 
 class _Flush(NamedTuple):
@@ -88,29 +90,29 @@ class _Flush(NamedTuple):
     states: PendingStates
     rows: SampleRows
     journal_before: int
-    """Id of the first journal entry that is still needed; older ones are deleted."""
+    """Id of the first journal entry that is still needed; older journal entries are deleted."""
     parts: Sequence[FlushPart]
-    """Data of subscribers to write in the same transaction."""
+    """Data of subscribers to write in the transaction of this flush."""
     must_cap_times: bool
-    """Whether stored times may be later than the clock of this machine and must be limited to its time."""
+    """Whether times in stored device states must be limited to the current time of this machine's clock."""
 
 
 class IngestTimings(NamedTuple):
     """Intervals and timeouts of ingest in seconds."""
 
     poll_seconds: float = 1.0
-    """Interval between two checks whether a flush is due, and between two maintenance runs."""
+    """Seconds between two checks whether a flush is due, and between two maintenance runs."""
     max_backoff_seconds: float = 60.0
-    """Maximum interval between retries of maintenance after a failure such as a full disk."""
+    """Maximum seconds between retries of sample store maintenance after a failure such as a full disk."""
     capacity_timeout_seconds: float = 5.0
-    """Maximum time that a batch waits while the sample store is full."""
+    """Maximum seconds that a batch waits while the sample store is full."""
 
 
 DEFAULT_TIMINGS: Final = IngestTimings()
 
 
 class IngestPipeline:
-    """Parses and commits the reports of either MQTT transport, embedded or external broker."""
+    """Parses and commits the reports that arrive through the embedded or an external MQTT broker."""
 
     def __init__(  # noqa: PLR0913 # keyword-only
         self,
@@ -130,11 +132,11 @@ class IngestPipeline:
     ) -> None:
         """Create the pipeline. `owner` is the token that proves that no other process writes to the database.
 
-        `owner` is None if there can be no other process. `rollups` are the open minutes; they and
+        `owner` is None if there can be no other process. `rollups` are the open minutes; `rollups` and
         `commit_timer` are passed in if other objects read them too. Samples of `acking_gateways` are
-        acknowledged. `clock_shifts` contains the milliseconds to add to the times of gateways with wrong
-        clocks. The caller keeps both up to date. `is_shift_confirmed` returns whether a correction is valid
-        for all reports of a gateway.
+        acknowledged. `clock_shifts` contains, by gateway, the milliseconds to add to times of a wrong clock.
+        The caller keeps `acking_gateways` and `clock_shifts` up to date. `is_shift_confirmed` returns whether
+        the clock correction of a gateway is valid for all its reports.
         """
         self._database = database
         self._samples = samples
@@ -151,15 +153,15 @@ class IngestPipeline:
         self._rollups = Rollups() if rollups is None else rollups
         self._commit_timer = CommitTimer() if commit_timer is None else commit_timer
         self._journaled_devices: set[int] = set()
-        """Devices known to be in the journal or the database; cleared when it exceeds its maximum size."""
+        """Devices known to be in the journal or the database; cleared above `_MAX_JOURNALED_DEVICES`."""
         self._last_journal_id = 0
-        """Id of the last journal entry whose readings are in the pending states and roll-ups."""
+        """Id of the last journal entry whose readings are applied to the states and roll-ups in memory."""
         self._unfinished_flush: _Flush | None = None
         self._flushed_at = now()
         self._startup_clock: StartupClock | None = None
-        """Set while this machine's clock is not trusted: it was days behind stored states at the start."""
+        """Check of this machine's clock, None once trusted: at the start it was days behind stored states."""
         self._write_lock = asyncio.Lock()
-        """Held from a write until readers of samples see its rows, so that they see writes in order."""
+        """Held from a write until readers of samples see the written rows, so rows appear in write order."""
         self._problems: dict[str, ReadinessProblem] = {}
         """Current failures by the name of the background task that failed."""
         self.counters = IngestCounters()
@@ -170,7 +172,7 @@ class IngestPipeline:
         self._subscribers.add(subscriber)
 
     async def restore(self) -> None:
-        """Load the journal that the previous process left, and check this machine's clock."""
+        """Apply the journal of readings that the previous process left, and check this machine's clock."""
         now = self._now()
         newest_state_time = await self._database.read(states.find_newest_state_time) or now
         startup_clock = StartupClock(newest_state_time, now)
@@ -193,9 +195,9 @@ class IngestPipeline:
             self._apply_committed(batch, entry.id)
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Parse a batch of messages and write it to the database. Raise DatabaseUnavailable if that fails.
+        """Parse a batch of MQTT messages and write its reports to the database.
 
-        Then the batch is not stored and must be committed again.
+        Raise DatabaseUnavailable if nothing was stored: the caller must commit the batch again.
         """
         with self._commit_timer.measure():
             await self._wait_for_capacity()
@@ -208,11 +210,11 @@ class IngestPipeline:
 
     @property
     def problem(self) -> ReadinessProblem | None:
-        """Current failure of a background task, or None. Failures to write a batch are raised by `commit`."""
+        """Current failure of a background task, or None. `commit` raises failures to write a batch."""
         return next((self._problems[name] for name in sorted(self._problems)), None)
 
     async def run(self) -> None:
-        """Write pending states and maintain the sample store until canceled."""
+        """Write device states from memory regularly and maintain the sample store until canceled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._run_flushes(), name="ingest.flush")
             tasks.create_task(
@@ -221,8 +223,8 @@ class IngestPipeline:
             tasks.create_task(self._run_maintenance(self._samples.maintain), name="ingest.maintain")
 
     async def flush(self) -> None:
-        """Retry an unfinished flush, then write the pending states and the roll-ups of finished minutes."""
-        # The lock excludes writes of batches: everything in the journal is also in memory meanwhile.
+        """Retry an unfinished flush, then write buffered device states and roll-ups of finished minutes."""
+        # The lock excludes writes of batches: meanwhile, everything in the journal is also in memory.
         async with self._write_lock:
             if self._unfinished_flush is not None:
                 await self._commit_flush(self._unfinished_flush)
@@ -279,7 +281,7 @@ class IngestPipeline:
     # Internals
 
     async def _wait_for_capacity(self) -> None:
-        """Wait while the sample store is full. Raise DatabaseUnavailable after a timeout."""
+        """Wait while the sample store is full. Raise DatabaseUnavailable after `capacity_timeout_seconds`."""
         try:
             async with asyncio.timeout(self._timings.capacity_timeout_seconds):
                 await self._samples.wait_for_capacity()
@@ -303,7 +305,7 @@ class IngestPipeline:
         return parsed
 
     async def _commit_storable(self, batch: ReportBatch) -> None:
-        """Commit a batch. Record reports that the database will never accept as rejects instead."""
+        """Commit a batch. Reports that the database will never accept are stored as rejected reports."""
         try:
             await self._commit(await self._parse(batch.messages), batch)
         except _DATABASE_REJECTIONS as exc:
@@ -316,9 +318,9 @@ class IngestPipeline:
             await self._commit(parsed, batch)
 
     async def _find_unstorable(self, messages: Sequence[Publish]) -> dict[int, RejectedReport]:
-        """Find by bisection the reports that the database refuses. Return their rejects by `id(message)`.
+        """Find by bisection the messages that the database refuses. Return their rejects by `id(message)`.
 
-        Every trial is rolled back, so nothing is written. Keys are object ids, as two messages may be equal.
+        Every trial is rolled back, so nothing is written. Keys are object ids because messages may be equal.
         """
         parsed = await self._parse(messages)
         try:
@@ -368,10 +370,10 @@ class IngestPipeline:
         raise _TrialRollback
 
     def _journal_new_devices(self, parsed: ParsedBatch) -> set[int]:
-        """Add a reading for each device that is not in the journal yet. Return these devices.
+        """Add a reading to the batch for each device that is not in the journal yet. Return these devices.
 
-        A new device is only in memory until the next flush. After a crash, without the reading, the device
-        would be missing in the database, and its samples could not be queried.
+        A new device is only in memory until the next flush. Without the reading, a crash would lose the
+        device, and its stored samples could not be queried.
         """
         new_devices = parsed.rows.keys() - self._journaled_devices
         for device in new_devices:
@@ -408,9 +410,9 @@ class IngestPipeline:
         self._subscribers.on_flushed(flush.parts)
 
     def _must_cap_times(self, now: int) -> bool:
-        """Return whether stored times may be in the future now.
+        """Return whether times in stored device states may be in the future.
 
-        This is so if the clock was set back since the last flush, or has just become trusted.
+        They may be if the clock was set back since the last flush, or has just become trusted.
         """
         if self._startup_clock is None:
             return now < self._flushed_at - _CLOCK_SET_BACK_MS
@@ -436,5 +438,5 @@ class IngestPipeline:
 
 
 def _describe_error(exc: Exception) -> str:
-    """Describe an error without the SQL statement and its parameters."""
+    """Describe a database error without the SQL statement and the statement's parameters."""
     return type(exc.orig).__name__ if isinstance(exc, DBAPIError) else str(exc)

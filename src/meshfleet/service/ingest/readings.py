@@ -1,6 +1,6 @@
 """Readings: heartbeats and other reports that change only device states and minute roll-ups.
 
-They are kept in a journal until the changed states and roll-ups are written.
+Readings are kept in a journal in the database until the changed states and roll-ups are written.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ class ReadingKind(IntEnum):
     DFU = 2
     FACT = 3
     FIRST_SAMPLE = 4
-    """Added for a device with samples that is not in the journal yet: a crash must not lose the device."""
+    """Added for the first samples of a device, so that a crash does not lose the new device."""
     FIRST_SAMPLE_IMPLAUSIBLE = 5
-    """Like FIRST_SAMPLE, but no sample of the device has a plausible time."""
+    """Added instead of FIRST_SAMPLE if no sample of the device has a plausible time."""
 
 
 Reading: TypeAlias = tuple[int, int, int, int, Any, int, bool]
-"""Kind, device, gateway and time in milliseconds, followed by three values that depend on the kind:
+"""Kind, device, gateway and Unix time in milliseconds, followed by three values that depend on the kind:
 
-    heartbeat    the status, 0, False
-    link, dfu    RSSI, parent, and whether the device is unreachable through that parent
-    fact         the value of a property, its identifier, False
-    others       None, 0, False
+    heartbeat             the status, 0, False
+    link, dfu             RSSI, parent, and whether the device is unreachable through that parent
+    fact                  the value of a property, its identifier, False
+    first sample (both)   None, 0, False
 """
 
 encode_readings = msgspec.msgpack.Encoder().encode

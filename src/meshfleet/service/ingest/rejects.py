@@ -1,4 +1,4 @@
-"""Rejected reports: all are counted, and the newest are stored with the reason (report-29)."""
+"""Rejected reports: all are counted, and the newest are stored with the reason for rejection (report-29)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.codec.packets import OversizedPublish, Publish
 
 MAX_REJECTS: Final = 10_000
-"""Maximum number of stored rejects."""
+"""Maximum number of stored rejected reports."""
 
-_MAX_PAYLOAD_BYTES, _MAX_TEXT_LENGTH = 1024, 1024
-"""Maximum number of stored bytes of a payload, and of characters of a topic or a reason."""
+_MAX_PAYLOAD_BYTES: Final = 1024
+"""Maximum number of stored bytes of the payload of a rejected report."""
+
+_MAX_TEXT_LENGTH: Final = 1024
+"""Maximum number of stored characters of a rejected report's topic, and of the reason for rejection."""
 
 _MAX_REJECTS_PER_MINUTE: Final = 30
-"""Maximum number of rejects stored per gateway and minute: a faulty gateway must not fill the list."""
+"""Maximum number of rejected reports stored per gateway and minute, so that one gateway cannot fill all."""
 
 _MINUTE_MS: Final = 60_000
 
@@ -29,7 +32,7 @@ _GATEWAY_PATTERN = re.compile(r"(?:^|/)mt/gateway/([0-9a-f]{12})/")
 
 
 class RejectedReport(NamedTuple):
-    """Report that was rejected, and the reason."""
+    """Report that was rejected, and the reason for rejection."""
 
     time: int
     gateway: int | None
@@ -40,7 +43,7 @@ class RejectedReport(NamedTuple):
 
 
 def build_reject(message: Publish, error: FleetError, now: int) -> RejectedReport:
-    """Build the record of a rejected message, with topic, reason and payload truncated."""
+    """Build the record of a rejected MQTT message, with topic, reason and payload truncated."""
     match = _GATEWAY_PATTERN.search(message.topic)
     return RejectedReport(
         time=now,
@@ -53,19 +56,19 @@ def build_reject(message: Publish, error: FleetError, now: int) -> RejectedRepor
 
 
 def build_oversize_error(message: OversizedPublish) -> PayloadTooLarge:
-    """Return the error for a message that was not parsed because of its size."""
+    """Return the error for an MQTT message that was not parsed because of its size."""
     return PayloadTooLarge("payload", f"is too large: {message.size} bytes")
 
 
 class RejectQuota:
-    """Limits the rejects stored per gateway and minute. Further rejects are only counted."""
+    """Limits how many rejected reports are stored per gateway and minute. Further ones are only counted."""
 
     def __init__(self) -> None:
         self._minute = 0
         self._used: Counter[int | None] = Counter()
 
     def admit(self, rejects: Sequence[RejectedReport], now: int) -> list[RejectedReport]:
-        """Return the rejects within the quota. Call `charge` after they are written."""
+        """Return the rejected reports within the quota. Call `charge` after these are written."""
         used = Counter(self._used) if now // _MINUTE_MS == self._minute else Counter()
         kept = []
         for reject in rejects:
@@ -75,7 +78,7 @@ class RejectQuota:
         return kept
 
     def charge(self, kept: Sequence[RejectedReport], now: int) -> None:
-        """Charge the quota for rejects that were written."""
+        """Count written rejected reports against the quotas of their gateways."""
         if now // _MINUTE_MS != self._minute:
             self._minute, self._used = now // _MINUTE_MS, Counter()
         self._used.update(reject.gateway for reject in kept)

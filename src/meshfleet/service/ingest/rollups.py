@@ -1,8 +1,8 @@
 """Roll-ups of heartbeats and radio readings by minute (report-51).
 
-A minute is closed some seconds after its end, or some seconds after its last reading if that came late. Then
-its readings become one sample. Readings that arrive after that are not counted, so that none counts twice.
-Until its sample is committed, `Rollups.list_open_minutes` returns the readings of a minute so far.
+A minute is closed some seconds after its end, or some seconds after its last reading if that came late. Its
+readings become one sample then. Readings that arrive later are not counted, so that none counts twice. Until
+the sample of a minute is committed, `Rollups.list_open_minutes` returns the minute's roll-up so far.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _GRACE_MS: Final = 5_000
 """Milliseconds to wait for late readings before a minute is closed."""
 
 _MAX_TIME_SET: Final = 64
-"""Maximum size of a set of times; more times are kept in a bitmap, which needs less memory."""
+"""Maximum number of reading times of a minute kept in a set; more are kept in a bitmap to save memory."""
 
 MAX_CLOSED_PER_FLUSH: Final = 50_000
 """Maximum number of minute roll-ups closed in one transaction."""
 
 _MAX_CHAIN_LENGTH: Final = 64
-"""Maximum number of open minutes of one device that `list_open_minutes` returns.
+"""Maximum number of open minute roll-ups of one device that `list_open_minutes` returns.
 
 A device has a dozen parents at most, with two open minutes each. The limit protects against gateways that
 report invented parents.
@@ -42,14 +42,17 @@ _KEY_DEVICE, _KEY_KIND, _KEY_START = 0, 1, 3
 
 
 class MinuteRollup(Struct, gc=False):
-    """Roll-up of the readings with one key in one minute. Times are in milliseconds."""
+    """Heartbeats of a device, or readings of its link to one parent, in one minute.
+
+    Times are Unix times in milliseconds.
+    """
 
     oldest_batch: int
     """Id of the oldest journal entry that contains readings of this minute."""
     opened_at: int
     updated_at: int
     gateway: int
-    """Gateway of the last reading."""
+    """Gateway that sent the newest reading."""
     count: int = 0
     total: int = 0
     least: int = 2**62
@@ -58,18 +61,18 @@ class MinuteRollup(Struct, gc=False):
     last_at: int = -(2**62)
     unreachable: bool = False
     times: set[int] | bytearray | None = None
-    """Times of all readings to detect duplicates: None for at most one, a set for several.
+    """Times of all readings, to detect duplicates: None for at most one reading, a set for several.
 
-    More than 64 times are a bitmap with one bit per millisecond of the minute.
+    More than 64 times are kept in a bitmap with one bit per millisecond of the minute.
     """
     key: _MinuteKey | None = None
     previous: MinuteRollup | None = None
     """Previously opened minute of the same device: the minutes of a device form a linked list."""
     chain_length: int = 1
-    """Length of the linked list, valid only in its first minute; 0 in any minute means that it is closed."""
+    """Length of the device's linked list, valid only in its first minute; 0 means: this minute is closed."""
 
     def has(self, time: int) -> bool:
-        """Return whether a reading with this time was added already; another is a duplicate (report-36)."""
+        """Return whether a reading with this time is already in the roll-up (report-36)."""
         if time == self.last_at or self.times is None:
             return time == self.last_at
         if isinstance(self.times, set):
@@ -104,7 +107,7 @@ class MinuteRollup(Struct, gc=False):
 
 
 class MinuteSummary(Struct, frozen=True, gc=False, rename="camel"):
-    """Statistics of a minute that are stored as JSON in its sample, whose value is the mean."""
+    """Statistics of a minute, stored as JSON in the minute's sample; the sample's value is the mean."""
 
     count: int
     min: int
@@ -115,17 +118,17 @@ class MinuteSummary(Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Rollups:
-    """Minute roll-ups of all devices that are open, or closed and not committed yet."""
+    """Minute roll-ups of all devices that are not committed yet: open ones and closed ones."""
 
     def __init__(self, *, max_per_flush: int = MAX_CLOSED_PER_FLUSH) -> None:
-        """Create without any minutes. `close_due` closes at most `max_per_flush` at once."""
+        """Create without roll-ups. `close_due` closes at most `max_per_flush` minutes per call."""
         self._max_per_flush = max_per_flush
         self._open: dict[_MinuteKey, MinuteRollup] = {}
         self._chains: dict[int, MinuteRollup] = {}
-        """Most recently opened minute of each device, the first in the linked list of its minutes."""
+        """Most recently opened minute by device: the first in the linked list of the device's minutes."""
 
     def add(self, batch: int, readings: Sequence[Reading], now: int) -> None:
-        """Add the heartbeats and radio readings of the journal entry with the id `batch`."""
+        """Add the heartbeats and radio readings of a journal entry. `batch` is the id of the entry."""
         chains = self._chains
         for kind, device, gateway, time, value, identifier, unreachable in readings:
             if kind not in _ROLLED_KINDS:
@@ -150,7 +153,7 @@ class Rollups:
         """Return the uncommitted minutes of a device as samples, the oldest first.
 
         Each sample is the one that the minute would become if it were closed now. Call this before reading
-        the sample store: then a minute that is committed in between is read twice instead of missed.
+        the sample store: a minute that is committed in between is then read twice instead of missed.
         """
         samples = [
             StoredSample(*_to_row(minute.key, minute))
@@ -160,9 +163,9 @@ class Rollups:
         return sorted(samples, key=lambda sample: sample.identity)
 
     def close_due(self, now: int) -> dict[int, list[SampleRow]]:
-        """Close the finished minutes, at most `max_per_flush`. Return them as samples by device.
+        """Close the finished minutes, at most `max_per_flush`. Return their samples by device.
 
-        `list_open_minutes` still returns them until `drop_closed` is called.
+        `list_open_minutes` returns closed minutes until `drop_closed` is called.
         """
         due = [key for key, minute in self._open.items() if _is_over(key[_KEY_START], minute, now)]
         rows: dict[int, list[SampleRow]] = {}
@@ -173,7 +176,7 @@ class Rollups:
         return rows
 
     def drop_closed(self, devices: Iterable[int]) -> None:
-        """Drop the finished one-minute values of these devices after they were committed as samples."""
+        """Delete the closed minutes of devices from memory after their samples were committed."""
         chains = self._chains
         for device in devices:
             first, last, count = None, None, 0
@@ -191,12 +194,12 @@ class Rollups:
                 chains[device] = first
 
     def oldest_batch(self, default: int) -> int:
-        """Return the id of the oldest journal entry that open minutes need after a crash, else `default`."""
+        """Return the id of the oldest journal entry with readings of open minutes, or else `default`."""
         return min((minute.oldest_batch for minute in self._open.values()), default=default)
 
 
 def _walk_chain(minute: MinuteRollup | None) -> list[MinuteRollup]:
-    """Return a minute and the minutes opened before it for the same device, the newest first."""
+    """Return a device's open minute and all minutes of the device opened before it, the newest first."""
     minutes = []
     while minute is not None:
         minutes.append(minute)
@@ -207,7 +210,7 @@ def _walk_chain(minute: MinuteRollup | None) -> list[MinuteRollup]:
 def _is_over(start: int, minute: MinuteRollup, now: int) -> bool:
     """Return whether a minute is finished and must be closed.
 
-    Late readings delay this by about a minute at most, because the journal keeps the entries of open
+    Late readings delay closing by about a minute at most, because the journal must keep the readings of open
     minutes. A minute that was opened in the future is closed too: the clock of this machine was set back.
     """
     if minute.opened_at > now:
@@ -228,7 +231,7 @@ _decode = msgspec.json.Decoder(MinuteSummary).decode
 def decode_minute(sample: StoredSample) -> MinuteSummary | None:
     """Decode the statistics of a minute from its sample.
 
-    Return None for a single reading, which is stored as a sample if its time is implausible.
+    Return None for the sample of a single reading, which is stored if the reading's time is implausible.
     """
     extras = sample.more
     return None if extras is None or extras.ext is None else _decode(extras.ext)

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 SampleNumber: TypeAlias = float | int | None
 
 _MAX_EXACT_INTEGER: Final = 2**53
-"""Largest integer that is exact as a double, which databases and many JSON readers use."""
+"""Largest integer that a double represents exactly; databases and many JSON readers use doubles."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def to_sample_value(value: Json, ext: dict[str, Json] | None) -> tuple[SampleNumber, SampleExtras | None]:
-    """Convert the value and extension fields of a decoded report to a number and, if needed, extras."""
+    """Convert the JSON value and extension fields of a report to a number and, if needed, sample extras."""
     if type(value) is float and ext is None and isfinite(value):
         return value, None
     number, text = _to_number_and_text(value)
@@ -36,13 +36,13 @@ def to_sample_value(value: Json, ext: dict[str, Json] | None) -> tuple[SampleNum
 
 
 RawDecoder: TypeAlias = Callable[[str], tuple[SampleNumber, bytes, SampleExtras | None]]
-"""Function that decodes a raw value in hex and returns its number, its bytes and its extras."""
+"""Function that decodes a raw value (hex string) into a number, bytes and sample extras."""
 
 
 def build_raw_decoder(identifier: str) -> RawDecoder:
-    """Build the decoder for raw values of an identifier.
+    """Build the decoder for raw values (hex strings) of an identifier.
 
-    Of a value that cannot be decoded, the decoder returns only the bytes (report-45).
+    For a value that cannot be decoded, the decoder returns only the bytes (report-45).
     """
     entry = BUILTIN_CATALOGUE.find(identifier)
     if entry is None or entry.layout is None:
@@ -81,14 +81,14 @@ def _build_number_decoder(entry: IdentifierDefinition, layout: NumberLayout) -> 
 
 
 def from_sample_value(number: SampleNumber, more: SampleExtras | None) -> Any:
-    """Return the value of a sample as it was reported."""
+    """Return the value of a sample as it was reported, from the stored number and extras."""
     if more is not None and more.text is not None:
         return msgspec.json.decode(more.text)
     return number
 
 
 def _to_number_and_text(value: Json) -> tuple[SampleNumber, str | None]:
-    """Return the value as a number, if possible, and as JSON, if the number does not fully represent it."""
+    """Return a JSON value as a number, if possible, and as JSON text, if the number alone is not exact."""
     if isinstance(value, bool):
         return int(value), _encode_text(value)
     if isinstance(value, int) and abs(value) <= _MAX_EXACT_INTEGER:

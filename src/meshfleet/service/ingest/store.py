@@ -1,4 +1,4 @@
-"""SQL of ingest: writes parsed batches, the journal of readings, and device states."""
+"""SQL of ingest: writes parsed batches of reports, the journal of readings, and device states."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _INSERT_REJECT: Final = "INSERT INTO reject (time, gateway, topic, reason, paylo
 _GATEWAY_STICKINESS_MS: Final = 150_000
 """Milliseconds for which a device keeps its gateway after its last report through that gateway.
 
-Meanwhile reports through other gateways, which may receive the device too, do not change its gateway. Most
-devices report every minute.
+In this time, reports that arrive through other gateways do not change the device's gateway. Most devices
+report every minute.
 """
 
 
 def insert_batch(connection: Connection, batch: ParsedBatch, rejects: Sequence[RejectedReport]) -> int | None:
-    """Write a parsed batch except its samples.
+    """Write everything of a parsed batch except the samples.
 
-    Return the id of its journal entry, or None if the batch has no readings.
+    Return the id of the journal entry with the batch's readings, or None if the batch has no readings.
     """
     if batch.new_gateways:
         gateway_admission.register_gateways(connection, batch.new_gateways, batch.now)
@@ -63,7 +63,7 @@ def insert_batch(connection: Connection, batch: ParsedBatch, rejects: Sequence[R
 
 
 class JournalEntry(NamedTuple):
-    """Readings of one committed batch, which are not all applied to the database yet."""
+    """Readings of one committed batch; some are not yet written as device states or minute roll-ups."""
 
     id: int
     readings: list[Reading]
@@ -76,17 +76,17 @@ def load_journal(connection: Connection) -> list[JournalEntry]:
 
 
 def delete_readings(connection: Connection, before: int) -> None:
-    """Delete the journal entries with an id below `before`."""
+    """Delete the entries of the journal of readings with an id below `before`."""
     bulk.execute_many(connection, "DELETE FROM reading_journal WHERE id < ?", [(before,)])
 
 
 def delete_old_rejects(connection: Connection) -> None:
-    """Delete all but the newest `MAX_REJECTS` rejects."""
+    """Delete all but the newest `MAX_REJECTS` rejected reports."""
     connection.exec_driver_sql(f"DELETE FROM reject WHERE id <= (SELECT max(id) FROM reject) - {MAX_REJECTS}")  # noqa: S608 # a constant number
 
 
 def upsert_devices(connection: Connection, states: PendingStates, now: int) -> Collection[int]:
-    """Write the pending states, and add devices that are not in the database. Return the added devices."""
+    """Write buffered device states, and add devices that are not in the database. Return added devices."""
     candidates = {device for address, state in states.items() for device in state.list_owners(address)}
     known = {
         row[0]: _KnownDevice(*row[1:])
@@ -114,14 +114,14 @@ def upsert_devices(connection: Connection, states: PendingStates, now: int) -> C
 
 
 class _KnownDevice(NamedTuple):
-    """Stored columns of a device before the update."""
+    """Columns of a device in the database before an update of device states."""
 
     gateway: int | None
     gateway_at: int | None
     has_state: bool
 
     def belongs_to_other_gateway(self, state: PendingState) -> bool:
-        """Return whether a state came through another gateway, too early to change the device's gateway."""
+        """Return whether a state came through another gateway too soon to change the device's gateway."""
         if self.gateway in {None, state.gateway}:
             return False
         return state.heard_at - (self.gateway_at or 0) < _GATEWAY_STICKINESS_MS
@@ -131,7 +131,7 @@ _UNKNOWN_DEVICE: Final = _KnownDevice(None, None, has_state=False)
 
 
 def _observe_changes(states: PendingStates, known: Mapping[int, _KnownDevice]) -> Iterator[DeviceObservation]:
-    """Yield the rarely needed updates: new devices, changed gateways, and properties such as the model."""
+    """Yield the infrequent updates of devices: new devices, changed gateways, and properties."""
     for device, state in states.items():
         stored = known.get(device, _UNKNOWN_DEVICE)
         if stored.gateway != state.gateway and not stored.belongs_to_other_gateway(state):
@@ -144,14 +144,14 @@ def _observe_changes(states: PendingStates, known: Mapping[int, _KnownDevice]) -
 
 
 def _observe_unheard(states: PendingStates, now: int) -> Iterator[DeviceObservation]:
-    """Yield new devices whose samples all have implausible times; they count as observed now."""
+    """Yield observations at `now` of new devices whose samples all have implausible times."""
     for device, state in states.items():
         gateway = mac_from_int(state.gateway)
         yield DeviceObservation(device=mac_from_int(device), at=now, heard=False, gateway=gateway)
 
 
 def _write_states(connection: Connection, pending: PendingStates, known: Mapping[int, _KnownDevice]) -> None:
-    """Write the frequent changes to `device_state`, one statement for each group of columns."""
+    """Write device states to the table `device_state`, with one statement for each group of columns."""
     usual, others, gateway_times, statuses, radios, batteries = [], [], [], [], [], []
     for device, state in pending.items():
         at = state.heard_at
@@ -178,9 +178,9 @@ def _write_states(connection: Connection, pending: PendingStates, known: Mapping
 
 
 def _merge_by_device(states: PendingStates, known: Mapping[int, object]) -> PendingStates:
-    """Merge the state of a device's DFU address into that of the device. Return the result by device.
+    """Merge states of DFU addresses into the states of their devices. Return the states by device.
 
-    The passed states are not changed, because a retry needs them.
+    `states` is not changed, because a retry needs it.
     """
     by_device: PendingStates = {}
     for address, state in sorted(states.items()):
@@ -191,7 +191,7 @@ def _merge_by_device(states: PendingStates, known: Mapping[int, object]) -> Pend
 
 
 def _find_owner(address: int, state: PendingState, known: Mapping[int, object]) -> int | None:
-    """Return the device that reports with an address, or None if it is not in the database.
+    """Return the device that reports with an address, or None for a DFU address of an unknown device.
 
     In DFU mode a device may use its own address + 1 (report-46, report-47).
     """
@@ -201,7 +201,7 @@ def _find_owner(address: int, state: PendingState, known: Mapping[int, object]) 
 
 
 def _observe_facts(device: int, facts: Mapping[int, tuple[int, Any]]) -> Iterator[DeviceObservation]:
-    """Yield the updates that follow from the properties that describe a device, such as its model."""
+    """Yield the updates of a device from properties that describe it, such as its model."""
     for identifier, (at, value) in facts.items():
         if identifier in FACT_SIGHTINGS:
             yield DeviceObservation(

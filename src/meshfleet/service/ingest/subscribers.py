@@ -1,4 +1,4 @@
-"""Subscribers to committed reports, such as presence, acknowledgments and live events."""
+"""Subscribers to committed reports: parts of the service such as presence, sample acks and live events."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _log = logging.getLogger(__name__)
 
 
 class FlushPart(Protocol):
-    """Data of a subscriber to write in the transaction of a flush."""
+    """Data of a subscriber to write in the transaction of a flush (write of device states from memory)."""
 
     def write(self, connection: Connection, added: Collection[int]) -> None:
-        """Write the data in the transaction of a flush, after its device states.
+        """Write the subscriber's data in the transaction of a flush, after the device states.
 
-        `added` are the devices that this transaction has added. If the transaction fails, it is retried and
+        `added` are the devices that the transaction has added. If the transaction fails, it is retried and
         this method is called again.
         """
 
@@ -35,21 +35,24 @@ class CommitSubscriber(Protocol):
     """Receiver of committed batches and flushes. Its methods must be quick: they delay the next batch."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """Process a committed batch."""
+        """Process the reports of a committed batch."""
 
     def prepare_flush(self, states: PendingStates, now: int) -> FlushPart:
-        """Return the subscriber's data to write together with these states. Called before every flush."""
+        """Return the subscriber's data to write together with device states. Called before every flush."""
 
 
 class SubscriberList:
-    """Calls the subscribers in order. An exception affects neither the commit nor other subscribers."""
+    """Calls the subscribers to committed reports in order.
+
+    An exception in a subscriber affects neither the commit nor other subscribers.
+    """
 
     def __init__(self, counters: IngestCounters) -> None:
         self._subscribers: list[CommitSubscriber] = []
         self._counters = counters
 
     def add(self, subscriber: CommitSubscriber) -> None:
-        """Add a subscriber."""
+        """Add a subscriber to committed reports."""
         self._subscribers.append(subscriber)
 
     def on_commit(self, batch: ParsedBatch) -> None:
@@ -65,7 +68,7 @@ class SubscriberList:
         return parts
 
     def on_flushed(self, parts: Iterable[FlushPart]) -> None:
-        """Notify the subscribers after the commit of a flush with their data."""
+        """Notify the subscribers after a flush with their data was committed."""
         for part in parts:
             self._run_guarded(part.on_flushed)
 

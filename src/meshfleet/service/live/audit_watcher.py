@@ -1,4 +1,4 @@
-"""Polls the audit log for changes that users made through any process (auth-26)."""
+"""Polls the audit log for changes that any process made, to publish them as live events (auth-26)."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _RECENT_IDS: Final = 200
-"""Number of the newest row ids that every poll reads again.
+"""Number of the newest row ids of the audit log that every poll reads again.
 
 A concurrent transaction may commit a row with a lower id than rows that were read before.
 """
 
 _MAX_ROWS: Final = 10_000
-"""Maximum number of rows read per poll. If there are more, subscribers get a `resync`."""
+"""Maximum number of audit log rows read per poll. If there are more, subscribers get a `resync`."""
 
 _MAX_SKEW_MS: Final = 2000
-"""Maximum milliseconds by which the clocks of two processes differ."""
+"""Maximum milliseconds by which the clocks of two processes that write the audit log differ."""
 
 _GATEWAY_CAUSES: Final = {
     "gateway.claim": "claimed",
@@ -43,7 +43,7 @@ _GATEWAY_CAUSES: Final = {
     "device.rename": "renamed",
 }
 _ACCESS_ACTIONS: Final = ("auth.logout", "user.", "api-key.")
-"""Prefixes of actions that may revoke access."""
+"""Prefixes of audit log actions that may revoke access."""
 
 
 class _AuditEntry(NamedTuple):
@@ -54,7 +54,7 @@ class _AuditEntry(NamedTuple):
 
 
 class AuditWatcher:
-    """Polls the audit log while there are subscribers, and marks the changed objects for publication."""
+    """Polls the audit log while there are subscribers, and marks changed devices, gateways and jobs."""
 
     def __init__(  # noqa: PLR0913 # the targets of the changes
         self,
@@ -66,7 +66,7 @@ class AuditWatcher:
         *,
         poll_interval: float,
     ) -> None:
-        """Create a watcher that polls every `poll_interval` seconds."""
+        """Create a watcher that polls the audit log every `poll_interval` seconds."""
         self._hub = hub
         self._devices = devices
         self._jobs = jobs
@@ -126,7 +126,7 @@ def _parse_target(target: str) -> int | None:
 
 
 def _load_recent_entries(connection: Connection, newest: int | None) -> list[_AuditEntry]:
-    """Load the newest rows in ascending order of ids, including some that were read before."""
+    """Load the newest audit log rows in ascending order of ids, including some that were read before."""
     query = select(audit.c.id, audit.c.time, audit.c.action, audit.c.target)
     query = query.order_by(audit.c.id.desc()).limit(_MAX_ROWS)
     if newest is not None:

@@ -1,7 +1,7 @@
 """Publishes devices and gateways as live events.
 
-Code that changes a device or gateway marks it as changed here, which queues it. It is loaded when its turn
-comes and published with its state at that time, once, however often it changed.
+Code that changes a device or gateway marks that object as changed here, which queues the object. When its
+turn comes, the object is loaded and published once with its current state, however often it changed.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ _BATCH_SIZE: Final = 250
 """Maximum number of devices that are loaded and published together."""
 
 _BATCH_PAUSE_SECONDS: Final = 0.05
-"""Seconds between two batches, so that live events do not take the time that reports need."""
+"""Seconds between two batches of published devices, so that ingest of reports is not delayed."""
 
 _RETRY_SECONDS: Final = 1.0
-"""Seconds to wait after a database failure."""
+"""Seconds to wait after a database failure before devices are loaded again."""
 
 _MAX_PENDING: Final = 50_000
-"""Maximum number of devices in a queue. If there are more, subscribers get a `resync` instead."""
+"""Maximum number of queued devices. If there are more, subscribers get a `resync` instead."""
 
 _MAX_PUBLISHED_GATEWAYS: Final = 50_000
 """Maximum number of devices whose last published gateway is kept."""
 
 _CAUSE_RANKS: Final = ("renamed", None, "claimed", "released")
-"""Causes of gateway changes in ascending order of importance; None: connected or disconnected."""
+"""Causes of gateway changes in ascending order of importance; None means connected or disconnected."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 class GatewayChange(NamedTuple):
-    """Change of a gateway to publish."""
+    """Change of a gateway to publish as a live event."""
 
     cause: str | None
-    """Cause such as `claimed`; None: connected or disconnected, by the gateway's state at publication."""
+    """Cause such as `claimed`; None means connected or disconnected, the gateway's state when published."""
     devices: int = 0
     """Number of devices that connected or disconnected together with the gateway."""
 
     def merge(self, later: GatewayChange) -> GatewayChange:
-        """Combine two changes: the sum of their devices, and the more important cause, or the later one."""
+        """Combine two changes of a gateway: sum of their devices, and the more important cause."""
         cause = max((later.cause, self.cause), key=_CAUSE_RANKS.index)
         return GatewayChange(cause, self.devices + later.devices)
 
@@ -86,12 +86,13 @@ class DeviceEvents:
         self._now = now
         self._interest = hub.interest["device"]
         self._urgent: dict[int, None] = {}
+        """Queue of devices to publish first: changed by users or by a new connection state."""
         self._routine: dict[int, None] = {}
-        """Queues of devices to publish: those changed by users or state changes, and those by reports."""
+        """Queue of devices to publish last: changed by their reports."""
         self._forgotten: set[int] = set()
         self._gateway_changes: dict[int, GatewayChange] = {}
         self._published_gateway: dict[int, int] = {}
-        """Gateway of each device in its last event; only while there are filters by gateway."""
+        """Gateway of each device in its last published event; only while there are filters by gateway."""
         self._wakeup = asyncio.Event()
 
     def mark_changed(self, numbers: Iterable[int]) -> None:
@@ -103,7 +104,7 @@ class DeviceEvents:
         self._add(self._routine, numbers)
 
     def mark_forgotten(self, number: int) -> None:
-        """Mark a device that was deleted from the registry."""
+        """Mark a device as deleted from the device registry."""
         if self._interest:
             self._forgotten.add(number)
             self.mark_changed([number])
@@ -121,9 +122,9 @@ class DeviceEvents:
         self.mark_changed(devices)
 
     def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
-        """Mark a gateway that connected or disconnected, with the devices that did so together with it.
+        """Mark a gateway that connected or disconnected, and the devices that changed together with it.
 
-        Only devices that a filter names get their own events; the others are counted in the gateway's event.
+        Only devices that a filter names get their own events; others are counted in the gateway's event.
         """
         self.mark_gateways_changed({gateway: GatewayChange(None, len(devices))})
         named = self._interest.devices
@@ -184,9 +185,9 @@ class DeviceEvents:
                 self._hub.publish("gateway", released, **_gateway_scope(number))
 
     def _build_gateway_event(self, gateway: Gateway, number: int, change: GatewayChange) -> LiveGateway:
-        """Build the event of a gateway from its stored data, its traffic and the cause of the change.
+        """Build the live event of a gateway from its stored data, its traffic and the cause of the change.
 
-        Only this process knows the traffic.
+        The traffic is not in the database; only this process knows it.
         """
         fields = msgspec.structs.asdict(gateway)
         fields["reports_per_minute"] = self._traffic.reports_per_minute(number)
@@ -213,9 +214,9 @@ class DeviceEvents:
         self._publish_forgotten(set(numbers), {each.number for each in devices})
 
     def _find_former_gateway(self, number: int, gateway: int) -> int | None:
-        """Return the gateway of a device in its last event if it differs from `gateway`, else None.
+        """Return the gateway in the last event of a device if it differs from `gateway`, else None.
 
-        Subscribers with a filter for that former gateway get the event, too.
+        Subscribers with a filter for the former gateway get the next event, too.
         """
         if not self._interest.gateways:
             self._published_gateway.clear()
@@ -235,7 +236,7 @@ class DeviceEvents:
 
 
 def _load_devices(connection: Connection, numbers: list[int]) -> list[_EncodedDevice]:
-    """Load devices as in the REST list, and encode them here, because this runs in a worker thread."""
+    """Load devices as in the REST list, and encode them as JSON already in this worker thread."""
     device_filter = DeviceFilter(ids=tuple(map(mac_from_int, numbers)))
     found = listing.list_devices(
         connection, device_filter, SortOrder(), after=None, limit=len(numbers), live=True
@@ -262,5 +263,5 @@ def _find_gateway(connection: Connection, number: int) -> Gateway | None:
 
 
 def _gateway_scope(number: int) -> dict[str, int]:
-    """Return the filter fields of a gateway's events: a gateway is also a device behind itself."""
+    """Return the filter fields of a gateway's events. A gateway counts as a device of itself."""
     return {"device": number, "gateway": number}

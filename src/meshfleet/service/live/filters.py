@@ -1,4 +1,4 @@
-"""Filters of live events."""
+"""Filters by which subscribers select live events."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 JOB_ID: Final = re.compile(r"job-([1-9][0-9]{0,17})")
-"""Id of a job as REST writes it; the group is the row id."""
+"""Id of a job in REST, such as `job-12`; the group of the pattern is the row id."""
 
 _JOB_TYPES: Final = frozenset({"job", "execution"})
-"""Types of events that are about a job."""
+"""Types of live events that are about a job."""
 
 
 class EventFilter(Struct, frozen=True, kw_only=True):
-    """Filter of live events. An event must match every field, by any of its values (rest-147).
+    """Filter of live events. An event must match one value of every field (rest-147).
 
     A field that is None matches all events.
     """
@@ -40,9 +40,9 @@ class EventFilter(Struct, frozen=True, kw_only=True):
     jobs: frozenset[int] | None = None
 
     def matches(self, event: PublishedEvent) -> bool:
-        """Return whether an event matches the filter.
+        """Return whether a live event matches the filter.
 
-        A `resync` matches if the filter has the type of the events that were missed.
+        A `resync` matches if the filter includes the type of the events that were missed.
         """
         if event.type == RESYNC:
             return self.types is None or event.about in self.types or RESYNC in self.types
@@ -79,9 +79,9 @@ def _covers(values: frozenset[Value] | None, other_values: frozenset[Value] | No
 
 
 class Interest:
-    """Summary of all filters for one event type, to check cheaply whether an event must be built.
+    """Summary of all filters for one event type, to check quickly whether a live event must be built.
 
-    It may include events that no filter matches, but never misses one.
+    The summary may include events that no filter matches, but includes every event that a filter matches.
     """
 
     def __init__(self, about: str) -> None:
@@ -96,17 +96,17 @@ class Interest:
 
     @property
     def includes_all(self) -> bool:
-        """Whether a filter matches the events of all devices and jobs."""
+        """Whether some filter matches the events of all devices and jobs."""
         return self._unrestricted > 0
 
     def includes(self, device: int, gateway: int | None) -> bool:
-        """Return whether a filter may match an event of this device behind this gateway (None: unknown)."""
+        """Return whether a filter may match an event of this device; `gateway` is None if it is unknown."""
         if self._unrestricted or device in self.devices:
             return True
         return bool(self.gateways) and (gateway is None or gateway in self.gateways)
 
     def includes_job(self, job: int) -> bool:
-        """Return whether a filter may match an event of this job itself, not of one of its executions."""
+        """Return whether a filter may match an event of this job itself, not of the job's executions."""
         return self._unrestricted > 0 or job in self.jobs
 
     def adjust(self, event_filter: EventFilter, by: int) -> None:
@@ -134,9 +134,9 @@ def _adjust_counts(counts: Counter[int], numbers: frozenset[int], by: int) -> No
 
 
 def parse_event_filter(filters: Mapping[str, Sequence[str] | None]) -> EventFilter:
-    """Parse the values of each filter parameter (Types, Ids, Gateway, Jobs).
+    """Parse the values of the filter parameters Types, Ids, Gateway and Jobs into an event filter.
 
-    Raise `InvalidRequest` with all faults.
+    Raise `InvalidRequest` with all faults that were found.
     """
     faults: list[Fault] = []
 

@@ -1,9 +1,10 @@
 """Distributes live events to all subscribers whose filters match.
 
-Without subscribers, an event costs one check. An event is encoded once for each of the two transports. Events
-are collected for 25 ms and delivered together; subscribers with the same filters get the same bytes. An index
-finds the matching filters, so that a subscriber costs nothing until an event matches. A subscriber that reads
-too slowly loses its queue and gets a `resync` instead (rest-156); the others do not wait for it.
+Without subscribers, an event costs one check. An event is encoded once for server-sent events and once for
+WebSockets. Events are collected for 25 ms and delivered together; subscribers with the same filters get the
+same bytes. An index finds the matching filters, so that a subscriber costs nothing until an event matches. A
+subscriber that reads too slowly loses its queue and gets a `resync` instead (rest-156); other subscribers do
+not wait for it.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ if TYPE_CHECKING:
     from meshfleet.service.live.event import EventEncoder
 
 _TICK_SECONDS: Final = 0.025
-"""Seconds for which events are collected before they are delivered."""
+"""Seconds for which live events are collected before they are delivered."""
 
 _HOUSEKEEPING_SECONDS: Final = 1.0
+"""Seconds between two runs that discard expired events and send keep-alive comments."""
 COMMENT_SECONDS: Final = 15.0
 """Seconds between two keep-alive comments in a stream of server-sent events (rest-150)."""
 
 MAX_QUEUED_BYTES: Final = 64 * 1024 * 1024
+"""Maximum bytes of live events queued for all subscribers together."""
 MAX_QUEUED_BYTES_PER_ACCOUNT: Final = 16 * 1024 * 1024
-"""Maximum bytes queued for all subscribers together, and for those of one account."""
+"""Maximum bytes of live events queued for all subscribers of one account."""
 
 _TOO_SLOW_TEXT: Final = "the client reads too slowly"
 _UNKNOWN_EVENT_TEXT: Final = "the events since then are no longer available"
@@ -48,23 +51,23 @@ _encode = msgspec.json.Encoder().encode
 
 
 class EventHub:
-    """Distributes events to subscribers. Not thread-safe: call all methods in the same event loop."""
+    """Distributes live events to subscribers. Not thread-safe: call all methods in one event loop."""
 
     def __init__(self, now: Now, *, comment: float = COMMENT_SECONDS) -> None:
         """Create a hub without subscribers.
 
-        `comment` is the interval of the keep-alive comments in a stream, in seconds.
+        `comment` is the interval in seconds of keep-alive comments in a stream of server-sent events.
         """
         self._now = now
         self._comment_interval = comment - _HOUSEKEEPING_SECONDS / 2  # sent with the nearest housekeeping
         self._run_id = f"{now():x}"
         self._number = 0
         self.interest = {about: Interest(about) for about in LIVE_EVENT_TYPES}
-        """Summary of the filters in use, by event type. Check it before building an event."""
+        """Summary of the filters in use, by event type; sources check it before they build an event."""
         self.subscribers: set[LiveSubscriber] = set()
         self._coverage = CoverageTracker(self.interest.values())
         self.publishing_since: int | None = None
-        """Time since when events are published, in milliseconds; None while no filter is in use."""
+        """Unix time in milliseconds since when events are published; None while no filter is in use."""
         self._buffer = ReplayBuffer()
         self._index = FilterIndex()
         self._replays = ReplayScheduler(self._buffer, self._coverage, self._fail_replay)
@@ -79,22 +82,22 @@ class EventHub:
     # Events
 
     def add_source(self, source: Callable[[], bool]) -> None:
-        """Add a function that is called before each delivery.
+        """Add a function that is called before each delivery of live events.
 
-        It publishes some events and returns whether it has more.
+        The function publishes some events and returns whether it has more.
         """
         self._sources.append(source)
 
-    def wake(self) -> None:
-        """Schedule a delivery, unless one is scheduled already."""
+    def schedule_delivery(self) -> None:
+        """Schedule a delivery of live events, unless one is scheduled already."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(max(self._ticked_at + _TICK_SECONDS, loop.time()), self._tick)
 
     def publish(self, about: str, data: Any, **scope: int | None) -> None:
-        """Publish an event if a filter of its type is in use.
+        """Publish a live event of the type `about` if a filter for this type is in use.
 
-        `scope` has the fields `device`, `gateway`, `former` and `job` of `PublishedEvent`.
+        `scope` contains the fields `device`, `gateway`, `former` and `job` of `PublishedEvent`.
         """
         if self.interest[about]:
             self._add(self._build_event(about, about, data, **scope))
@@ -108,7 +111,7 @@ class EventHub:
         self._buffer.add(event)
         self._undelivered.append(event)
         self.published[event.type] += 1
-        self.wake()
+        self.schedule_delivery()
 
     def _build_event(self, kind: str, about: str, data: Any, **scope: int | None) -> PublishedEvent:
         self._number += 1
@@ -127,7 +130,7 @@ class EventHub:
     # Subscribers
 
     def add(self, subscriber: LiveSubscriber) -> None:
-        """Register a subscriber without subscriptions. Close it at once if the service is stopping."""
+        """Register a subscriber without subscriptions; close the subscriber if the service is stopping."""
         subscriber.last_comment_at = asyncio.get_running_loop().time() - _HOUSEKEEPING_SECONDS / 2
         self.subscribers.add(subscriber)
         if self._is_closed:
@@ -143,7 +146,7 @@ class EventHub:
     def subscribe(
         self, subscriber: LiveSubscriber, event_filter: EventFilter, after: str | None = None
     ) -> None:
-        """Start a subscription. With `after`, an event id, first replay the events after it (rest-149).
+        """Start a subscription. If the event id `after` is given, first replay later events (rest-149).
 
         Raise `TooManySubscriptions` if the filters of the account name too many devices, gateways and jobs.
         """
@@ -161,7 +164,7 @@ class EventHub:
             self._replays.schedule(Replay(subscriber, event_filter, number, self._number))
 
     def unsubscribe(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> bool:
-        """End a subscription. Return False if the subscriber has none with this filter."""
+        """End a subscription. Return False if the subscriber has no subscription with this filter."""
         if event_filter not in subscriber.subscriptions:
             return False
         self._deliver()
@@ -185,7 +188,7 @@ class EventHub:
     def _parse_event_id(self, event_id: str) -> int | None:
         """Return the sequence number in an event id.
 
-        None: the id is unknown, or events after it are no longer in the buffer.
+        Return None if the id is unknown, or if later events are no longer in the replay buffer.
         """
         run_id, _, text = event_id.partition("-")
         if (
@@ -204,7 +207,7 @@ class EventHub:
         subscriber.enqueue(self._encode_resync(subscriber, reason))
 
     def _fail_replay(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
-        """Queue a `resync` in place of a failed replay, before the live events that were held back."""
+        """Queue a `resync` instead of a failed replay, before the live events that were held back."""
         if not subscriber.finish_replay(event_filter, [self._encode_resync(subscriber, _UNKNOWN_EVENT_TEXT)]):
             self._resync(subscriber, _UNKNOWN_EVENT_TEXT)
 
@@ -220,7 +223,7 @@ class EventHub:
         has_more = [self._poll_source(source) for source in self._sources]
         self._deliver()
         if any(has_more):
-            self.wake()
+            self.schedule_delivery()
 
     def _poll_source(self, source: Callable[[], bool]) -> bool:
         try:
@@ -256,7 +259,7 @@ class EventHub:
         self._enforce_budgets()
 
     def _enforce_budgets(self) -> None:
-        """Drop the longest queues if too many bytes are queued in total, or for one account."""
+        """Drop the longest subscriber queues if too many bytes are queued in total, or for one account."""
         if sum(subscriber.queued_bytes for subscriber in self.subscribers) <= MAX_QUEUED_BYTES_PER_ACCOUNT:
             return
         accounts: dict[SubscriberAccount, list[LiveSubscriber]] = {}
@@ -280,7 +283,7 @@ class EventHub:
     # Housekeeping
 
     async def run(self) -> None:
-        """Discard expired events and filters, and send keep-alive comments to streams, until canceled."""
+        """Discard expired live events and filters, and send keep-alive comments, until canceled."""
         while True:
             await asyncio.sleep(_HOUSEKEEPING_SECONDS)
             now = asyncio.get_running_loop().time()
@@ -302,14 +305,14 @@ class EventHub:
 
 
 class _EncodedBatch:
-    """Events of one delivery. Each is encoded when needed, and only once per transport."""
+    """Live events of one delivery. An event is encoded when needed, and only once per transport."""
 
     def __init__(self, events: list[PublishedEvent]) -> None:
         self._events = events
         self._encoded: dict[tuple[EventEncoder, int], bytes] = {}
 
     def encode(self, encoder: EventEncoder, index_lists: list[list[int]]) -> bytes:
-        """Encode the events at the indexes in any of the lists, each once and in their order."""
+        """Encode the events whose index is in any of the lists, each event once and in ascending order."""
         indexes = index_lists[0] if len(index_lists) == 1 else sorted(set().union(*index_lists))
         return b"".join([self._encode_one(encoder, index) for index in indexes])
 

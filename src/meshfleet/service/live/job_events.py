@@ -1,9 +1,9 @@
 """Publishes jobs and executions as live events, in their REST representation.
 
-Code that changes a job marks it as changed here. It is loaded and published a quarter of a second later,
-once, however often it changed. Changes without a new state, such as the percentage of a transfer, are not
-marked. For these, unfinished jobs are polled while there are subscribers, and published if they differ from
-the last published version.
+Code that changes a job marks the job as changed here. The job is loaded and published once, a quarter of a
+second later, however often it changed. Changes without a new state, such as the percentage of a transfer, are
+not marked. To find these, unfinished jobs are polled while there are subscribers, and published if they
+differ from the last published version.
 """
 
 from __future__ import annotations
@@ -39,22 +39,23 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _GATHER_SECONDS: Final = 0.25
-"""Seconds for which changes are collected before they are published."""
+"""Seconds for which changes of jobs are collected before they are published."""
 
 _MAX_JOBS: Final = 100
+"""Maximum number of jobs that are loaded and published together."""
 _MAX_EXECUTIONS: Final = 500
-"""Maximum number of jobs, and of executions, that are loaded and published together."""
+"""Maximum number of executions that are loaded and published together."""
 
 _MAX_PERCENTS: Final = 20_000
-"""Maximum number of transfers whose last published percentage is kept."""
+"""Maximum number of firmware transfers whose last published percentage is kept."""
 
 _OVERFLOW_TEXT: Final = "too many changes at once"
 
 ExecutionKey = tuple[int, int]
-"""Job and device of an execution."""
+"""Row id of the job, and device, of an execution."""
 
 _FIRST_KEY: Final[ExecutionKey] = (0, -1)
-"""Key that sorts before all other keys."""
+"""Key that sorts before the keys of all executions."""
 
 
 class _JobQuery(NamedTuple):
@@ -66,9 +67,9 @@ class _JobQuery(NamedTuple):
     changed: frozenset[int] = frozenset()
     """Jobs that were marked as changed. A marked job that does not exist was deleted."""
     all_open: bool = False
-    """Whether to load the newest unfinished jobs of the fleet, too."""
+    """Whether to load also the newest unfinished jobs of the fleet."""
     transfers_after: ExecutionKey | None = None
-    """Key after which to list the running transfers of the loaded jobs; None lists no transfers."""
+    """List running transfers of the loaded jobs with keys after this one; None lists no transfers."""
 
 
 class _JobQueryResult(NamedTuple):
@@ -91,7 +92,7 @@ class JobEvents:
         self._jobs: set[int] = set()
         self._executions: set[ExecutionKey] = set()
         self._has_overflowed = False
-        """Whether too many executions changed: then a `resync` is published instead of them."""
+        """Whether too many executions changed, so that a `resync` is published instead of their events."""
         self._published_jobs: dict[int, Job] = {}
         """Unfinished jobs as last published, without the field `eta`, which changes all the time."""
         self._percents: dict[ExecutionKey, int] = {}
@@ -100,14 +101,14 @@ class JobEvents:
         self._deleted: list[int] = []
         """Jobs that were last published as deleted, the newest last."""
         self._last_polled = 0
-        """Last job that was polled; the next poll continues after it, if there are too many for one poll."""
+        """Job after which the next poll continues, if there are too many jobs for one poll."""
         self._transfers_after = _FIRST_KEY
         """Key of the transfer after which the next poll continues, if there are too many for one poll."""
         self._next_poll_at = 0.0
         self._wakeup = asyncio.Event()
 
     def mark_changed(self, jobs: Iterable[int], executions: Sequence[ExecutionChange]) -> None:
-        """Mark jobs and executions as changed, to be published if a filter may match them."""
+        """Mark jobs and executions as changed. They are published if a filter may match their events."""
         if not self._has_interest:
             return
         for job in (*jobs, *(each.job for each in executions)):
@@ -164,7 +165,7 @@ class JobEvents:
         self._wakeup.clear()
 
     async def _wait(self) -> None:
-        """Wait for a change and then for more changes, or until the next poll is due."""
+        """Wait for a change of a job and briefly for more changes, or until the next poll is due."""
         seconds_left = max(self._next_poll_at - asyncio.get_running_loop().time(), _GATHER_SECONDS)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds_left if self._has_interest else self._poll_interval):
@@ -186,7 +187,7 @@ class JobEvents:
             self._transfers_after = _build_key(*result.transfers[-1]) if has_more else _FIRST_KEY
 
     def _next_query(self) -> _JobQuery:
-        """Build the query for all marked changes and, if a poll is due, for the jobs to poll."""
+        """Build the query for all jobs marked as changed and, if a poll is due, for the jobs to poll."""
         devices: dict[int, list[int]] = {}
         for job, device in self._executions:
             devices.setdefault(job, []).append(device)
@@ -215,9 +216,9 @@ class JobEvents:
         )
 
     def _select_jobs_to_poll(self) -> set[int]:
-        """Select at most 100 jobs to poll: those named in filters, and published unfinished ones.
+        """Select at most 100 jobs to poll: jobs named in filters, and published unfinished jobs.
 
-        If there are more, they take turns.
+        If there are more than 100, they take turns.
         """
         named = self._job_interest.jobs.keys() | self._execution_interest.jobs.keys()
         self._finished &= named
@@ -261,7 +262,7 @@ class JobEvents:
             self._published_jobs[number] = version
 
     def _publish_deleted(self, number: int) -> None:
-        """Publish that a job was deleted, but only once: both the deleting code and the audit log mark it."""
+        """Publish that a job was deleted, but only once: the deleting code and the audit log both mark it."""
         if number in self._deleted:
             return
         self._deleted = [*self._deleted[1 - _MAX_JOBS :], number]

@@ -1,4 +1,4 @@
-"""Connects the event hub with all sources of live events, and limits the number of subscribers."""
+"""Connects the event hub with all sources of live events, and limits the number of live-event subscribers."""
 
 from __future__ import annotations
 
@@ -23,26 +23,27 @@ if TYPE_CHECKING:
     from meshfleet.service.gateways.traffic import GatewayTraffic
 
 MAX_SUBSCRIBERS: Final = 1000
+"""Maximum number of concurrent live-event subscribers (event streams and WebSockets)."""
 MAX_SUBSCRIBERS_PER_ACCOUNT: Final = 100
-"""Maximum number of concurrent subscribers (streams and WebSockets) in total, and per account."""
+"""Maximum number of concurrent live-event subscribers of one user or API key."""
 
 
 class LiveTimings(NamedTuple):
     """Intervals and timeouts of live events, in seconds."""
 
     comment: float = COMMENT_SECONDS
-    """Interval of the keep-alive comments in a stream of server-sent events."""
+    """Interval of keep-alive comments in a stream of server-sent events."""
     first_frame: float = 10.0
     """Timeout for the first frame of a WebSocket client, which contains the access token."""
     poll: float = 1.0
-    """Interval of the polls for changes by other processes, and for the progress of updates."""
+    """Interval of polls for changes by other processes, and for the progress of firmware updates."""
 
 
 LIVE_TIMINGS: Final = LiveTimings()
 
 
 class LiveEvents:
-    """Live events of the service: the hub, its sources, and their background tasks."""
+    """Live events of the service: the event hub, the sources of events, and their background tasks."""
 
     def __init__(
         self,
@@ -56,18 +57,18 @@ class LiveEvents:
         self.timings = timings
         self.hub = EventHub(now, comment=timings.comment)
         self.devices = DeviceEvents(self.hub, database, traffic, now)
-        """Publishes devices and gateways; callers mark those that change."""
+        """Publishes devices and gateways that callers have marked as changed."""
         self.reports = ReportEvents(self.hub, self.devices)
-        """Publishes reports; must be subscribed to ingest."""
+        """Publishes reports; the caller must subscribe this object to ingest."""
         self.jobs = JobEvents(self.hub, database, now, poll_interval=timings.poll)
-        """Publishes jobs and executions; callers mark those that change."""
+        """Publishes jobs and executions that callers have marked as changed."""
         self.reauthorizer = Reauthorizer(self.hub, authenticator, now)
         self._audit_watcher = AuditWatcher(
             self.hub, self.devices, self.jobs, self.reauthorizer, database, poll_interval=timings.poll
         )
 
     def check_limits(self, actor: Actor) -> None:
-        """Raise `TooManySubscribers` if one more subscriber would exceed a limit."""
+        """Raise `TooManySubscribers` if `actor` cannot add one more live-event subscriber."""
         if len(self.hub.subscribers) >= MAX_SUBSCRIBERS:
             raise TooManySubscribers(
                 f"the service already has {MAX_SUBSCRIBERS} subscribers of live events, the maximum"
@@ -80,16 +81,16 @@ class LiveEvents:
             )
 
     async def add_subscriber(self, subscriber: LiveSubscriber) -> None:
-        """Register an authenticated subscriber. Raise `TooManySubscribers` or `NotLoggedIn` if that fails.
+        """Register a live-event subscriber. Raise `TooManySubscribers` or `NotLoggedIn` if that fails.
 
-        The caller must remove the subscriber from the hub in the end, even if this raises.
+        The caller must remove the subscriber from the hub at the end, even if this method raises.
         """
         self.check_limits(subscriber.actor)
         self.hub.add(subscriber)
-        await self.reauthorizer.check(subscriber)
+        await self.reauthorizer.check_subscriber(subscriber)
 
     async def run(self) -> None:
-        """Run the background tasks until canceled."""
+        """Run the background tasks of live events until canceled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.hub.run(), name="live.hub")
             tasks.create_task(self.devices.run(), name="live.devices")
@@ -98,5 +99,5 @@ class LiveEvents:
             tasks.create_task(self._audit_watcher.run(), name="live.audit")
 
     def close(self) -> None:
-        """Close all subscribers."""
+        """Close all live-event subscribers because the service is stopping."""
         self.hub.close()

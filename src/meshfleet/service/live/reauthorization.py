@@ -1,4 +1,4 @@
-"""Checks repeatedly whether connected subscribers are still authorized (rest-154, rest-155)."""
+"""Checks repeatedly whether live-event subscribers are still authorized (rest-154, rest-155)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _CONCURRENT_CHECKS: Final = 8
 """Number of bearer tokens that are checked concurrently."""
 
 _POLL_SECONDS: Final = 0.5
-"""Seconds between two polls, each of which checks the bearer tokens that are due."""
+"""Seconds between two polls; each poll checks the bearer tokens whose check is due."""
 
 _POLLS_PER_FULL_CHECK: Final = 20
 """One of this many polls checks all bearer tokens, even if nothing changed."""
 
 _FULL_CHECK_MS: Final = 10_000
-"""Milliseconds between two checks of all bearer tokens, due or not."""
+"""Milliseconds between two polls that check all bearer tokens."""
 
 _UNLIMITED_KEY_MS: Final = 1000
 """Milliseconds for which the authenticator caches an API key that never expires."""
@@ -34,21 +34,21 @@ _UNLIMITED_KEY_MS: Final = 1000
 _FULL_CHECKS_AFTER_CHANGE: Final = 3
 """Number of polls that check all bearer tokens after a change by another process.
 
-One is not enough, because the authenticator caches data for up to a second.
+One poll is not enough, because the authenticator caches data for up to a second.
 """
 
 CLOSE_NOT_LOGGED_IN: Final = 4401
 
 
 class Reauthorizer:
-    """Closes subscribers whose access token expired, whose user logged out, or whose API key was revoked."""
+    """Closes live-event subscribers whose token expired, user logged out, or API key was revoked."""
 
     def __init__(self, hub: EventHub, authenticator: BearerAuthenticator, now: Now) -> None:
         self._hub = hub
         self._authenticator = authenticator
         self._now = now
         self._valid_until: dict[str, int] = {}
-        """Time of the next check in milliseconds, by bearer token."""
+        """Unix time in milliseconds of the next check, by bearer token."""
         self._revision = authenticator.revision
         self._full_checks_left = 0
 
@@ -56,7 +56,7 @@ class Reauthorizer:
         """Check all bearer tokens in the next polls, because some process may have revoked access."""
         self._full_checks_left = _FULL_CHECKS_AFTER_CHANGE
 
-    async def check(self, subscriber: LiveSubscriber) -> None:
+    async def check_subscriber(self, subscriber: LiveSubscriber) -> None:
         """Authenticate a subscriber that is new or has a new token. Raise `NotLoggedIn` if that fails."""
         authentication = await self._authenticator.authenticate(subscriber.bearer)
         self._valid_until[subscriber.bearer] = self._next_check(authentication)
@@ -73,10 +73,10 @@ class Reauthorizer:
             )
             self._revision = revision
             self._full_checks_left = max(0, self._full_checks_left - 1)
-            await self.recheck(all_bearers=checks_all)
+            await self.recheck_bearers(all_bearers=checks_all)
 
-    async def recheck(self, *, all_bearers: bool) -> None:
-        """Check the bearer tokens that are due, or all, and close the subscribers whose token is invalid."""
+    async def recheck_bearers(self, *, all_bearers: bool) -> None:
+        """Check all bearer tokens, or only those due, and close the subscribers with invalid tokens."""
         now = self._now()
         subscribers_by_bearer: dict[str, list[LiveSubscriber]] = {}
         for subscriber in self._hub.subscribers:
@@ -98,9 +98,9 @@ class Reauthorizer:
 
     @staticmethod
     def _next_check(authentication: Authentication) -> int:
-        """Return when to check a bearer token again.
+        """Return when to check a bearer token again, as Unix time in milliseconds.
 
-        API keys that never expire are checked every ten seconds; `recheck_all` finds revoked ones earlier.
+        API keys that never expire are checked every ten seconds; `recheck_all` finds revoked keys earlier.
         """
         if (
             authentication.actor.kind == "api-key"

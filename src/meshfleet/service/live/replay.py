@@ -1,6 +1,6 @@
-"""Replays missed events to subscribers that reconnect and resume after their last received event.
+"""Replays missed live events to subscribers that reconnect and resume after their last received event.
 
-Accounts take turns and each replay runs in short slices, so that live events are not delayed.
+Accounts take turns and each replay runs in short slices, so that new live events are not delayed.
 """
 
 from __future__ import annotations
@@ -34,56 +34,59 @@ class RetentionQuota(NamedTuple):
 
 
 _MAX_EVENTS: Final = 100_000
+"""Maximum number of live events in the replay buffer."""
 _MAX_BYTES: Final = 32 * 1024 * 1024
+"""Maximum size of the live events in the replay buffer in bytes."""
 _MAX_AGE_SECONDS: Final = 300.0
+"""Maximum age of live events in the replay buffer in seconds."""
 
 _RELEASED_SECONDS: Final = 120.0
-"""Seconds for which events are still published after their last subscription was closed.
+"""Seconds for which matching events are still published after the last subscription to a filter ended.
 
-So a client that reconnects in this time can resume.
+A subscriber that reconnects in this time can resume.
 """
 
 _ACCOUNT_QUOTA: Final = RetentionQuota(200, 20_000)
-"""Limits for the closed subscriptions of one account."""
+"""Limits for the filters of ended subscriptions of one account."""
 
 _TOTAL_QUOTA: Final = RetentionQuota(2000, 100_000)
-"""Limits for the closed subscriptions of all accounts."""
+"""Limits for the filters of ended subscriptions of all accounts together."""
 
 _COMPACT_FRACTION: Final = 8
-"""Dropped events are removed from the list of events when they make up more than 1/8 of the list."""
+"""Dropped events are deleted from the event list when they are more than 1/8 of the list."""
 
 _number = attrgetter("number")
 
 
 class ReplayBuffer:
-    """Keeps the most recent events for replays, the oldest first."""
+    """Keeps the most recent live events for replays, the oldest first."""
 
     def __init__(self) -> None:
         self._events: list[PublishedEvent] = []
         self._first = 0
-        """Index of the oldest event that is kept. Events before it are dropped and removed in bulk later."""
+        """Index of the oldest event that is kept; dropped events before it are deleted in bulk later."""
         self._bytes = 0
         self._last_dropped = 0
         """Sequence number of the last event that was dropped."""
 
     def add(self, event: PublishedEvent) -> None:
-        """Append an event, and drop the oldest ones while the buffer exceeds its limits."""
+        """Append a live event, and drop the oldest events while the buffer exceeds its limits."""
         self._events.append(event)
         self._bytes += len(event.body)
         while len(self._events) - self._first > _MAX_EVENTS or self._bytes > _MAX_BYTES:
             self._drop()
 
     def drop_expired(self, now: float) -> None:
-        """Drop events that are more than five minutes old."""
+        """Drop live events that are more than five minutes old."""
         while self._first < len(self._events) and self._events[self._first].at < now - _MAX_AGE_SECONDS:
             self._drop()
 
     def covers(self, number: int) -> bool:
-        """Return whether the buffer still has all events after the one with this sequence number."""
+        """Return whether the buffer still has all events with a higher sequence number than `number`."""
         return number >= self._last_dropped
 
     def events_after(self, number: int, count: int) -> list[PublishedEvent]:
-        """Return up to `count` events after the one with this sequence number."""
+        """Return the first `count` events with a higher sequence number than `number`."""
         start = bisect_right(self._events, number, lo=self._first, key=_number)
         return self._events[start : start + count]
 
@@ -101,19 +104,19 @@ class _CoverageRecord(Struct):
     """Usage of a filter: since which event all matching events are published, and number of subscribers."""
 
     number: int
-    """Sequence number after which all matching events were published."""
+    """Sequence number of the event after which all matching events were published."""
     holders: int = 0
     """Number of subscribers that use the filter."""
     released_at: float = 0.0
-    """Time when a subscriber last stopped using the filter."""
+    """Time when a subscriber last stopped using the filter, in seconds of the event loop's clock."""
     account: SubscriberAccount = SubscriberAccount("", "")
     """Account of the subscriber that last stopped using the filter."""
 
 
 class CoverageTracker:
-    """Tracks for which filters all events are published: those used now or in the last two minutes.
+    """Tracks for which filters all events are published: filters used now or in the last two minutes.
 
-    Events that match none of these filters are not published, and so cannot be replayed.
+    Events that match none of these filters are not published, so they cannot be replayed.
     """
 
     def __init__(self, interests: Iterable[Interest]) -> None:
@@ -127,7 +130,7 @@ class CoverageTracker:
         return event_filter in self._records
 
     def add(self, event_filter: EventFilter, number: int) -> None:
-        """Count one more subscriber of a filter. `number` is the sequence number of the last event."""
+        """Count one more subscriber with a filter. `number` is the sequence number of the last event."""
         record = self._records.get(event_filter)
         if record is None:
             record = self._records[event_filter] = _CoverageRecord(number)
@@ -136,14 +139,14 @@ class CoverageTracker:
         record.holders += 1
 
     def release(self, event_filter: EventFilter, account: SubscriberAccount, now: float) -> None:
-        """Count one subscriber of a filter less; `account` is the account of that subscriber."""
+        """Count one subscriber with a filter less. `account` is the account of the leaving subscriber."""
         record = self._records[event_filter]
         record.account = account
         record.holders -= 1
         record.released_at = now
 
     def covers(self, event_filter: EventFilter, number: int) -> bool:
-        """Return whether all events after this sequence number that match the filter were published."""
+        """Return whether all matching events with a sequence number above `number` were published."""
         same = self._records.get(event_filter)
         if same is not None and same.number <= number:
             return True
@@ -152,7 +155,7 @@ class CoverageTracker:
         )
 
     def drop_expired(self, now: float) -> None:
-        """Discard filters that were not used for two minutes, and the oldest ones beyond the limits."""
+        """Discard filters not used for two minutes, and the longest unused filters above the quotas."""
         released = [each for each, record in self._records.items() if not record.holders]
         released.sort(key=lambda each: self._records[each].released_at, reverse=True)
         filter_counts: Counter[SubscriberAccount | None] = Counter()
@@ -180,19 +183,19 @@ class CoverageTracker:
 _log = logging.getLogger(__name__)
 
 _SLICE_SECONDS: Final = 0.002
-"""Duration in seconds of one slice of a replay, and of the pause after it."""
+"""Duration in seconds of one slice of a replay, and of the pause after the slice."""
 
 _EVENTS_PER_CHECK: Final = 64
-"""Number of events that a replay reads between two checks of its deadline."""
+"""Number of events that a replay reads from the buffer between two checks of its deadline."""
 
 _CHUNK_BYTES: Final = 64 * 1024
-"""Number of bytes of replayed events above which a new chunk is started."""
+"""A chunk of replayed events is full when it has more than this many bytes."""
 
 
 class Replay:
-    """Collects the events that one subscriber missed for one filter.
+    """Collects the live events that one subscriber missed for one filter.
 
-    These are the events with a sequence number above `after`, up to `until`.
+    These are the matching events with a sequence number above `after`, up to and including `until`.
     """
 
     def __init__(self, subscriber: LiveSubscriber, event_filter: EventFilter, after: int, until: int) -> None:
@@ -202,27 +205,27 @@ class Replay:
         self.until = until
         self._scanned_to = after
         self._other_subscriptions: list[tuple[EventFilter, int]] | None = None
-        """Other filters of the subscriber that need no replay any more, to skip events that they delivered.
+        """Other filters of the subscriber without a pending replay, to skip events delivered through them.
 
         Each has the sequence number after which it delivers events. None before the start of the replay.
         """
         self._found: dict[int, PublishedEvent] = {}
-        """Matching events by sequence number. Of each device only the newest state is kept.
+        """Matching events by sequence number. Of each device, only the newest `device` event is kept.
 
-        Its key is `~device`, which is negative and so differs from all sequence numbers.
+        The key of a `device` event is `~device`, which is negative and so differs from sequence numbers.
         """
         self._size = 0
 
     @property
     def is_obsolete(self) -> bool:
-        """Whether the subscriber was closed, or the subscription canceled."""
+        """Whether the subscriber was closed, or has ended the subscription."""
         return (
             self.subscriber.close_reason is not None
             or self.subscriber.replays.get(self.event_filter) is not self
         )
 
     def start(self, coverage: CoverageTracker) -> bool:
-        """Start or continue the replay. Return False if some matching events were never published."""
+        """Start the replay, or continue it. Return False if some matching events were never published."""
         if self._other_subscriptions is None:
             subscriptions = self.subscriber.subscriptions.items()
             # Filters whose replay is pending later skip the events that this replay sends.
@@ -235,10 +238,10 @@ class Replay:
         return True
 
     def scan(self, buffer: ReplayBuffer, deadline: float, clock: Callable[[], float]) -> bool | None:
-        """Collect matching events from the buffer until the deadline.
+        """Collect matching events from the buffer until the deadline, in seconds of `clock`.
 
-        Return True when done, False if there are more, and None if the replay fails: events were dropped, or
-        the matching ones exceed the maximum queue of the subscriber.
+        Return True if all events are collected, and False if there are more. Return None if the replay
+        failed: events were dropped, or the matching events exceed the maximum queue of the subscriber.
         """
         while clock() < deadline:
             if not buffer.covers(self._scanned_to):
@@ -256,7 +259,7 @@ class Replay:
         return False
 
     def encode_chunks(self) -> list[bytes]:
-        """Encode the collected events in chunks."""
+        """Encode the collected events, in chunks of about 64 KiB."""
         chunks: list[bytes] = []
         chunk: list[bytes] = []
         size = 0
@@ -277,14 +280,14 @@ class Replay:
         self._size += len(event.body) - (0 if older is None else len(older.body))
 
     def _is_delivered(self, event: PublishedEvent) -> bool:
-        """Return whether the subscriber has received the event already, through another of its filters."""
+        """Return whether the subscriber has already received an event through another of its filters."""
         return any(
             since < event.number and each.matches(event) for each, since in self._other_subscriptions or ()
         )
 
 
 class ReplayScheduler:
-    """Runs replays one by one. Accounts take turns: one with many replays does not delay other accounts."""
+    """Runs replays one by one. Accounts take turns, so that many replays of one do not delay the others."""
 
     def __init__(
         self,
@@ -299,7 +302,7 @@ class ReplayScheduler:
         self._task: asyncio.Task[None] | None = None
 
     def schedule(self, replay: Replay) -> None:
-        """Queue a replay. Live events of the subscriber are held back until the replay ends."""
+        """Queue a replay. New live events of the subscriber are held back until the replay ends."""
         replay.subscriber.replays[replay.event_filter] = replay
         self._queues.setdefault(replay.subscriber.account, deque()).append(replay)
         if self._task is None:

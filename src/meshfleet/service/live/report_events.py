@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from meshfleet.service.live.hub import EventHub
 
 _BATCH_SIZE: Final = 500
-"""Maximum number of events built before each delivery; other tasks run between two deliveries."""
+"""Maximum number of live events built from reports before each delivery to subscribers."""
 
 _MAX_PENDING: Final = 10_000
 """Maximum number of reports waiting to be published. If there are more, subscribers get a `resync`."""
@@ -39,9 +39,9 @@ class _ReportEvent(NamedTuple):
 
 
 class ReportEvents:
-    """Publishes committed reports as live events, and marks the devices whose state they change.
+    """Publishes committed reports as live events, and marks the devices whose states the reports change.
 
-    A `CommitSubscriber` of ingest.
+    The class is a `CommitSubscriber` of ingest.
     """
 
     def __init__(self, hub: EventHub, devices: DeviceEvents) -> None:
@@ -53,7 +53,7 @@ class ReportEvents:
         hub.add_source(self._publish)
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """Queue a committed batch for publication."""
+        """Queue the reports of a committed batch for publication as live events."""
         if not self._interest:
             return
         self._batches.append((_iter_events(batch, self._interest), len(batch.report_kinds)))
@@ -62,10 +62,10 @@ class ReportEvents:
             self._batches.clear()
             self._pending_count = 0
             self._hub.publish_loss("report", "too many reports at once")
-        self._hub.wake()
+        self._hub.schedule_delivery()
 
     def prepare_flush(self, states: PendingStates, now: int) -> FlushPart:  # noqa: ARG002 # signature of CommitSubscriber
-        """Return a flush part that marks the devices of these states as changed after the commit."""
+        """Return a flush part that marks the devices of `states` as changed after the commit."""
         if not self._hub.interest["device"]:
             return _ReportedDevices(self._devices, ())
         return _ReportedDevices(
@@ -87,22 +87,22 @@ class ReportEvents:
 
 
 class _ReportedDevices(NamedTuple):
-    """Flush part that stores nothing, and marks devices as changed by reports after the commit."""
+    """Part of an ingest flush that stores nothing, but marks devices as changed after the commit."""
 
     devices: DeviceEvents
     numbers: Collection[int]
 
     def write(self, connection: Connection, added: Collection[int]) -> None:
-        """Do nothing: there is no data to store."""
+        """Do nothing: this flush part has no data to store."""
 
     def on_flushed(self) -> None:
-        """Mark the devices as changed by reports."""
+        """Mark the reporting devices as changed, to publish them as live events."""
         if self.numbers:
             self.devices.mark_reported(self.numbers)
 
 
 def _iter_events(batch: ParsedBatch, interest: Interest) -> Iterator[_ReportEvent]:
-    """Yield an event for each report of a batch that a filter may match."""
+    """Yield a live event for each report of a batch that a filter may match."""
     for device, rows in batch.rows.items():
         for row in rows:
             gateway = row[ROW_GATEWAY]

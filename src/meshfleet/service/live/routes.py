@@ -1,4 +1,4 @@
-"""`/api/v1/stream` and `/api/v1/live`: the same events over two transports."""
+"""Routes of live events: `/api/v1/stream` (server-sent events) and `/api/v1/live` (WebSocket)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ from meshfleet.service.live.websocket import WebSocketSession
 
 @dataclass
 class _EventStreamOperation(Operation):
-    """Operation that documents the media type of the response, which Litestar cannot infer."""
+    """OpenAPI operation with the media type of the event stream, which Litestar cannot infer."""
 
     def __post_init__(self) -> None:
         response = (self.responses or {})["200"]
@@ -38,33 +38,34 @@ async def stream_events(
         list[str] | None,
         QueryParameter(
             name="Types",
-            description="Event types to include; may be repeated.",
+            description="Types of live events to include; may be repeated.",
             schema_extra={"items": {"type": "string", "enum": list(LIVE_EVENT_TYPES)}},
         ),
     ] = None,
     ids: Annotated[
         list[str] | None,
-        QueryParameter(name="Ids", description="Devices to include; may be repeated."),
+        QueryParameter(name="Ids", description="Ids of devices whose events to include; may be repeated."),
     ] = None,
     gateway: Annotated[
         list[str] | None,
         QueryParameter(
             name="Gateway",
-            description="Gateways to include, with the devices behind them; may be repeated.",
+            description="MACs of gateways whose events, and those of their devices, to include; may be"
+            " repeated.",
         ),
     ] = None,
     jobs: Annotated[
         list[str] | None,
-        QueryParameter(name="Jobs", description="Jobs to include; may be repeated."),
+        QueryParameter(name="Jobs", description="Ids of jobs whose events to include; may be repeated."),
     ] = None,
     last_event_id: Annotated[
         str | None,
         HeaderParameter(
-            name="Last-Event-ID", description="The `id` of the last event received, to resume a stream."
+            name="Last-Event-ID", description="The `id` of the last event received, to resume after it."
         ),
     ] = None,
 ) -> EventStream:
-    """Stream live events that match all filters, as server-sent events without end."""
+    """Stream live events that match all filter parameters, as server-sent events without end."""
     event_filter = parse_event_filter({"Types": types, "Ids": ids, "Gateway": gateway, "Jobs": jobs})
     # The body is empty, but a client that disconnects before its end is read counts as an error.
     await request.body()

@@ -24,13 +24,13 @@ _HEADERS: Final = {
     "x-accel-buffering": "no",
 }
 _FIRST_COMMENT: Final = b": connected\n\n"
-"""First bytes of a stream, sent at once so that proxies forward the response without waiting for more."""
+"""First bytes of an event stream, sent at once so that proxies forward the response immediately."""
 
 _COMMENT: Final = b": keep-alive\n\n"
 
 
 class EventStream(ASGIResponse):
-    """Response that streams events until its subscriber is closed."""
+    """HTTP response that streams server-sent events until its subscriber is closed."""
 
     def __init__(
         self, live: LiveEvents, actor: Actor, bearer: str, event_filter: EventFilter, after: str | None
@@ -43,12 +43,12 @@ class EventStream(ASGIResponse):
         self._after = after
 
     async def start_response(self, send: Send) -> None:
-        """Send the response head without a content length."""
+        """Send the head of the HTTP response without a content length."""
         headers = [each for each in self.encode_headers() if each[0] != b"content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send matching events until the client or the service closes the stream."""
+        """Send live events that match the filter until the client or the service closes the stream."""
         state: dict[str, Any] = scope["state"]
         subscriber = LiveSubscriber(
             encode_sse, self._actor, self._bearer, abort=state.get("abort"), comment=_COMMENT

@@ -1,4 +1,4 @@
-"""Subscribers to live events, each with its queue of events to send, and an index of their filters."""
+"""Subscribers to live events, each with a queue of events to send, and an index of their filters."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from meshfleet.service.live.filters import EventFilter
 
 MAX_BACKLOG_BYTES: Final = 4 * 1024 * 1024
-"""Maximum bytes queued for a subscriber."""
+"""Maximum bytes of live events queued for one subscriber."""
 
 _MAX_CHUNK_BYTES: Final = 64 * 1024
-"""Number of bytes from which queued chunks are not joined further into one write."""
+"""Queued chunks are joined into one write until the write has at least this many bytes."""
 
 
 class CloseReason(NamedTuple):
-    """Reason why a subscriber was closed."""
+    """Reason why a live-event subscriber was closed."""
 
     code: int
     """Close code of the WebSocket."""
@@ -39,14 +39,17 @@ SERVICE_STOPPING: Final = CloseReason(1012, "stopped", "the service is stopping,
 
 
 class SubscriberAccount(NamedTuple):
-    """Account of a subscriber: kind (such as `user` or `api-key`) and name of its actor."""
+    """Account of a live-event subscriber: kind (such as `user` or `api-key`) and name of its actor."""
 
     kind: str
     name: str
 
 
 class LiveSubscriber:
-    """One stream or WebSocket with a limited queue: a client that reads too slowly loses events."""
+    """One event stream or WebSocket of live events, with a limited queue.
+
+    A client that reads too slowly loses events.
+    """
 
     def __init__(
         self,
@@ -61,11 +64,11 @@ class LiveSubscriber:
         self.actor = actor
         self.bearer = bearer
         self.comment = comment
-        """Bytes that the hub sends periodically to keep the connection alive; empty: none are sent."""
+        """Bytes that the hub sends periodically to keep the connection alive; nothing is sent if empty."""
         self.subscriptions: dict[EventFilter, int] = {}
-        """Filters, each with the sequence number of the event after which matching events are sent."""
+        """Filters of subscriptions, each with the sequence number after which matching events are sent."""
         self.replays: dict[EventFilter, object] = {}
-        """Pending `Replay` by filter; replayed events are sent before live ones."""
+        """Pending `Replay` by filter; replayed events are sent before new live events."""
         self.last_comment_at = 0.0
         self.close_reason: CloseReason | None = None
         self._abort = abort
@@ -78,7 +81,7 @@ class LiveSubscriber:
 
     @property
     def queued_bytes(self) -> int:
-        """Number of bytes that are queued or being written."""
+        """Number of bytes of live events that are queued or being written."""
         return self._size + self._bytes_in_write
 
     @property
@@ -87,7 +90,7 @@ class LiveSubscriber:
         return SubscriberAccount(self.actor.kind, self.actor.name)
 
     def enqueue(self, chunk: bytes) -> bool:
-        """Queue a chunk, to be sent after pending replays. Return False if the queue is full."""
+        """Queue encoded events to send after pending replays. Return False if the queue is full."""
         if not self.replays:
             return self.enqueue_before_replays(chunk)
         if self._size + len(chunk) > MAX_BACKLOG_BYTES:
@@ -97,7 +100,7 @@ class LiveSubscriber:
         return True
 
     def enqueue_before_replays(self, chunk: bytes) -> bool:
-        """Queue a chunk, to be sent even while replays are pending. Return False if the queue is full."""
+        """Queue encoded events to send without waiting for replays. Return False if the queue is full."""
         if self._size + len(chunk) > MAX_BACKLOG_BYTES:
             return False
         self._chunks.append(chunk)
@@ -106,7 +109,7 @@ class LiveSubscriber:
         return True
 
     def finish_replay(self, event_filter: EventFilter, missed: Sequence[bytes] = ()) -> bool:
-        """Queue the missed events of a filter and end its replay. Return False if the queue is full."""
+        """Queue missed events of a filter and end the filter's replay. Return False if the queue is full."""
         if self._size + sum(map(len, missed)) > MAX_BACKLOG_BYTES:
             return False
         self.replays.pop(event_filter, None)
@@ -119,14 +122,14 @@ class LiveSubscriber:
         return True
 
     def clear(self) -> None:
-        """Drop all queued chunks and pending replays."""
+        """Drop all queued events and pending replays."""
         self._chunks.clear()
         self._behind_replays.clear()
         self.replays.clear()
         self._size = 0
 
     async def next_chunk(self) -> bytes | None:
-        """Wait for queued chunks and return some of them, joined. Return None if the subscriber is closed."""
+        """Wait for queued events and return some, encoded. Return None if the subscriber is closed."""
         self._bytes_in_write = 0
         await self._ready.wait()
         if self.close_reason is not None:
@@ -143,14 +146,14 @@ class LiveSubscriber:
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def close(self, reason: CloseReason) -> None:
-        """Close the subscriber and drop its queue. If it is closed already, the first reason is kept."""
+        """Close the subscriber and drop its queue. A closed subscriber keeps its first close reason."""
         if self.close_reason is None:
             self.close_reason = reason
             self.clear()
             self._ready.set()
 
     def abort_if_stalled(self) -> None:
-        """Abort the connection if the client does not read, so that the service can stop without waiting."""
+        """Abort the connection if the client does not read, so that the service can stop at once."""
         if self._bytes_in_write and self._abort is not None:
             self._abort()
 
@@ -162,7 +165,7 @@ _MAX_NAMED_PER_ACCOUNT: Final = 50_000
 
 
 class FilterIndex:
-    """Index of all filters in use, each with its subscribers."""
+    """Index of all live-event filters in use, each with its subscribers."""
 
     def __init__(self) -> None:
         self._subscribers: dict[EventFilter, set[LiveSubscriber]] = {}
@@ -176,7 +179,7 @@ class FilterIndex:
     def add(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
         """Add a filter of a subscriber.
 
-        Raise `TooManySubscriptions` if the filters of its account name too many devices, gateways and jobs.
+        Raise `TooManySubscriptions` if filters of the account name too many devices, gateways and jobs.
         """
         if (
             event_filter.named_count
@@ -209,7 +212,7 @@ class FilterIndex:
         return self._subscribers[event_filter]
 
     def find_matches(self, event: PublishedEvent) -> Iterator[EventFilter]:
-        """Yield the filters that match an event."""
+        """Yield the filters that match a live event."""
         return (event_filter for event_filter in self._candidates(event) if event_filter.matches(event))
 
     def _candidates(self, event: PublishedEvent) -> Iterable[EventFilter]:
@@ -240,7 +243,7 @@ class FilterIndex:
                 del entries[key]
 
     def _entries(self, event_filter: EventFilter) -> Iterator[tuple[dict[object, set[EventFilter]], object]]:
-        """Yield the entries of a filter: by the jobs, devices or gateways it names, or by event type."""
+        """Yield the index and key of each entry of a filter: by job, device or gateway, or by event type."""
         entries: object
         keys: Iterable[object]
         if event_filter.jobs is not None:

@@ -1,6 +1,6 @@
 """WebSocket session for live events (rest-152).
 
-The client sends an access token first, then subscriptions. The service sends the matching events.
+The client first sends an access token, then subscriptions. The service sends the matching live events.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from meshfleet.service.live.live_events import LiveEvents
 
 
-# Rate limit that permits bursts.
+# Rate limit that allows bursts.
 
 
 class TokenBucket:
-    """Rate limit that permits bursts (token bucket). The caller passes the time in seconds."""
+    """Rate limit that allows bursts (token bucket). The caller passes monotonic times in seconds."""
 
     def __init__(self, burst: float, per_second: float, now: float) -> None:
         self._burst = self._available = burst
@@ -53,7 +53,7 @@ class TokenBucket:
         self._updated_at = now
 
     def take(self, amount: float, now: float) -> float:
-        """Take tokens, even if too few are available. Return the seconds to wait until enough are."""
+        """Take tokens, even if too few are available. Return the seconds until enough are available."""
         self._available = (
             min(self._burst, self._available + (now - self._updated_at) * self._per_second) - amount
         )
@@ -62,17 +62,22 @@ class TokenBucket:
 
 
 _MAX_SUBSCRIPTIONS: Final = 100
+"""Maximum number of live-event subscriptions of a WebSocket session."""
 _MAX_NAMED: Final = 5000
-"""Maximum number of devices, gateways and jobs named in all subscriptions of a session."""
+"""Maximum number of devices, gateways and jobs named in all subscriptions of a WebSocket session."""
 
-_FRAME_BURST, _FRAMES_PER_SECOND = 200.0, 20.0
-"""Number of frames accepted in a burst, and per second after that; further frames are delayed."""
+_FRAME_BURST: Final = 200.0
+"""Number of WebSocket frames accepted from a client in a burst; further frames are delayed."""
+_FRAMES_PER_SECOND: Final = 20.0
+"""Number of WebSocket frames accepted from a client per second after a burst."""
 
 _BYTES_PER_FRAME: Final = 4096
-"""Number of bytes in a frame that count as one more frame in the rate limit."""
+"""Number of bytes in a WebSocket frame that count as one more frame in the rate limit."""
 
-_RESUME_BURST, _RESUMES_PER_SECOND = 100.0, 1.0
-"""Number of subscriptions that a session may resume in a burst, and per second after that."""
+_RESUME_BURST: Final = 100.0
+"""Number of subscriptions that a WebSocket session may resume in a burst."""
+_RESUMES_PER_SECOND: Final = 1.0
+"""Number of subscriptions that a WebSocket session may resume per second after a burst."""
 
 _FILTER_NAMES: Final = {name.lower(): name for name in ("Types", "Ids", "Gateway", "Jobs")}
 
@@ -80,13 +85,13 @@ _CLOSE_CODE_BASE: Final = 4000
 """Base of WebSocket close codes: the code is 4000 + the HTTP status that REST would return."""
 
 _MAX_REASON_BYTES: Final = 123
-"""Maximum bytes of the reason in a close frame."""
+"""Maximum size of the reason in a WebSocket close frame in bytes."""
 
 _INTERNAL_ERROR: Final = 500
 
 
 class WebSocketSession:
-    """Session of one WebSocket client, from the first frame to the last."""
+    """Session of one WebSocket client for live events: authentication, subscriptions and delivery."""
 
     def __init__(
         self, socket: WebSocket[Any, Any, Any], live: LiveEvents, authenticator: BearerAuthenticator
@@ -101,7 +106,7 @@ class WebSocketSession:
         self._resume_bucket = TokenBucket(_RESUME_BURST, _RESUMES_PER_SECOND, self._now())
 
     async def run(self) -> None:
-        """Run the session until the client or the service ends it."""
+        """Run the WebSocket session until the client or the service closes it."""
         await self._socket.accept()
         try:
             await self._authenticate()
@@ -141,7 +146,7 @@ class WebSocketSession:
             receive_task = tasks.create_task(self._receive_frames(subscriber), name="live.receive")
             try:
                 while (chunk := await subscriber.next_chunk()) is not None:
-                    await self._send(chunk)
+                    await self._send_frames(chunk)
             except (ClientDisconnected, WebSocketDisconnect):
                 subscriber.close(CLIENT_LEFT)
             receive_task.cancel()
@@ -156,8 +161,8 @@ class WebSocketSession:
             self._error = exc
             subscriber.close(_to_close_reason(exc))
 
-    async def _send(self, frames: bytes) -> None:
-        """Send encoded frames, which many clients may share; see `WebSocketConnection`."""
+    async def _send_frames(self, frames: bytes) -> None:
+        """Send encoded WebSocket frames, which many clients may share; see `WebSocketConnection`."""
         await self._socket.send(cast("Any", {"type": "websocket.send", "frames": frames}))
 
     async def _next_frame(self) -> LiveFrame:
@@ -169,7 +174,7 @@ class WebSocketSession:
         await asyncio.sleep(self._frame_bucket.take(1 + len(text or "") / _BYTES_PER_FRAME, self._now()))
         if text is None:
             raise InvalidRequest([Fault("frame", "must be JSON in a text frame, not binary")])
-        frame = _decode(text)
+        frame = _decode_frame(text)
         operations = (frame.token, frame.subscribe, frame.unsubscribe, frame.ping)
         if sum(each is not UNSET for each in operations) != 1:
             raise InvalidRequest(
@@ -184,7 +189,7 @@ class WebSocketSession:
             await self._renew_token(subscriber, frame.token)
         elif frame.ping is not UNSET:
             # A pong bypasses the queue, so that it is not lost when the queue is dropped.
-            await self._send(build_text_frame(msgspec.json.encode(LivePong(pong=frame.ping))))
+            await self._send_frames(build_text_frame(msgspec.json.encode(LivePong(pong=frame.ping))))
         elif frame.subscribe is not UNSET:
             event_filter = _parse_filters(frame.subscribe)
             _check_limits(subscriber, event_filter)
@@ -198,13 +203,13 @@ class WebSocketSession:
             raise InvalidRequest([Fault("unsubscribe", "no subscription with these filters")])
 
     async def _renew_token(self, subscriber: LiveSubscriber, token: str) -> None:
-        """Replace the access token of the session with another one of the same account (rest-154)."""
+        """Replace the access token of the session by another token of the same account (rest-154)."""
         authentication = await self._authenticator.authenticate(token)
         if (authentication.actor.kind, authentication.actor.name) != subscriber.account:
             raise NotAllowed("this token belongs to another account")
         subscriber.bearer = token
         subscriber.actor = authentication.actor
-        await self._live.reauthorizer.check(subscriber)
+        await self._live.reauthorizer.check_subscriber(subscriber)
 
     async def _close(self, reason: CloseReason) -> None:
         """Send the reason in a last frame, and close the WebSocket."""
@@ -219,7 +224,7 @@ class WebSocketSession:
             pass  # the client closed first
 
 
-def _decode(text: str) -> LiveFrame:
+def _decode_frame(text: str) -> LiveFrame:
     try:
         return decode_body(LiveFrame, text.encode())
     except MalformedPayload as exc:
@@ -228,7 +233,7 @@ def _decode(text: str) -> LiveFrame:
 
 
 def _parse_filters(filters: Mapping[str, Sequence[str]]) -> EventFilter:
-    """Parse filters, whose names are case-insensitive (rest-153)."""
+    """Parse the filters of a subscription, whose names are case-insensitive (rest-153)."""
     by_name: dict[str, Sequence[str]] = {}
     faults = []
     for name, values in filters.items():

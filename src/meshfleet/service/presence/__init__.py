@@ -1,5 +1,5 @@
 """Presence: the connection state of gateways and devices.
 
-A gateway is connected while its MQTT connection is open. A device is connected if a report of it was received
-within three of its usual intervals between heartbeats, through a connected gateway (rest-51).
+A gateway is connected while its MQTT connection is open. A device is connected if a connected gateway sent a
+report of the device within the last three of its usual heartbeat intervals (rest-51).
 """

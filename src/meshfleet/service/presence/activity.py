@@ -20,26 +20,26 @@ _MAX_DFU_ADDRESSES: Final = 10_000
 
 
 class ActivityDetector:
-    """Marks the devices of committed reports as active. Performance-critical: it runs for every report."""
+    """Marks the devices of committed reports as active. Performance-critical: runs for every report."""
 
     def __init__(self, last_seen: LastSeenIndex, clocks: GatewayClocks, *, external_broker: bool) -> None:
         """Create a detector.
 
-        With `external_broker`, gateways are connected to another broker. Then a gateway counts as connected
+        With `external_broker`, gateways connect to another MQTT broker, and a gateway counts as connected
         while its reports arrive.
         """
         self._last_seen = last_seen
         self.clocks = clocks
         self._external_broker = external_broker
         self.returned_devices: set[int] = set()
-        """Devices that reported although they count as disconnected; the next flush connects them.
+        """Devices that reported although they count as disconnected; the next flush marks them connected.
 
-        Gateways are added with every report through themselves.
+        A gateway is added with every report about the gateway itself.
         """
         self.gateways: set[int] = set()
         """All gateways that are or were connected."""
         self.dfu_addresses: dict[int, int] = {}
-        """Unknown addresses that advertise in DFU mode, each with the gateway that received it."""
+        """Unknown addresses that advertise in DFU mode, each with the gateway that received the address."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Mark the devices that report in a committed batch as active."""
@@ -54,7 +54,7 @@ class ActivityDetector:
                 self.mark_heard(gateway, gateway, batch.now)
 
     def _detect_by_samples(self, batch: ParsedBatch, fresh_gateways: set[int]) -> None:
-        """Mark devices with samples as active, and collect the gateways of samples of the last minute."""
+        """Mark devices as active by samples, and collect the gateways of samples less than a minute old."""
         now, devices, suspects = batch.now, self._last_seen.devices, self.clocks.suspects
         for device, rows in batch.rows.items():
             time, _, _, _, gateway, _, _, details = rows[-1]
@@ -74,9 +74,9 @@ class ActivityDetector:
                 fresh_gateways |= self._detect_by_suspect_samples(device, rows, now)
 
     def _detect_by_suspect_samples(self, device: int, rows: Sequence[SampleRow], now: int) -> set[int]:
-        """Mark a device by samples if its gateway's clock is or may be wrong. Some samples may be heartbeats.
+        """Mark a device as active by samples whose gateway's clock is or may be wrong.
 
-        Return the gateways of samples that are less than a minute old.
+        Some samples may be heartbeats. Return the gateways of samples that are less than a minute old.
         """
         fresh_gateways: set[int] = set()
         for time, kind, _, _, gateway, _, _, details in rows:
@@ -91,7 +91,7 @@ class ActivityDetector:
         return fresh_gateways
 
     def _detect_by_readings(self, batch: ParsedBatch, fresh_gateways: set[int]) -> None:
-        """Mark devices that sent readings, and collect the gateways of readings less than a minute old.
+        """Mark devices as active by readings, and collect the gateways of readings less than a minute old.
 
         Times of readings are already corrected.
         """
@@ -127,7 +127,7 @@ class ActivityDetector:
     def _detect_by_reading(  # noqa: PLR0913, PLR0917 # the parts of a reading
         self, kind: int, device: int, gateway: int, time: int, now: int, fresh_gateways: set[int]
     ) -> None:
-        """Mark a device by a reading that `_detect_by_readings` cannot handle with its inlined code."""
+        """Mark a device as active by a reading that the inlined code of the caller does not handle."""
         if not self.clocks.is_fresh(gateway, time, now, self._last_seen.clock_source(device, gateway)):
             return
         fresh_gateways.add(gateway)

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 
 class PresenceCause(StrEnum):
-    """Cause of a connection or disconnection."""
+    """Cause why a device or gateway changed to connected or disconnected."""
 
     HEARD = "heard"
     """A report of the device was received."""
     SILENT = "silent"
-    """No report was received for three of the device's usual intervals."""
+    """No report of the device was received for three of its usual heartbeat intervals."""
     GATEWAY = "gateway"
     """The device's gateway connected or disconnected."""
     CONNECTION = "connection"
@@ -31,10 +31,10 @@ class PresenceChange(NamedTuple):
 
     @classmethod
     def to_connected(cls, device: int, at: int, cause: PresenceCause, gateway: int) -> PresenceChange:
-        """Create the change of a device to connected at the time `at`."""
+        """Create the change of a device to connected at `at`, Unix time in milliseconds."""
         return cls(device, connected=True, at=at, cause=cause, gateway=gateway)
 
     @classmethod
     def to_disconnected(cls, device: int, at: int, cause: PresenceCause, gateway: int) -> PresenceChange:
-        """Create the change of a device to disconnected at the time `at`."""
+        """Create the change of a device to disconnected at `at`, Unix time in milliseconds."""
         return cls(device, connected=False, at=at, cause=cause, gateway=gateway)

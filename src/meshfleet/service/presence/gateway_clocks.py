@@ -2,25 +2,25 @@
 
 A report is called fresh if its time is less than a minute before or after the local time.
 
-The offset of a clock is measured with responses. A response contains the gateway's time, which lies between
-the local times at which the request was sent and the response was received. Their midpoint is the estimate,
-and half of the round trip its uncertainty. A new response replaces the estimate if it is at least as exact,
-or contradicts it.
+The offset of a clock is measured with responses to requests. A response contains the gateway's time, which
+was read between the local times at which the request was sent and the response was received. The offset from
+the midpoint of these is the estimate, and half of the round trip its uncertainty. A new response replaces the
+estimate if it is at least as exact, or contradicts the estimate.
 
 Reports never set the offset of a gateway that responds, because reports may be old. A report that is not
 fresh only triggers another measurement. Gateways that never respond are the exception: if all reports of such
-a gateway are off by the same amount for a while, its clock is wrong, because the delay of replayed reports
-would change. Some devices have clocks of their own, so this takes longer if all reports are from one device
-of several.
+a gateway are off by the same amount for a minute, its clock is wrong, because the delay of replayed reports
+would change. Some devices have clocks of their own, so this takes longer if only one of several devices
+reports.
 
 A clock may be set while its gateway is disconnected. So after a gateway has connected, or the service has
 started, a known offset is unconfirmed until the gateway responds. An unconfirmed offset corrects only reports
-that are fresh after the correction; others keep their time. If a gateway never responds, its fresh reports
-decide whether the offset is right, when they agree for a minute. One report is not enough: an old report that
-is replayed may look fresh with a wrong offset.
+that are fresh after the correction; other reports keep their time. If a gateway never responds, its fresh
+reports decide whether the offset is right, when they agree for a minute. One report is not enough: an old
+report that is replayed may look fresh with a wrong offset.
 
 With an external broker, connections are unknown. There an offset stays confirmed until the gateway's reports
-stop. If the gateway reconnects before that with another time, its first report makes its clock suspect. Then
+stop. If the gateway reconnects before that with another time, its first report makes its clock suspect, and
 the clock is measured as if it had been set during a connection.
 """
 
@@ -38,34 +38,34 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 NEGLIGIBLE_OFFSET_MS: Final = 5_000
-"""Largest offset in milliseconds, ahead or behind, that is not corrected."""
+"""Largest offset of a gateway's clock in milliseconds, ahead or behind, that is not corrected."""
 
 _LOGGED_OFFSET_MS: Final = 60_000
-"""Milliseconds beyond which an offset, or a change of an offset, is logged."""
+"""A clock offset, or a change of one, is logged if it is larger than this many milliseconds."""
 
 _DRIFT_RATIO: Final = 1_000
-"""The uncertainty of an estimate grows by one millisecond in this many milliseconds."""
+"""The uncertainty of a clock estimate grows by one millisecond in this many milliseconds."""
 
 _TRAVEL_TIME_SPREAD_MS: Final = 20_000
 """Maximum milliseconds by which the delays of reports from device to service differ."""
 
 _AGREEMENT_MS: Final = 60_000
-"""Milliseconds for which all reports of a gateway that never responds must show the same offset.
+"""Milliseconds for which all reports of a gateway that never responds must have the same clock offset.
 
-A device counts as silent after three times that at the earliest, so a wrong clock is corrected before.
+A device counts as silent after three minutes at the earliest, so a wrong clock is corrected before.
 """
 
 _SINGLE_DEVICE_AGREEMENT_MS: Final = 30 * 60_000
-"""Milliseconds for which reports must show the same offset if all are from one of several devices.
+"""Milliseconds for which reports must have the same clock offset if only one of several devices reports.
 
-Most of the other devices report once in that time.
+Most of the other devices report at least once in half an hour.
 """
 
 
 class _Estimate(NamedTuple):
-    """Milliseconds by which a clock is `ahead` of the local clock, ± `error`, measured `at` this local time.
+    """Offset of a gateway's clock: `ahead` of the local clock ± `error` milliseconds, measured at `at`.
 
-    `ahead` is negative if the clock is behind.
+    `ahead` is negative if the clock is behind. `at` is a local Unix time in milliseconds.
     """
 
     ahead: int
@@ -73,25 +73,25 @@ class _Estimate(NamedTuple):
     at: int
 
     def is_better_than(self, new: _Estimate) -> bool:
-        """Return whether `new` agrees with this estimate but is less exact, considering this one's age."""
+        """Return whether `new` agrees with this older estimate but is less exact."""
         error = self.error + abs(new.at - self.at) // _DRIFT_RATIO
         return abs(new.ahead - self.ahead) <= error + new.error and error < new.error
 
 
 class _Suspicion(NamedTuple):
-    """Suspicion that a clock is wrong, because its reports have not been fresh since a local time."""
+    """Suspicion that a gateway's clock is wrong: since a local time, its reports have not been fresh."""
 
     since: int
     behind: int
     """Milliseconds by which the reported times are behind the local clock."""
     source: int
-    """Device that sent all these reports; 0 if several did, or if the gateway has only one device."""
+    """Device that sent all these reports; 0 if several devices did, or the gateway has only one device."""
 
 
 class _OffsetCheck(NamedTuple):
-    """Whether all fresh reports of a connection since a time agree with the unconfirmed offset.
+    """Whether all fresh reports of a gateway's connection since a time agree with its unconfirmed offset.
 
-    `holds` is False if all agree with a correct clock instead.
+    `holds` is False if all of them agree with a correct clock instead.
     """
 
     holds: bool
@@ -100,48 +100,48 @@ class _OffsetCheck(NamedTuple):
 
 
 class GatewayClocks:
-    """Estimates how far the clocks of gateways are ahead of the local clock. Callers pass the local time."""
+    """Estimates how far the clocks of gateways are ahead of or behind the local clock."""
 
     def __init__(self, connection_of: Callable[[int], int | None] = lambda _gateway: None) -> None:
         """Create without estimates.
 
-        `connection_of` returns the connection number of a gateway's current or last connection. It differs
-        for every connection; None if it is unknown.
+        `connection_of` returns the number of a gateway's current or last connection, or None if unknown. The
+        number differs for every connection.
         """
         self._connection_of = connection_of
         self.shifts: dict[int, int] = {}
         """Milliseconds to add to reported times, by gateway; only gateways with wrong clocks.
 
-        Ingest uses this mapping too, so it is modified but never replaced.
+        Ingest uses this dictionary too, so the dictionary is modified but never replaced.
         """
         self.suspects: dict[int, _Suspicion] = {}
         """Gateways whose last reports were not fresh, so that their clocks may be wrong."""
         self._estimates: dict[int, _Estimate] = {}
         self._confirmed_on: dict[int, int | None] = {}
-        """Connection number with which a gateway's offset was last confirmed, by gateway."""
+        """Number of the connection on which the clock offset was last confirmed, by gateway."""
         self._checks: dict[int, _OffsetCheck] = {}
-        """Checks of unconfirmed offsets that are not decided yet; only for gateways that never respond."""
+        """Undecided checks of unconfirmed offsets, by gateway; only for gateways that never respond."""
         self._responsive: set[int] = set()
-        """Gateways that have responded since the start."""
+        """Gateways that have responded to a request since the service started."""
         self._unresponsive: set[int] = set()
         """Gateways that were sent requests and have never responded."""
         self._logged_offsets: dict[int, int] = {}
-        """Offset that was last logged, by gateway; removed when the clock is right again."""
+        """Clock offset in milliseconds that was last logged, by gateway, until the clock is right again."""
 
     @property
     def offsets(self) -> Mapping[int, int]:
-        """Milliseconds by which clocks are ahead of the local clock, by gateway; only those measured."""
+        """Milliseconds by which measured clocks are ahead of the local clock, by gateway."""
         return {gateway: estimate.ahead for gateway, estimate in self._estimates.items()}
 
     def restore(self, offsets: Mapping[int, int]) -> None:
-        """Load stored offsets at the start. They are unconfirmed until they have been measured again."""
+        """Load stored clock offsets at the start. An offset is unconfirmed until it is measured again."""
         for gateway, ahead in offsets.items():
             # With an error so large that the next response replaces it.
             self._estimates[gateway] = _Estimate(ahead, FRESH_MS, 0)
             self._set_shift(gateway, ahead)
 
     def remove(self, gateways: Collection[int]) -> None:
-        """Discard all data of gateways that are no longer claimed."""
+        """Discard the clock data of gateways that are no longer claimed."""
         for gateway in gateways:
             for mapping in (
                 self.shifts,
@@ -156,9 +156,9 @@ class GatewayClocks:
             self._unresponsive.discard(gateway)
 
     def measure(self, gateway: int, sent: int, received: int, time: int) -> None:
-        """Update the estimate from a response with the gateway's `time`.
+        """Update the estimated clock offset of a gateway from a response with the gateway's `time`.
 
-        `sent` and `received` are the local times of request and response.
+        `sent` and `received` are the local times of request and response. All times are in milliseconds.
         """
         self._responsive.add(gateway)
         self._unresponsive.discard(gateway)
@@ -171,9 +171,9 @@ class GatewayClocks:
             self._set_estimate(gateway, new)
 
     def adjust_local_clock(self, ahead: int) -> None:
-        """Correct all estimates after the local clock was set.
+        """Correct all estimated offsets after the local clock was set.
 
-        `ahead` is the number of milliseconds by which the local clock was set ahead; negative: set back.
+        `ahead` is the number of milliseconds by which the local clock was set ahead, negative if set back.
         """
         self.suspects.clear()
         self._checks.clear()
@@ -188,25 +188,25 @@ class GatewayClocks:
         }
 
     def mark_unresponsive(self, gateway: int) -> None:
-        """Record that a gateway did not respond. If it never has, let its reports determine the offset."""
+        """Record that a gateway did not respond. If it never has, its reports determine its clock offset."""
         if gateway not in self._responsive:
             self._unresponsive.add(gateway)
 
     def is_confirmed(self, gateway: int) -> bool:
-        """Return whether the offset was confirmed on the gateway's current or last connection."""
+        """Return whether the clock offset was confirmed on the gateway's current or last connection."""
         return gateway in self._confirmed_on and self._connection_of(gateway) == self._confirmed_on[gateway]
 
     def reset_confirmation(self, gateway: int) -> None:
-        """Mark the offset of a gateway as unconfirmed after a disconnection: its clock may have been set."""
+        """Mark a gateway's clock offset as unconfirmed after a disconnection: the clock may have been set."""
         self._confirmed_on.pop(gateway, None)
         self._checks.pop(gateway, None)
 
     def check_offset(self, gateway: int, now: int, *, holds: bool | None) -> None:
-        """Note whether the fresh reports of a batch agree with the unconfirmed offset of their gateway.
+        """Record whether the fresh reports of a batch agree with their gateway's unconfirmed clock offset.
 
         `holds` is False if they agree with a correct clock instead, and None if they contradict each other.
-        If all reports agree for a minute, the offset is confirmed or set to 0. Gateways that respond are
-        ignored.
+        If all reports agree for a minute, the offset is confirmed or set to 0. Gateways that respond to
+        requests are ignored.
         """
         if gateway not in self._unresponsive or self.is_confirmed(gateway):
             return
@@ -223,10 +223,10 @@ class GatewayClocks:
                 self._set_estimate(gateway, _Estimate(0, _TRAVEL_TIME_SPREAD_MS, now))
 
     def is_fresh(self, gateway: int, time: int, now: int, source: int = 0) -> bool:
-        """Return whether a report with this time, already corrected, is less than a minute old.
+        """Return whether a report with this (corrected) time is less than a minute old.
 
-        `source` is the device that sent the report if the gateway has other devices, else 0. A report that is
-        older, or is from the future, makes the gateway's clock suspect.
+        `source` is the device that sent the report if the gateway has other devices, else 0. An older report,
+        or a report from the future, makes the gateway's clock suspect.
         """
         age = now - time
         is_fresh = -FRESH_MS < age < FRESH_MS
@@ -237,17 +237,17 @@ class GatewayClocks:
             shift = self.shifts.get(gateway, 0)
             if shift and not self.is_confirmed(gateway):
                 shift = 0
-            self._suspect(gateway, _Suspicion(now, age + shift, source))
+            self._record_suspicion(gateway, _Suspicion(now, age + shift, source))
         return is_fresh
 
     def gateways_to_measure(self) -> frozenset[int]:
-        """Return the gateways whose clocks must be measured: suspect, or with an unconfirmed correction."""
+        """Return the gateways whose clocks must be measured: suspect, or with unconfirmed correction."""
         unconfirmed = (
             each for each in self.shifts if each not in self._unresponsive and not self.is_confirmed(each)
         )
         return frozenset(self.suspects).union(unconfirmed)
 
-    def _suspect(self, gateway: int, new: _Suspicion) -> None:
+    def _record_suspicion(self, gateway: int, new: _Suspicion) -> None:
         suspicion = self.suspects.get(gateway)
         if suspicion is None or abs(new.behind - suspicion.behind) > _TRAVEL_TIME_SPREAD_MS:
             self.suspects[gateway] = new
@@ -270,7 +270,7 @@ class GatewayClocks:
         self.suspects.pop(gateway, None)
         self._estimates[gateway] = estimate
         self._set_shift(gateway, estimate.ahead)
-        self._log(gateway, estimate.ahead)
+        self._log_offset(gateway, estimate.ahead)
 
     def _set_shift(self, gateway: int, ahead: int) -> None:
         if abs(ahead) <= NEGLIGIBLE_OFFSET_MS:
@@ -278,8 +278,8 @@ class GatewayClocks:
         else:
             self.shifts[gateway] = -ahead
 
-    def _log(self, gateway: int, ahead: int) -> None:
-        """Log that a clock is wrong, or correct again. Repeat this only if the offset changes by a minute."""
+    def _log_offset(self, gateway: int, ahead: int) -> None:
+        """Log that a gateway's clock is wrong, or correct again; repeat only if it changes by a minute."""
         logged = self._logged_offsets.get(gateway)
         if abs(ahead) > _LOGGED_OFFSET_MS:
             if logged is None or abs(ahead - logged) > _LOGGED_OFFSET_MS:

@@ -1,4 +1,4 @@
-"""Polls the embedded broker for the gateways that are connected (rest-77)."""
+"""Polls the embedded MQTT broker for connected gateways (rest-77)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from meshfleet.service.transport import Transport
 
 _POLL_SECONDS: Final = 1.0
-"""Seconds between two polls."""
+"""Seconds between two polls for connected gateways."""
 
 
 async def poll_gateways(
@@ -27,7 +27,7 @@ async def poll_gateways(
     """Pass the connected gateways to the tracker until canceled, and call `on_connect` for new connections.
 
     A gateway that reconnects between two polls is detected by its connection number, which differs for every
-    connection. With an external broker, return at once: connections are unknown.
+    connection. With an external broker, return at once, because connections are unknown.
     """
     previous: dict[int, int] = {}
     while (connected := transport.connected_gateways()) is not None:

@@ -1,4 +1,4 @@
-"""Keeps when and through which gateway a report of each device was last received."""
+"""Stores in memory when and through which gateway a report of each device was last received."""
 
 from __future__ import annotations
 
@@ -15,43 +15,46 @@ if TYPE_CHECKING:
 # (rest-51, rest-52).
 
 _MAX_INTERVALS: Final = 8
+"""Maximum number of measured heartbeat intervals kept per device."""
 _MIN_INTERVALS: Final = 3
-"""Maximum number of intervals kept per device, and the minimum number to compute their median."""
+"""Minimum number of measured heartbeat intervals of which the median is used."""
 
 _INTERVAL_FORMATS: Final = tuple(BinaryFormat(f"={count}I") for count in range(_MAX_INTERVALS + 1))
-"""Binary formats for 0 to 8 intervals: packed, the intervals of a million devices fit in memory."""
+"""Binary formats of 0 to 8 heartbeat intervals, which are packed to save memory."""
 pack_interval: Final = _INTERVAL_FORMATS[1].pack
 KEPT_INTERVAL_BYTES: Final = _INTERVAL_FORMATS[_MAX_INTERVALS - 1].size
-"""Number of bytes of the packed intervals that are kept when another interval is added in front."""
+"""Number of bytes of packed heartbeat intervals that are kept when another interval is added in front."""
 MAX_INTERVAL_MS: Final = 2**32 - 1
+"""Largest heartbeat interval in milliseconds that can be packed."""
 
 DEFAULT_INTERVAL_MS: Final = 20 * 60_000
 """Assumed milliseconds between two heartbeats until enough intervals of a device have been measured."""
 
 _MIN_INTERVAL_MS: Final = 60_000
+"""Minimum usual interval between heartbeats in milliseconds; a shorter median counts as this."""
 MISSED_HEARTBEATS: Final = 3
-"""Number of usual intervals without a report after which a device counts as silent."""
+"""Number of usual heartbeat intervals without a report after which a device counts as silent."""
 
 _REORDER_TOLERANCE_MS: Final = 60_000
-"""Milliseconds that a heartbeat may be older than the previous one and count as delivered out of order.
+"""A heartbeat up to this many milliseconds older than the previous one was delivered out of order.
 
-If it is even older, the gateway's clock was set back.
+If the heartbeat is even older, the gateway's clock was set back.
 """
 
 
 class LastSeen(Struct, gc=False):
-    """Presence data of a device. Times are in milliseconds by the local clock, unless stated otherwise."""
+    """Presence data of a device. Times are local Unix times in milliseconds, unless stated otherwise."""
 
     # Fields that every heartbeat changes come first: with a million devices almost none is in the CPU cache.
     heard_at: int
     """Time when a report of the device was last received."""
     gateway: int
-    """Gateway through which that report was received."""
+    """Gateway through which a report of the device was last received."""
     connected: bool
     heartbeat_at: int = 0
     """Time of the device's last heartbeat by the gateway's clock, corrected if that clock is wrong."""
     heartbeat_gateway: int = 0
-    """Gateway that sent the last heartbeat."""
+    """Gateway that sent the device's last heartbeat."""
     packed_intervals: bytes = b""
     """Last intervals between heartbeats in milliseconds, packed as unsigned 32-bit integers, newest first."""
     due_slot: int = 0
@@ -59,8 +62,9 @@ class LastSeen(Struct, gc=False):
     stored_interval: int = DEFAULT_INTERVAL_MS
     """Milliseconds between heartbeats as stored in the database, used until enough intervals are measured."""
     previous_gateway: int = 0
+    """Gateway through which reports were received before `gateway`; 0 if there was none."""
     previous_heard_at: int = 0
-    """Gateway through which reports were received before `gateway`, and when the last one was; 0: none."""
+    """Time when a report was last received through `previous_gateway`; 0 if there was none."""
 
     def mark_heard(self, gateway: int, at: int) -> None:
         """Record that a report of the device was received through a gateway."""
@@ -70,7 +74,7 @@ class LastSeen(Struct, gc=False):
         self.heard_at = max(self.heard_at, at)
 
     def record_heartbeat(self, gateway: int, time: int) -> None:
-        """Record a heartbeat, ignoring a copy of the same heartbeat from another gateway."""
+        """Record a heartbeat. Ignore a copy of the previous heartbeat that another gateway sent."""
         interval = time - self.heartbeat_at
         if 0 < interval <= MAX_INTERVAL_MS:
             if gateway != self.heartbeat_gateway:
@@ -84,7 +88,7 @@ class LastSeen(Struct, gc=False):
 
     @property
     def interval(self) -> int:
-        """Usual milliseconds between heartbeats: the median, or the stored value if few were measured."""
+        """Usual milliseconds between heartbeats: the median of measured intervals, or the stored value."""
         count = len(self.packed_intervals) // _INTERVAL_FORMATS[1].size
         if count < _MIN_INTERVALS:
             return self.stored_interval
@@ -97,7 +101,7 @@ class LastSeen(Struct, gc=False):
         return MISSED_HEARTBEATS * self.interval
 
     def switch_gateway(self, connected: Container[int], now: int) -> bool:
-        """Switch to the previous gateway after the current one disconnected.
+        """Switch the device to its previous gateway after the current gateway disconnected.
 
         Return False if the previous gateway is not connected, or has not received the device recently.
         """
@@ -110,25 +114,25 @@ class LastSeen(Struct, gc=False):
 # Timers of devices: a timer wheel with slots of some seconds.
 
 _SLOT_MS: Final = 5_000
-"""Milliseconds per slot."""
+"""Milliseconds per slot of the timer wheel."""
 
 
 class TimerWheel:
     """Schedules checks whether devices are silent, in slots of 5 seconds.
 
-    A device that is scheduled again stays in its old slot too, but is skipped there.
+    A device that is scheduled again stays in its old slot too, but is skipped when that slot is due.
     """
 
     def __init__(self) -> None:
         self.slots: dict[int, list[int]] = {}
 
     def schedule(self, device: int, last_seen: LastSeen, at: int) -> None:
-        """Schedule the next check of a device in the first slot after the time `at`."""
+        """Schedule the next silence check of a device in the first slot after the time `at`."""
         last_seen.due_slot = at // _SLOT_MS + 1
         self.slots.setdefault(last_seen.due_slot, []).append(device)
 
     def pop_due(self, by_device: dict[int, LastSeen], now: int) -> Iterator[tuple[int, LastSeen]]:
-        """Remove the devices whose check is due, and yield those that are connected."""
+        """Remove the devices whose silence check is due, and yield those that are connected."""
         for slot in sorted(slot for slot in self.slots if slot * _SLOT_MS <= now):
             devices = self.slots[slot]
             while devices:  # a caller that stops early leaves the rest
@@ -139,12 +143,12 @@ class TimerWheel:
             del self.slots[slot]
 
     def clear(self) -> None:
-        """Remove all timers."""
+        """Cancel all silence checks."""
         self.slots.clear()
 
 
 class LastSeenIndex:
-    """Index of `LastSeen` by device, and of devices by the gateway that last received them."""
+    """Index of `LastSeen` by device, and of devices by the gateway that last received each device."""
 
     def __init__(self) -> None:
         self.devices: dict[int, LastSeen] = {}
@@ -161,15 +165,15 @@ class LastSeenIndex:
         return last_seen
 
     def mark_heard(self, device: int, gateway: int, now: int) -> None:
-        """Record that a report of a device was received through a gateway, maybe another one than before."""
+        """Record that a report of a device was received through a gateway, which may be a new one."""
         last_seen = self.devices[device]
         self._move(device, last_seen.gateway, gateway)
         last_seen.mark_heard(gateway, now)
 
     def switch_gateway(self, device: int, connected: dict[int, int], now: int) -> bool:
-        """Switch a device to its previous gateway, if that one is connected and received the device recently.
+        """Switch a device to its previous gateway if that gateway is connected and received it recently.
 
-        Return whether it was switched.
+        Return whether the device was switched.
         """
         last_seen = self.devices[device]
         former_gateway = last_seen.gateway
@@ -179,13 +183,13 @@ class LastSeenIndex:
         return True
 
     def remove(self, device: int) -> None:
-        """Discard a device. Do nothing if it is unknown."""
+        """Discard the presence data of a device. Do nothing if the device is unknown."""
         last_seen = self.devices.pop(device, None)
         if last_seen is not None:
             self._detach(device, last_seen.gateway)
 
     def clock_source(self, device: int, gateway: int) -> int:
-        """Return `device` if its gateway has other devices, which could confirm the reported time, else 0.
+        """Return `device` if its gateway has other devices that could confirm the gateway's clock, else 0.
 
         Return 0 for the gateway itself as well.
         """

@@ -22,13 +22,13 @@ from meshfleet.service.http.query import NextToken
 
 
 class ConnectivityListing(Struct, frozen=True, kw_only=True):
-    """Query of a connection history. A page token is valid only for the same query."""
+    """Query of the connection history of a device; a page token is valid only for an equal query."""
 
     device: int
 
 
 class ConnectivityEntry(NamedTuple):
-    """Change of a device's connection state, with its row id."""
+    """Change of a device's connection state, with the row id of the change."""
 
     number: int
     body: ConnectivityChange
@@ -37,7 +37,7 @@ class ConnectivityEntry(NamedTuple):
 def list_connectivity_changes(
     connection: Connection, device: int, *, before: int | None, limit: int
 ) -> list[ConnectivityEntry]:
-    """List the changes of a device, newest first; only rows with an id below `before`, if given."""
+    """List connection changes of a device, newest first; only rows with an id below `before`, if given."""
     columns = connectivity.c
     query = select(connectivity).where(columns.device == device).order_by(columns.id.desc()).limit(limit)
     if before is not None:

@@ -1,4 +1,4 @@
-"""SQL of presence: the connection state of devices, and the history of its changes."""
+"""SQL of presence: the connection states of devices, and the history of their changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ConnectedDevice(NamedTuple):
 
 
 class PresenceSnapshot(NamedTuple):
-    """Presence as the previous process stored it: all gateways, and the connected devices."""
+    """Presence that the previous process stored: all gateways, and the connected devices."""
 
     gateways: set[int]
     devices: Sequence[ConnectedDevice]
@@ -46,13 +46,13 @@ class PresenceWriteResult(NamedTuple):
     """Result of storing presence changes."""
 
     written: Sequence[PresenceChange] = ()
-    """Changes that were stored; changes that match the stored state are skipped."""
+    """Changes that were stored; changes that equal the stored state are skipped."""
     unknown_devices: Collection[int] = ()
     """Devices that are not in the database, so that their changes were not stored."""
 
 
 def load_presence(connection: Connection) -> PresenceSnapshot:
-    """Load the connected devices and all gateways."""
+    """Load the devices stored as connected, and all gateways."""
     query = (
         select(device.c.id, device.c.gateway, device_state.c.rhythm)
         .outerjoin(device_state, device_state.c.device == device.c.id)
@@ -63,9 +63,9 @@ def load_presence(connection: Connection) -> PresenceSnapshot:
 
 
 def update_presence(connection: Connection, changes: Sequence[PresenceChange]) -> PresenceWriteResult:
-    """Store the changes that differ from the stored state, and add them to the history.
+    """Store the presence changes that differ from the stored state, and add them to the history.
 
-    Skip devices that are not in the database, and return them.
+    Skip devices that are not in the database; the result names these devices.
     """
     if not changes:
         return PresenceWriteResult()
@@ -98,7 +98,7 @@ def update_intervals(connection: Connection, intervals: Sequence[tuple[int, int]
 
 
 def delete_history(connection: Connection, before: int) -> None:
-    """Delete history entries before a time, at most 1000 entries per call."""
+    """Delete connection history entries older than `before`, at most 1000 entries per call."""
     bulk.execute_many(connection, _DELETE_HISTORY, [(before,)])
 
 

@@ -1,8 +1,8 @@
 """Tracks the connection state of gateways and devices (rest-51, rest-77, rest-78).
 
-A device is connected if a report was received within three of its usual intervals, through a connected
-gateway. Silent devices are found with a timer wheel: each device is in the slot of its next check, and
-reports do not move it. So a device costs one check in three minutes, however often it reports.
+A device is connected if a report was received within three of its usual heartbeat intervals, through a
+connected gateway. Silent devices are found with a timer wheel: each device is in the slot of its next check,
+and reports do not move the device. So a device costs one check in three minutes, however often it reports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class PendingPresence(NamedTuple):
-    """Presence changes waiting for the next flush."""
+    """Presence changes waiting for the next flush to the database."""
 
     changes: Sequence[PresenceChange]
     intervals: Mapping[int, int]
@@ -39,7 +39,7 @@ class PendingPresence(NamedTuple):
     dfu_addresses: Mapping[int, int]
     """Addresses received in DFU mode, each with its gateway; the flush looks up their devices."""
     history_cutoff: int | None
-    """Time before which history is deleted; None deletes nothing."""
+    """Unix time in milliseconds before which connection history is deleted; None deletes nothing."""
 
 
 class PresenceFlush:
@@ -58,7 +58,7 @@ class PresenceFlush:
         return self._pending.changes
 
     def write(self, connection: Connection, added: Collection[int]) -> None:
-        """Store the changes, and find the devices of DFU addresses."""
+        """Store the presence changes, and find the devices of DFU addresses."""
         self._result = store.update_presence(
             connection, [*self._pending.changes, *self._changes_of_added(added)]
         )
@@ -68,7 +68,7 @@ class PresenceFlush:
             store.delete_history(connection, self._pending.history_cutoff)
 
     def on_flushed(self) -> None:
-        """Remove devices that are not in the database, mark those in DFU mode, and notify the subscriber."""
+        """Discard unknown devices, mark devices received in DFU mode as active, and notify the subscriber."""
         for device in self._result.unknown_devices:
             self._tracker.remove(device)
         for address, device in self._dfu_owners.items():
@@ -77,9 +77,9 @@ class PresenceFlush:
         self._notify()
 
     def _changes_of_added(self, added: Collection[int]) -> Iterator[PresenceChange]:
-        """Yield changes for added devices that count as connected without a pending change.
+        """Yield changes to connected for added devices that are connected in memory and have no change yet.
 
-        They were deleted from the database while connected, and reported again.
+        Such a device was deleted from the database while connected, and has reported again.
         """
         changed_devices = {change.device for change in self._pending.changes}
         for device in added:
@@ -121,22 +121,22 @@ if TYPE_CHECKING:
             """Handle devices that connected or disconnected independently of their gateways."""
 
         def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
-            """Handle a gateway that connected or disconnected, and the devices that did so with it."""
+            """Handle a gateway that connected or disconnected, and the devices that changed with it."""
 
 
 _MAX_CHECK_INTERVAL_MS: Final = 180_000
-"""Maximum milliseconds until a device is checked for silence again, as its usual interval may change."""
+"""Maximum milliseconds between two silence checks of a device, as its usual interval may change."""
 
 _MAX_CHANGES: Final = 10_000
-"""Maximum number of devices that change in one flush, so that the event loop is not blocked."""
+"""Approximate maximum number of presence changes in one flush, so that the event loop is not blocked."""
 
 _CHECKS_PER_INTERVAL_UPDATE: Final = 8
-"""Number of checks of an active device of which one updates the stored interval of the device."""
+"""One of this many silence checks of an active device updates its stored heartbeat interval."""
 
 _STALL_MS: Final = 30_000
-"""If two flushes are this many milliseconds apart, reports may have been missed.
+"""If two flushes are at least this many milliseconds apart, reports may have been missed.
 
-Then the database was unavailable, the machine slept, or the local clock was set.
+Possible reasons: the database was unavailable, the machine slept, or the local clock was set.
 """
 
 _RECONNECT_GRACE_MS: Final = 60_000
@@ -155,16 +155,16 @@ class PresenceTracker:
         subscriber: PresenceSubscriber | None = None,
         now: int,
     ) -> None:
-        """Create a tracker. `subscriber` is notified about changes after their commit.
+        """Create a tracker. `subscriber` is notified about presence changes after their commit.
 
-        With `external_broker`, gateways are connected to another broker. Then a gateway counts as connected
+        With `external_broker`, gateways connect to another MQTT broker, and a gateway counts as connected
         while its reports arrive. History is kept for `retention_ms` milliseconds; None keeps it forever.
         """
         self.clocks = clocks
         self._external_broker = external_broker
         self.retention_ms = retention_ms
         self._listening_since = now
-        """Time since when reports are received without interruption. Silence of devices counts from here."""
+        """Local time since when reports are received without interruption; silence is counted from then."""
         self._checked_at = now
         self._last_seen = LastSeenIndex()
         self._timer_wheel = TimerWheel()
@@ -173,21 +173,21 @@ class PresenceTracker:
         self._connected_gateways: dict[int, int] = {}
         """Connected gateways, each with its connection number, which differs for every connection.
 
-        0: the gateway was connected before reports were interrupted, and in no poll since. With an external
-        broker, the number is 1.
+        The number is 0 if the gateway was connected before reports were interrupted, and in no poll since.
+        With an external broker, the number is 1.
         """
         self._polled_gateways: dict[int, int] | None = None
-        """Result of the last poll of the embedded broker; None if the last flush has processed it."""
+        """Connected gateways in the last poll of the embedded broker; None if a flush has processed them."""
         self._learned_intervals: dict[int, int] = {}
-        """Usual intervals by device in milliseconds that the next flush stores."""
+        """Usual heartbeat intervals in milliseconds that the next flush stores, by device."""
         self.subscriber = subscriber
         self.change_counts: Counter[str] = Counter()
-        """Number of stored changes by cause."""
+        """Number of stored presence changes by cause."""
 
     # Input
 
     def restore(self, snapshot: PresenceSnapshot) -> None:
-        """Restore the state of the previous process. Silence of devices counts from now."""
+        """Restore the presence that the previous process stored. Silence of devices counts from now."""
         self._gateways |= snapshot.gateways
         # One int object for all devices behind a gateway, to save memory.
         shared_numbers = {each: each for each in snapshot.gateways}
@@ -225,7 +225,7 @@ class PresenceTracker:
         self._activity.on_commit(batch)
 
     def prepare_flush(self, states: PendingStates, now: int) -> PresenceFlush:  # noqa: ARG002 # states do not affect presence
-        """Compute and apply the presence changes since the last flush. Return them to be stored."""
+        """Compute and apply presence changes since the last flush. Return the flush part that stores them."""
         if not 0 <= now - self._checked_at < _STALL_MS:
             self.pause_detection(now)
         if now < self._checked_at:
@@ -243,13 +243,13 @@ class PresenceTracker:
         return PresenceFlush(self, pending, now)
 
     def mark_heard(self, device: int, gateway: int, now: int) -> None:
-        """Record that a device was received in DFU mode, after its DFU address was found in the database."""
+        """Record that a device was received in DFU mode, after the database lookup of its DFU address."""
         self._activity.mark_heard(device, gateway, now)
 
     # State
 
     def apply_change(self, change: PresenceChange, now: int) -> None:
-        """Apply a change, and schedule the next check of a connected device."""
+        """Apply a presence change in memory, and schedule the next silence check of a connected device."""
         last_seen = self._last_seen.devices.get(change.device) or self._last_seen.add(
             change.device, change.gateway, now
         )
@@ -259,12 +259,12 @@ class PresenceTracker:
             self._schedule_check(change.device, last_seen, max(silent_at, now), now)
 
     def remove(self, device: int) -> None:
-        """Discard a device that is not in the database. If it reports again, it counts as new."""
+        """Discard a device that is not in the database. If the device reports again, it counts as new."""
         self._connected_gateways.pop(device, None)
         self._last_seen.remove(device)
 
     def find_connected(self, device: int) -> LastSeen | None:
-        """Return the presence data of a device if it is connected, else None."""
+        """Return the presence data of a device if the device is connected, else None."""
         last_seen = self._last_seen.devices.get(device)
         return last_seen if last_seen is not None and last_seen.connected else None
 
@@ -295,7 +295,7 @@ class PresenceTracker:
         )
 
     def _limit_gateways(self, gateways: list[int]) -> Iterator[int]:
-        """Yield gateways until they have `_MAX_CHANGES` devices together; the next poll handles the rest."""
+        """Yield gateways until they have more than `_MAX_CHANGES` devices; the next poll yields the rest."""
         count = 0
         for gateway in gateways:
             count += len(self._last_seen.devices_behind(gateway))
@@ -304,7 +304,7 @@ class PresenceTracker:
                 return
 
     def _connect_gateway(self, gateway: int, now: int, cause: PresenceCause) -> Iterator[PresenceChange]:
-        """Yield the changes when a gateway connects: itself, and its devices that are not silent."""
+        """Yield the presence changes when a gateway connects: its own, and those of non-silent devices."""
         yield PresenceChange.to_connected(gateway, now, cause, gateway)
         for device in self._last_seen.devices_behind(gateway):
             last_seen = self._last_seen.devices[device]
@@ -316,7 +316,7 @@ class PresenceTracker:
                 yield PresenceChange.to_connected(device, now, PresenceCause.GATEWAY, gateway)
 
     def _disconnect_gateway(self, gateway: int, now: int, cause: PresenceCause) -> Iterator[PresenceChange]:
-        """Yield the changes when a gateway disconnects: itself, and devices without another gateway."""
+        """Yield the presence changes when a gateway disconnects, also of devices without another gateway."""
         yield PresenceChange.to_disconnected(gateway, now, cause, gateway)
         for device in self._last_seen.devices_behind(gateway):
             last_seen = self._last_seen.devices[device]
@@ -375,31 +375,31 @@ class PresenceTracker:
                 return
 
     def _time_out_gateway(self, gateway: int, now: int) -> Iterator[PresenceChange]:
-        """Disconnect a silent gateway, but only with an external broker, where its connection is unknown."""
+        """Disconnect a silent gateway, but only with an external broker, where connections are unknown."""
         if self._external_broker:
             self._connected_gateways.pop(gateway, None)
             self.clocks.reset_confirmation(gateway)
             yield from self._disconnect_gateway(gateway, now, PresenceCause.SILENT)
 
     def _is_gateway_late(self, gateway: int, now: int) -> bool:
-        """Return whether reports of a gateway are overdue, so that it may be silent, not its devices."""
+        """Return whether the reports of a gateway are overdue, so that the gateway itself may be silent."""
         last_seen = self._last_seen.devices.get(gateway)
         if not self._external_broker or last_seen is None or gateway not in self._connected_gateways:
             return False
         return 2 * (now - max(last_seen.heard_at, self._listening_since)) > 3 * last_seen.interval
 
     def _learn_interval(self, device: int, last_seen: LastSeen, interval: int) -> None:
-        """Queue an interval to be stored if it differs from the stored one by more than 10%."""
+        """Queue a heartbeat interval to be stored if it differs from the stored interval by more than 10%."""
         if abs(interval - last_seen.stored_interval) > last_seen.stored_interval // 10:
             last_seen.stored_interval = interval
             self._learned_intervals[device] = interval
 
     def _schedule_check(self, device: int, last_seen: LastSeen, silent_at: int, now: int) -> None:
-        """Schedule the next check of a device at `silent_at`, but at most three minutes from now."""
+        """Schedule the next silence check of a device at `silent_at`, but at most three minutes from now."""
         self._timer_wheel.schedule(device, last_seen, min(silent_at, now + _MAX_CHECK_INTERVAL_MS))
 
     def _handle_clock_set_back(self, now: int) -> None:
-        """Limit all times to now and schedule all checks again, after the local clock was set back."""
+        """Limit all times to now and reschedule all silence checks, after the local clock was set back."""
         self._timer_wheel.clear()
         for device, last_seen in self._last_seen.devices.items():
             last_seen.heard_at = min(last_seen.heard_at, now)

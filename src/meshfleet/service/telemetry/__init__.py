@@ -1,1 +1,1 @@
-"""REST resources for samples (lists, CSV, aggregated series), links, gaps, and rejected reports."""
+"""REST resources for samples (lists, CSV, aggregated series), radio links, gaps, and rejected reports."""

@@ -1,8 +1,8 @@
-"""Aggregates the samples of a series into buckets of equal length.
+"""Aggregates the samples of a series into buckets of equal length, for charts.
 
 Samples are added in the order of time, and only the buckets are kept in memory. A chart must show where
-samples are missing, but an empty bucket is no gap if the device reports less than once per bucket. So a gap
-is an interval that is much longer than the typical interval between samples.
+samples are missing, but an empty bucket is no gap if the device reports less than once per bucket. So only an
+interval that is much longer than the typical interval between samples counts as a gap.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.rollups import MinuteSummary
 
 _GAP_FACTOR: Final = 3
-"""An interval counts as a gap if it is longer than this multiple of the typical interval."""
+"""An interval between samples counts as a gap if it is longer than this multiple of the median interval."""
 
 _MAX_DISTANCES: Final = 10_000
-"""Maximum number of intervals kept to determine the typical one."""
+"""Maximum number of intervals between samples that are kept to determine the median interval."""
 
 _SUM_SCALE: Final = 2.0**-60
-"""Factor by which numbers are scaled before they are summed, so that no sum overflows a float."""
+"""Factor by which sample values are scaled before they are summed, so that no sum overflows a float."""
 
 
 class TimeGrid(Struct, frozen=True):
-    """Time range from `since` to `until`, in milliseconds, divided into equal parts."""
+    """Time range divided into equal parts, from `since` to before `until`, Unix times in milliseconds."""
 
     since: int
     until: int
@@ -43,15 +43,15 @@ class TimeGrid(Struct, frozen=True):
 
     @classmethod
     def divide(cls, since: int, until: int, *, parts: int) -> TimeGrid:
-        """Divide a time range into `parts` parts, or fewer if they were shorter than a millisecond."""
+        """Divide a time range into `parts` parts, or fewer if parts were shorter than a millisecond."""
         return cls(since, until, min(parts, until - since))
 
     def find_part(self, time: int) -> int:
-        """Return the index of the part that contains a time."""
+        """Return the index of the part of the time range that contains `time`."""
         return (time - self.since) * self.parts // (self.until - self.since)
 
     def part_start(self, part: int) -> int:
-        """Return the first millisecond of a part."""
+        """Return the first millisecond of a part as Unix time."""
         return self.since - (-part * (self.until - self.since) // self.parts)
 
 
@@ -64,7 +64,7 @@ class SeriesAggregator:
         self._distances = _Distances()
 
     def add(self, samples: Iterable[StoredSample]) -> None:
-        """Add samples, except those without a finite number or with an implausible time (rest-182)."""
+        """Add samples; skip samples without a finite number or with an implausible time (rest-182)."""
         for sample in samples:
             is_plausible = sample.more is None or sample.more.has_plausible_time
             if is_plausible and sample.number is not None and math.isfinite(sample.number):
@@ -72,11 +72,11 @@ class SeriesAggregator:
                 self._find_bucket(sample.time, number).add(sample.time, number)
 
     def add_minute(self, time: int, mean: float, minute: MinuteSummary) -> None:
-        """Add a minute roll-up. All of its readings count as if they were from the start of the minute."""
+        """Add a minute roll-up. All its readings count as readings at the start of the minute."""
         self._find_bucket(time, minute.last).add_minute(time, mean, minute)
 
     def _find_bucket(self, time: int, number: float) -> _BucketSum:
-        """Return the bucket for the next number, and record the interval since the previous number."""
+        """Return the bucket for the next value, and record the interval since the previous value."""
         part = self._grid.find_part(time)
         bucket = self._buckets[-1] if self._buckets else None
         if bucket is not None:
@@ -167,7 +167,7 @@ class _BucketSum:
 
 
 class _Distances:
-    """Intervals between successive samples in milliseconds: all, or a random choice if there are too many."""
+    """Intervals between successive samples in milliseconds; a random choice of them if there are too many."""
 
     def __init__(self) -> None:
         self._distances: list[int] = []
@@ -176,7 +176,7 @@ class _Distances:
         self._random = Random(0)  # noqa: S311 # not a secret
 
     def add(self, distance: int) -> None:
-        """Add an interval. Ignore 0, which is between two samples with the same time."""
+        """Add an interval in milliseconds. Ignore 0, the interval of two samples with the same time."""
         if distance == 0:
             return
         self._count += 1
@@ -186,5 +186,5 @@ class _Distances:
             self._distances[index] = distance
 
     def typical(self) -> float:
-        """Return the median interval in milliseconds; 0 if there is none."""
+        """Return the median interval in milliseconds, or 0 without intervals."""
         return median(self._distances) if self._distances else 0.0

@@ -1,4 +1,4 @@
-"""Reads many samples in chunks, so that other readers can use the store's threads in between."""
+"""Reads many samples in chunks, so that other readers can use the sample store's threads in between."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Result = TypeVar("Result")
 
 
 class ChunkSizes(NamedTuple):
-    """Number of samples per chunk; other readers get a turn between two chunks."""
+    """Maximum numbers of samples per chunk; other readers of the sample store run between two chunks."""
 
     csv_lines: int = 5_000
-    """Samples per chunk of a CSV export: few, as they stay in memory until the client has received them."""
+    """Samples per chunk of a CSV export: few, as they stay in memory until the HTTP client received them."""
     series_samples: int = 50_000
-    """Samples per chunk of a series."""
+    """Samples per chunk when a series is aggregated."""
     link_minutes: int = 20_000
-    """Minute roll-ups per chunk of links."""
+    """Minute roll-ups per chunk when radio links are aggregated."""
 
 
 DEFAULT_CHUNK_SIZES: Final = ChunkSizes()
@@ -32,7 +32,7 @@ DEFAULT_CHUNK_SIZES: Final = ChunkSizes()
 async def read_in_chunks(
     store: SampleStore, query: SampleQuery, consume: Callable[[list[StoredSample]], Result], *, size: int
 ) -> AsyncIterator[Result]:
-    """Read the samples of a query in chunks of at most `size`, and yield `consume(chunk)` for each.
+    """Read the samples of a query in chunks of at most `size`, and yield `consume(chunk)` for each chunk.
 
     `consume` runs in a worker thread.
     """

@@ -23,23 +23,23 @@ CONTENT_TYPE: Final = f"{MEDIA_TYPE}; header=present"
 _FIELDS: Final = tuple(
     field.encode_name for field in msgspec.structs.fields(Sample) if field.name != "corrected_time"
 )
-"""Column names. Times are as reported, because the filters `From` and `To` use reported times."""
+"""Column names of the CSV export; times are as reported, like the filters `From` and `To`."""
 _FORMULA_PREFIXES: Final = tuple("=+-@＝＋－＠")  # noqa: RUF001 # spreadsheets treat the full-width characters like the others
-"""First characters of texts that a spreadsheet would evaluate as formulas."""
+"""First characters of strings that a spreadsheet program would evaluate as formulas."""
 
 
 def build_csv_headers(device: Mac) -> dict[str, str]:
-    """Return the HTTP headers that give the CSV file of a device its name."""
+    """Return the HTTP headers that set the file name of the CSV export of a device."""
     return {"content-disposition": f'attachment; filename="samples-{device}.csv"'}
 
 
 def encode_csv_header() -> bytes:
-    """Encode the first line with the field names."""
+    """Encode the first CSV line, with the column names."""
     return _encode_csv([_FIELDS])
 
 
 def encode_csv_rows(samples: Iterable[Sample]) -> bytes:
-    """Encode one line for each sample."""
+    """Encode samples as CSV, one line per sample."""
     return _encode_csv(map(_to_cells, samples))
 
 
@@ -67,12 +67,12 @@ def _to_cells(sample: Sample) -> tuple[object, ...]:
 
 
 def _to_json(value: Any) -> str | None:
-    """Encode a value as JSON. Its quotes prevent spreadsheets from evaluating text as a formula."""
+    """Encode a value as JSON. JSON quotes prevent spreadsheets from evaluating a string as a formula."""
     return None if value is None else msgspec.json.encode(value).decode()
 
 
 def _escape_formula(name: str | None) -> str | None:
-    """Put an apostrophe before a name that looks like a formula: gateways may report any name (rest-181)."""
+    """Put an apostrophe before an identifier name that looks like a spreadsheet formula (rest-181)."""
     return f"'{name}" if name is not None and name.lstrip().startswith(_FORMULA_PREFIXES) else name
 
 
@@ -83,7 +83,7 @@ _WEIGHT: Final = re.compile(r"q=([01](?:\.[0-9]{0,3})?)", re.IGNORECASE)
 
 
 def wants_csv(accept: Iterable[str]) -> bool:
-    """Return whether `Accept` headers prefer CSV: a higher weight for `text/csv` than for JSON."""
+    """Return whether `Accept` headers give `text/csv` a higher weight than `application/json`."""
     weights = {MEDIA_TYPE: 0.0, _JSON: 0.0}
     for header in accept:
         for media_range in header.split(","):

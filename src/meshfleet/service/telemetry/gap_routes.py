@@ -1,4 +1,4 @@
-"""REST routes of gaps: `/api/v1/devices/{id}/holes`."""
+"""REST route of gaps in the samples of a device: `/api/v1/devices/{id}/holes`."""
 
 from typing import Final, NamedTuple, TypeAlias
 
@@ -21,19 +21,19 @@ from meshfleet.service.telemetry.identifiers import describe_identifier, load_fo
 from meshfleet.service.telemetry.rest_sample import NAMES_BY_KIND
 
 GapPosition: TypeAlias = tuple[int, int, int]
-"""Position of a gap in the list: kind and identifier of its series, and its start time."""
+"""Position of a gap in the gap list of a device: sample kind, identifier, and start time of the gap."""
 
 FIRST_POSITION: Final[GapPosition] = (-1, 0, 0)
 
 
 class GapListing(Struct, frozen=True, kw_only=True):
-    """Query of a gap list. A page token is valid only for the same query."""
+    """Query of the gap list of a device; a page token is valid only for an equal query."""
 
     device: int
 
 
 class GapRecord(NamedTuple):
-    """Stored gap of a series. Times are in milliseconds."""
+    """Stored gap in a series of samples. Times are Unix times in milliseconds."""
 
     kind: int
     identifier: int
@@ -44,7 +44,7 @@ class GapRecord(NamedTuple):
 
     @property
     def position(self) -> GapPosition:
-        """Position of the gap in the list."""
+        """Position of the gap in the gap list of its device."""
         return self.kind, self.identifier, self.since
 
 
@@ -65,7 +65,7 @@ async def list_holes(
     pages: Given[PageTokens],
     next_token: NextToken = None,
 ) -> SampleGapPage:
-    """List the gaps in the acknowledged series of a device: times between which samples are missing."""
+    """List the gaps in the acknowledged samples of a device: time ranges in which samples are missing."""
     device = parse_path_device(device_id)
     request_key = GapListing(device=mac_to_int(device))
     after = FIRST_POSITION if next_token is None else pages.decode(request_key, next_token)

@@ -1,4 +1,4 @@
-"""Converts identifiers between their REST form and the integers stored in samples."""
+"""Converts sample identifiers between hex ids or names in REST and the integers stored in samples."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from meshfleet.protocol.topics import AnyIdentifier
 
 _CACHE_SIZE: Final = 4096
-"""Maximum number of cached identifiers. There are a few dozen; only a hostile client uses more."""
+"""Maximum number of cached identifiers. A few dozen exist; only a hostile REST client uses more."""
 
 _SELECT_NAMES: Final = "SELECT number, name FROM foreign_name WHERE number IN numbers"
 
@@ -27,13 +27,13 @@ class IdentifierTitle(NamedTuple):
     """Hex id, name and unit of an identifier."""
 
     identifier: Identifier | None
-    """Hex id; None if only the name is known and is not in the catalogue."""
+    """Hex id; None for an identifier that is known only by a name outside the catalogue."""
     name: str | None
     unit: str | None = None
 
 
 def parse_any_identifier(text: str, field: str = "Identifier") -> AnyIdentifier:
-    """Parse a hex identifier in upper or lower case, or a name (rest-83)."""
+    """Parse a hex identifier in upper or lower case, or an identifier name (rest-83)."""
     lower = text.lower()
     return Identifier(lower) if is_identifier(lower) else parse_identifier_name(text, field)
 
@@ -41,16 +41,16 @@ def parse_any_identifier(text: str, field: str = "Identifier") -> AnyIdentifier:
 async def load_foreign_names(database: Database, numbers: Iterable[int]) -> dict[int, str]:
     """Load the names of identifiers that are not in the catalogue, by stored integer.
 
-    Negative integers stand for such names; others are ignored.
+    Negative integers stand for such names; other integers in `numbers` are ignored.
     """
     foreign_numbers = {number for number in numbers if number < 0}
     return await database.read(_select_names, sorted(foreign_numbers)) if foreign_numbers else {}
 
 
 def describe_identifier(number: int, foreign: Mapping[int, str]) -> IdentifierTitle:
-    """Return the id, name and unit of an identifier by its stored integer.
+    """Return the hex id, name and unit of an identifier that is stored as an integer.
 
-    They come from the catalogue, or from `foreign`, the names that are not in it.
+    They come from the catalogue, or from `foreign`, the names that are not in the catalogue.
     """
     return IdentifierTitle(None, foreign.get(number)) if number < 0 else _describe_hex_identifier(number)
 

@@ -1,4 +1,4 @@
-"""REST routes of links: `/api/v1/devices/{id}/links`."""
+"""REST route of the radio links of a device: `/api/v1/devices/{id}/links`."""
 
 import asyncio
 
@@ -28,10 +28,10 @@ async def show_links(
     rollups: Given[SkipValidation[Rollups]],
     blocks: Given[SkipValidation[ChunkSizes]],
 ) -> Links:
-    """Show the parents that receive a device, with the latest signal strength and its course over time.
+    """Show the mesh parents that receive a device, with their latest signal strength and its history.
 
     The current minute is included. Parents are sorted by the time of their latest minute, newest first, then
-    by signal strength; at most 50 are returned.
+    by signal strength; at most 50 parents are returned.
     """
     device = parse_path_device(device_id)
     # Read before the store, so that a minute that is committed in between is not missed.

@@ -1,8 +1,8 @@
 """Aggregates the links of a device: how well its parents in the mesh receive it (rest-87, rest-88).
 
-The minute roll-ups of all parents are read in the order of time. To limit memory, at most `MAX_PARENTS` are
-kept: those with the newest minutes. A parent that was dropped and appears again has lost its older minutes.
-So if any was dropped, the minutes of the parents that remain are read a second time.
+The minute roll-ups of all parents are read in the order of time. To limit memory, at most `MAX_PARENTS`
+parents are kept: those with the newest minutes. A parent that was dropped and appears again has lost its
+older minutes. So if any parent was dropped, the minutes of the remaining parents are read a second time.
 """
 
 from __future__ import annotations
@@ -23,38 +23,38 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.sample import StoredSample
 
 MAX_PARENTS: Final = 50
-"""Maximum number of parents of one device that are returned; more than a dozen are rare."""
+"""Maximum number of mesh parents of one device that are returned; more than a dozen are rare."""
 
 
 class _ParentLink(Struct):
     over_time: SeriesAggregator
     total: SeriesAggregator
-    """Statistics of the whole time range, as one bucket."""
+    """Signal statistics of the whole time range, as one bucket."""
     time: int
-    """Start of the newest minute with readings, in milliseconds."""
+    """Start of the newest minute with readings, as Unix time in milliseconds."""
     gateway: int
     minute: MinuteSummary
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Sort key: newest minute, then its last RSSI. The link with the highest rank comes first."""
+        """Sort key of the link: start of its newest minute, then last RSSI. The highest rank comes first."""
         return self.time, self.minute.last
 
 
 class LinkAggregator:
-    """Aggregates the links of a device by parent. Add the minute roll-ups in the order of time."""
+    """Aggregates the radio links of a device by parent. Add the minute roll-ups in the order of time."""
 
     def __init__(self, grid: TimeGrid, only: frozenset[int] | None = None) -> None:
         self._grid = grid
         self._whole_grid = TimeGrid.divide(grid.since, grid.until, parts=1)
         self._only = only
-        """Parents whose links are aggregated; None means all."""
+        """Parents whose links are aggregated; None means all parents."""
         self.is_truncated = False
         """Whether parents were dropped because there were too many."""
         self._by_parent: dict[int, _ParentLink] = {}
 
     def add(self, minutes: Iterable[StoredSample]) -> None:
-        """Add minute roll-ups in the order of time. Skip single readings with an implausible time."""
+        """Add minute roll-ups of links in the order of time. Skip readings with an implausible time."""
         for sample in minutes:
             if self._only is not None and sample.identifier not in self._only:
                 continue
@@ -84,7 +84,7 @@ class LinkAggregator:
         return frozenset(self._by_parent)
 
     def build_links(self) -> list[Link]:
-        """Return the links, the last seen first; of those seen in the same minute, the strongest first."""
+        """Return the links, the last seen first; of links seen in one minute, the strongest first."""
         ranked = sorted(self._by_parent.items(), key=lambda entry: entry[1].rank, reverse=True)
         return [_to_rest_link(parent, link) for parent, link in ranked]
 

@@ -22,60 +22,66 @@ from meshfleet.service.telemetry.identifiers import parse_any_identifier
 from meshfleet.service.telemetry.rest_sample import KINDS_BY_NAME
 
 _MIN_TIME: Final = to_millis(datetime.min.replace(tzinfo=UTC))
+"""Earliest time that `datetime` can represent (start of year 1), as Unix time in milliseconds."""
 _TIME_END: Final = to_millis(datetime.max.replace(tzinfo=UTC)) + 1
-"""Range of times, in milliseconds since 1970, that `datetime` can format (years 1 to 9999)."""
+"""First time after those that `datetime` can represent (start of year 10000), in Unix milliseconds."""
 
 _NUMERIC_KINDS: Final = frozenset({SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.EVENT})
-"""Kinds of samples that are part of a series, because they have numeric values (rest-182)."""
+"""Sample kinds with numeric values, which are part of an aggregated series (rest-182)."""
 
 LINK_KINDS: Final = frozenset({SampleKind.LINK})
 
 _parse_kind = build_choice_parser(KINDS_BY_NAME)
 
 _INVALID_IDENTIFIER: Final[AnyIdentifier] = IdentifierName("")
-"""Placeholder for an invalid identifier until all errors are raised together."""
+"""Placeholder for an invalid identifier until all errors of the query are raised together."""
 
 KindTexts = Annotated[
     list[str] | None,
     QueryParameter(
         name="Kind",
-        description="Kind of the samples; give it several times for several kinds.",
+        description="Kind of samples to include; may be repeated.",
         schema_extra={"items": {"type": "string", "enum": list(KINDS_BY_NAME)}},
     ),
 ]
 IdentifierText = Annotated[
     str | None,
-    QueryParameter(name="Identifier", description="Hex identifier, such as `8800`, or its name."),
+    QueryParameter(
+        name="Identifier", description="Hex identifier of the samples, such as `8800`, or its name."
+    ),
 ]
 RequiredIdentifierText = Annotated[
     str | None,
     QueryParameter(
         name="Identifier",
-        description="Hex identifier, such as `8800`, or its name. Required.",
+        description="Hex identifier of the samples, such as `8800`, or its name. Required.",
     ),
 ]
 PointsText = Annotated[
     str | None,
     QueryParameter(
         name="Points",
-        description=f"Number of buckets into which the time is divided; default {DEFAULT_POINTS}.",
+        description=f"Number of buckets into which the time range is divided; default {DEFAULT_POINTS}.",
         schema_extra={"type": "integer", "minimum": MIN_POINTS, "maximum": MAX_POINTS},
     ),
 ]
 
 
 class SampleSelection(Struct, frozen=True, kw_only=True):
-    """Filter of a list of samples: kinds, identifier (None: any) and times in milliseconds."""
+    """Filter of a list of samples. Times are Unix times in milliseconds."""
 
     kinds: tuple[SampleKind, ...]
     identifier: int | None
+    """Identifier as a stored integer; None for all identifiers."""
     since: int
+    """Earliest time of the samples (inclusive)."""
     until: int
+    """Latest time of the samples (exclusive)."""
 
     def to_query(
         self, device: Mac, *, newest_first: bool, after: SampleIdentity | None = None
     ) -> SampleQuery:
-        """Build the query for the sample store."""
+        """Build the query of the sample store for a device."""
         return SampleQuery(
             device=mac_to_int(device),
             kinds=frozenset(self.kinds),
@@ -88,13 +94,13 @@ class SampleSelection(Struct, frozen=True, kw_only=True):
 
 
 class SeriesSelection(Struct, frozen=True, kw_only=True):
-    """Parameters of a series: its identifier, and the time range divided into buckets."""
+    """Parameters of an aggregated series: its identifier, and the time range divided into buckets."""
 
     identifier: AnyIdentifier
     grid: TimeGrid
 
     def to_query(self, device: Mac) -> SampleQuery:
-        """Build the query for the sample store."""
+        """Build the query of the sample store for a device."""
         return SampleQuery(
             device=mac_to_int(device),
             kinds=_NUMERIC_KINDS,
@@ -105,12 +111,12 @@ class SeriesSelection(Struct, frozen=True, kw_only=True):
 
 
 class LinkSelection(Struct, frozen=True, kw_only=True):
-    """Parameters of links: the time range divided into buckets."""
+    """Parameters of a query for radio links: the time range divided into buckets."""
 
     grid: TimeGrid
 
     def to_query(self, device: Mac) -> SampleQuery:
-        """Build the query for the sample store."""
+        """Build the query of the sample store for a device."""
         return SampleQuery(
             device=mac_to_int(device), kinds=LINK_KINDS, since=self.grid.since, until=self.grid.until
         )
@@ -126,7 +132,7 @@ def parse_sample_selection(
     since: FromTime = None,
     until: ToTime = None,
 ) -> SampleSelection:
-    """Parse the filters of a sample list. Raise `InvalidRequest` with all errors at once."""
+    """Parse the query parameters of a sample list. Raise `InvalidRequest` with all errors at once."""
     reader = QueryReader()
     selection = SampleSelection(
         kinds=tuple(
@@ -153,9 +159,9 @@ def parse_series_selection(
     until: ToTime = None,
     points: PointsText = None,
 ) -> SeriesSelection:
-    """Parse the parameters of a series. Raise `InvalidRequest` with all errors at once.
+    """Parse the query parameters of a series. Raise `InvalidRequest` with all errors at once.
 
-    Without times, the range is the last day (rest-183).
+    Without `From` and `To`, the time range is the last day (rest-183).
     """
     reader = QueryReader()
     parsed_identifier = reader.read(
@@ -169,9 +175,9 @@ def parse_series_selection(
 def parse_link_selection(
     now: Given[Now], since: FromTime = None, until: ToTime = None, points: PointsText = None
 ) -> LinkSelection:
-    """Parse the parameters of links. Raise `InvalidRequest` with all errors at once.
+    """Parse the query parameters of radio links. Raise `InvalidRequest` with all errors at once.
 
-    Without times, the range is the last day (rest-88).
+    Without `From` and `To`, the time range is the last day (rest-88).
     """
     return LinkSelection(grid=_parse_grid(QueryReader(), now(), since, until, points))
 
@@ -179,7 +185,7 @@ def parse_link_selection(
 def _parse_grid(
     reader: QueryReader, now: int, since: str | None, until: str | None, points: str | None
 ) -> TimeGrid:
-    """Parse the time range and the number of buckets. Then raise all errors that `reader` has found."""
+    """Parse the time range and number of buckets. Raise all errors that `reader` has collected so far."""
     end = reader.read(parse_millis, until, "To", default=now)
     start = reader.read(parse_millis, since, "From", default=max(end - DAY_MS, _MIN_TIME))
     parts = reader.read(parse_points, points, "Points", default=DEFAULT_POINTS)

@@ -19,14 +19,14 @@ from meshfleet.service.http.query import NextToken
 
 
 class RejectSelection(Struct, frozen=True, kw_only=True):
-    """Filter of a list of rejected reports. A page token is valid only for the same filter."""
+    """Filter of a list of rejected reports; a page token is valid only for an equal filter."""
 
     gateway: int | None
-    """Gateway that sent the reports; None for all gateways."""
+    """Gateway that sent the rejected reports; None for all gateways."""
 
 
 class RejectEntry(NamedTuple):
-    """Rejected report with its row id."""
+    """Rejected report with its database row id."""
 
     number: int
     body: Reject

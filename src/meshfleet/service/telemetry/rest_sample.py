@@ -1,4 +1,4 @@
-"""Converts stored samples to their REST form (rest-81)."""
+"""Converts stored samples to the JSON objects of the REST API (rest-81)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ KINDS_BY_NAME: Final[Mapping[str, SampleKind]] = {
     "measurement-error": SampleKind.MEASUREMENT_ERROR,
     "event": SampleKind.EVENT,
 }
-"""Kinds of samples by their name in the REST API (rest-82), which does not list minute roll-ups."""
+"""Sample kinds by their name in the REST API (rest-82), without the kinds of minute roll-ups."""
 
 NAMES_BY_KIND: Final[Mapping[int, Any]] = {kind: name for name, kind in KINDS_BY_NAME.items()}
-"""Names of the kinds in the REST API."""
+"""Names in the REST API by sample kind."""
 
 _CLOCK_NAMES: Final[Mapping[int | None, Any]] = {
     None: None,
@@ -35,13 +35,13 @@ _CLOCK_NAMES: Final[Mapping[int | None, Any]] = {
 }
 
 _MAX_EXACT_INTEGER: Final = 2**53
-"""Integers with a smaller absolute value are exact as floats."""
+"""Whole numbers with a smaller absolute value than this are exact as floats."""
 
 _NO_EXTRAS: Final = SampleExtras()
 
 
 def to_rest_sample(sample: StoredSample, foreign: Mapping[int, str]) -> Sample:
-    """Convert a sample to its REST form. `foreign` has the identifier names that are not in the catalogue."""
+    """Convert a stored sample for REST. `foreign` has the identifier names that are not in the catalogue."""
     title = describe_identifier(sample.identifier, foreign)
     extras = sample.more or _NO_EXTRAS
     return Sample(
@@ -62,7 +62,7 @@ def to_rest_sample(sample: StoredSample, foreign: Mapping[int, str]) -> Sample:
 
 
 def format_number(number: float) -> float | int:
-    """Return a whole number as int, so that JSON has no fraction, and others as float (rest-180)."""
+    """Return a whole number as int, so that JSON has no fraction, and other numbers as float (rest-180)."""
     return int(number) if abs(number) < _MAX_EXACT_INTEGER and number == int(number) else float(number)
 
 
@@ -71,5 +71,5 @@ def _format_optional(number: float | None) -> float | int | None:
 
 
 def _embed_json(text: str) -> Any:
-    """Wrap stored JSON so that the encoder copies it into the response unchanged."""
+    """Wrap stored JSON text so that the JSON encoder copies it into the response unchanged."""
     return msgspec.Raw(text.encode())

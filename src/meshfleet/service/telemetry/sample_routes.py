@@ -54,7 +54,7 @@ class _JsonOrCsv(Operation):
 
 
 class SampleListing(Struct, frozen=True, kw_only=True):
-    """Query of a sample list. A page token is valid only for the same query."""
+    """Query of a sample list; a page token is valid only for an equal query."""
 
     device: Mac
     selection: SampleSelection
@@ -126,10 +126,10 @@ async def show_series(
 
 
 async def _check_device_exists(database: Database, device: Mac) -> None:
-    """Raise `NotFound` if a device is not in the registry.
+    """Raise `NotFound` if a device is not in the device registry.
 
-    Call this only if there are no samples: a device that is new or was deleted may have samples although it
-    is not in the registry.
+    Call this only if there are no samples: a device that is new or was deleted may have samples although the
+    device is not in the registry.
     """
     await database.read(listing.load_device, device)
 
@@ -142,9 +142,9 @@ async def _build_items(database: Database, samples: list[StoredSample]) -> list[
 async def _stream_csv(
     database: Database, store: SampleStore, device: Mac, selection: SampleSelection, size: int
 ) -> Stream:
-    """Return a response that streams samples as CSV.
+    """Return an HTTP response that streams samples as CSV.
 
-    The first chunk is read before the response starts, so that an error still gets an error response.
+    The first chunk is read before the response starts, so that a failed read still gets an error response.
     """
     chunks = _encode_csv_chunks(database, store, device, selection, size)
     if not (first_chunk := await anext(chunks)):
