@@ -41,7 +41,7 @@ test-fast: .venv/.ready-dev
 # Tests that are too slow for every change: run them before a release, and before closing an issue.
 test-all: .venv/.ready-dev $(NODE)
 	$(BUILD_CONSOLE)
-	scripts/parts
+	scripts/parts all
 	$(BIN)/pytest --part $(PART) $(TESTS)
 
 check: .venv/.ready-dev

@@ -26,6 +26,7 @@ _COMMANDS: Final = {
     "gateway": "Run an emulated gateway.",
     "gateways": "List, claim and release gateways.",
     "identifiers": "List all identifiers, or show some in detail.",
+    "install": "Install the service on this machine.",
     "jobs": "Create and control jobs that update devices.",
     "keys": "Manage API keys for programs.",
     "labels": "List, add and remove labels.",
