@@ -14,7 +14,7 @@ BIN := .venv/bin
 # npm writes this file last.
 NODE := tests/node/node_modules/.package-lock.json
 # It compares contents, not dates, and does nothing if the console is up to date.
-BUILD_CONSOLE := $(BIN)/python scripts/build_console.py
+BUILD_CONSOLE := scripts/progress "Building the console" $(BIN)/python scripts/build_console.py
 
 .PHONY: run test test-fast test-all check format bench lock clean
 
@@ -67,7 +67,7 @@ clean:
 	rm -rf console/node_modules console/generated src/meshfleet/service/console/site
 
 .venv/.ready-%: requirements/%.lock requirements/bootstrap.lock pyproject.toml scripts/venv
-	scripts/venv $*
+	scripts/progress "Installing Python packages into .venv" scripts/venv $*
 	@touch $@
 
 $(NODE): tests/node/package-lock.json | .venv/.ready-dev

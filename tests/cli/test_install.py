@@ -125,12 +125,12 @@ def test_the_example_settings_are_valid_with_every_comment_removed(tmp_path: Pat
 @pytest.mark.part("deployment")
 @each_row("unit", ["meshfleet.service", "meshfleet-backup.service"])
 def test_systemd_accepts_the_units_and_finds_them_hardened(unit: str, tmp_path: Path) -> None:
-    analyze = require(SYSTEMD_ANALYZE)
+    analyze = str(require(SYSTEMD_ANALYZE))
     install(tmp_path)
-    timer = tmp_path / UNITS / "meshfleet-backup.timer"
-    verify = [analyze, "verify", tmp_path / UNITS / unit, timer]
+    paths = [str(tmp_path / UNITS / name) for name in (unit, "meshfleet-backup.timer")]
+    verify = [analyze, "verify", *paths]
     result = subprocess.run(verify, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     # A threshold of 15 is an exposure of 1.5, of at most 10.
-    security = [analyze, "security", "--offline=true", "--threshold=15", tmp_path / UNITS / unit]
+    security = [analyze, "security", "--offline=true", "--threshold=15", paths[0]]
     assert subprocess.run(security, capture_output=True, check=False).returncode == 0
