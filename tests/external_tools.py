@@ -125,13 +125,19 @@ SYSTEM_PROGRAMS = (
 
 SYSTEMD_ANALYZE = SystemProgram("systemd", ("systemd-analyze",))
 NGINX = SystemProgram("nginx", ("nginx",), ("usr/sbin", "usr/local/sbin"))
+NGINX_STREAM = SystemProgram(
+    "libnginx-mod-stream",
+    ("ngx_stream_module.so",),
+    ("usr/lib/nginx/modules", "usr/share/nginx/modules"),
+    os.R_OK,
+)
 CADDY = SystemProgram("caddy", ("caddy",))
 BUILDAH = SystemProgram("buildah", ("buildah",))
 PODMAN = SystemProgram("podman", ("podman",))
 RUNC = SystemProgram("runc", ("runc",), ("usr/sbin",))
 MMDEBSTRAP = SystemProgram("mmdebstrap", ("mmdebstrap",))
 
-DEPLOYMENT_PROGRAMS = (SYSTEMD_ANALYZE, NGINX, CADDY, BUILDAH, PODMAN, RUNC, MMDEBSTRAP)
+DEPLOYMENT_PROGRAMS = (SYSTEMD_ANALYZE, NGINX, NGINX_STREAM, CADDY, BUILDAH, PODMAN, RUNC, MMDEBSTRAP)
 """Programs that only `make test-all` uses."""
 
 MQTTJS = NodePackage("mqtt")
