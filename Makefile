@@ -16,7 +16,7 @@ NODE := tests/node/node_modules/.package-lock.json
 # It compares contents, not dates, and does nothing if the console is up to date.
 BUILD_CONSOLE := scripts/progress "Building the console" $(BIN)/python scripts/build_console.py
 
-.PHONY: run test test-fast test-all check format bench lock clean
+.PHONY: run test test-fast test-all check format bench lock man clean
 
 place = $(if $(findstring :,$(2))$(filter off,$(2)),$(1) $(2),$(if $(2),$(1) 127.0.0.1:$(2)))
 PLACES = $(strip $(call place,--http,$(HTTP)) $(call place,--mqtt,$(MQTT)))
@@ -61,6 +61,10 @@ bench: .venv/.ready-dev
 
 lock: .venv/.ready-dev
 	scripts/lock
+
+# The man page is part of the repository, because a wheel is built without the packages that it documents.
+man: .venv/.ready-dev
+	$(BIN)/python scripts/build_man.py
 
 clean:
 	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache dist tests/node/node_modules

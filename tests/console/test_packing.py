@@ -48,7 +48,7 @@ def test_the_source_distribution_contains_the_console_and_its_sources(
     files = set(_read_files(unpacked / "console"))
     assert {"package.json", "package-lock.json", ".npmrc", "index.html", "src/main.ts"} <= files
     assert [name for name in files if name.startswith(("node_modules", "generated"))] == []
-    assert {path.name for path in unpacked.iterdir() if path.is_dir()} == {"console", "scripts", "src"}
+    assert {path.name for path in unpacked.iterdir() if path.is_dir()} == {"console", "docs", "scripts", "src"}
 
 
 @pytest.mark.part("long")

@@ -20,6 +20,8 @@ CONTAINERFILE = ROOT / "src" / "meshfleet" / "deploy" / "container" / "Container
 
 _BASE = "localhost/base"
 _AUTHORITIES = Path("/etc/ssl/certs")
+_SUITE = "bookworm"
+"""Debian 12, the oldest Debian with a Python that the service supports."""
 _PACKAGES = "python3,python3-venv,ca-certificates"
 # Files may be on a file system without overlays, and the system may have the old control groups.
 _RUN_OPTIONS = ("--network", "host", "--read-only", "--cap-drop", "all", "--no-healthcheck")
@@ -41,7 +43,7 @@ class ContainerEngine:
         """Create the base image. If this machine cannot, skip the test; with CI=true fail it."""
         archive = self._directory / "base.tar"
         try:
-            _run(require(MMDEBSTRAP), "--variant=minbase", f"--include={_PACKAGES}", "stable", str(archive))
+            _run(require(MMDEBSTRAP), "--variant=minbase", f"--include={_PACKAGES}", _SUITE, str(archive))
             self.podman("import", str(archive), _BASE)
             self.podman("run", "--rm", *_RUN_OPTIONS, *_LIMITS, _BASE, "true")
         except subprocess.CalledProcessError as exc:
