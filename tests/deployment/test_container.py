@@ -67,7 +67,7 @@ def test_the_image_describes_itself(engine: ContainerEngine) -> None:
     assert config["User"] == "10001:10001"
     assert set(config["ExposedPorts"]) == {"8080/tcp", "1883/tcp", "8883/tcp"}
     assert set(config["Volumes"]) == {"/var/lib/meshfleet"}
-    assert config["Healthcheck"]["Test"] == ["CMD", "meshfleet", "healthcheck"]
+    assert image["Healthcheck"]["Test"] == ["CMD", "meshfleet", "healthcheck"]
 
 
 @pytest.mark.part("container")
