@@ -83,4 +83,8 @@ class ContainerEngine:
 
 def _run(program: Path, *arguments: str) -> str:
     command = [str(program), *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    try:
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    except subprocess.CalledProcessError as exc:
+        exc.add_note(exc.stderr[-2000:])
+        raise
