@@ -14,9 +14,9 @@ BIN := .venv/bin
 # npm writes this file last.
 NODE := tests/node/node_modules/.package-lock.json
 # It compares contents, not dates, and does nothing if the console is up to date.
-BUILD_CONSOLE := $(BIN)/python scripts/build_console.py
+BUILD_CONSOLE := scripts/progress "Building the console" $(BIN)/python scripts/build_console.py
 
-.PHONY: run test test-fast test-all check docs format bench lock clean
+.PHONY: run test test-fast test-all check docs format bench lock man clean
 
 place = $(if $(findstring :,$(2))$(filter off,$(2)),$(1) $(2),$(if $(2),$(1) 127.0.0.1:$(2)))
 PLACES = $(strip $(call place,--http,$(HTTP)) $(call place,--mqtt,$(MQTT)))
@@ -41,7 +41,7 @@ test-fast: .venv/.ready-dev
 # Tests that are too slow for every change: run them before a release, and before closing an issue.
 test-all: .venv/.ready-dev .venv/.ready-docs $(NODE)
 	$(BUILD_CONSOLE)
-	scripts/parts
+	scripts/parts all
 	$(BIN)/pytest --part $(PART) $(TESTS)
 
 check: .venv/.ready-dev
@@ -66,12 +66,16 @@ bench: .venv/.ready-dev
 lock: .venv/.ready-dev
 	scripts/lock
 
+# The man page is part of the repository, because a wheel is built without the packages that it documents.
+man: .venv/.ready-dev
+	$(BIN)/python scripts/build_man.py
+
 clean:
 	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/node/node_modules
 	rm -rf console/node_modules console/generated src/meshfleet/service/console/site
 
 .venv/.ready-%: requirements/%.lock requirements/bootstrap.lock pyproject.toml scripts/venv
-	scripts/venv $*
+	scripts/progress "Installing Python packages into .venv" scripts/venv $*
 	@touch $@
 
 $(NODE): tests/node/package-lock.json | .venv/.ready-dev

@@ -6,8 +6,13 @@ check_ports.py [--http HOST:PORT] [--mqtt HOST:PORT]
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import sys
+from contextlib import suppress
+from glob import glob
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,7 +29,31 @@ def faults(name: str, address: str) -> Iterator[str]:
     except (ValueError, OverflowError):
         yield f"{name}={address} is not a port or an address such as 127.0.0.1:8081."
     except OSError as exc:
-        yield f"Cannot listen at {address}: {exc.strerror}. Choose another port: make run {name}=PORT"
+        reason = exc.strerror
+        if exc.errno == errno.EADDRINUSE:
+            reason = f"the port is in use by {describe_owner(int(port))}"
+        yield f"Cannot listen at {address}: {reason}. Choose another port: make run {name}=PORT"
+
+
+def describe_owner(port: int) -> str:
+    """Describe the program that listens on a port; on Linux by name and process id, if they can be seen."""
+    sockets = {f"socket:[{inode}]" for inode in list_listening_inodes(port)}
+    for link in glob("/proc/[0-9]*/fd/*"):  # noqa: PTH207 # Path.glob follows the links
+        with suppress(OSError):  # processes end, and those of other users are hidden
+            if os.readlink(link) in sockets:  # noqa: PTH115 # Path.readlink needs Python 3.9
+                process = Path(link).parents[1]
+                return f"{(process / 'comm').read_text().strip()} (process {process.name})"
+    return f"a program of another user (as root, `ss -ltnp sport = :{port}` shows it)"
+
+
+def list_listening_inodes(port: int) -> Iterator[str]:
+    """Yield the inodes of the sockets that listen on a port."""
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(OSError):  # not Linux, or no IPv6
+            for line in Path(table).read_text().splitlines()[1:]:
+                _, local, _, state, *rest = line.split()
+                if state == "0A" and int(local.rpartition(":")[2], 16) == port:
+                    yield rest[5]
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,7 @@
 """Programs that tests use and pip cannot install: where they are, and which packages have them.
 
-python -m tests.external_tools      prints the Debian packages of the missing programs
+python -m tests.external_tools        prints the Debian packages of the programs that `make test` misses
+python -m tests.external_tools all    also of those that only `make test-all` uses
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import re
 import runpy
 import shutil
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,6 +123,23 @@ SYSTEM_PROGRAMS = (
     CHROMIUM,
 )
 
+SYSTEMD_ANALYZE = SystemProgram("systemd", ("systemd-analyze",))
+NGINX = SystemProgram("nginx", ("nginx",), ("usr/sbin", "usr/local/sbin"))
+NGINX_STREAM = SystemProgram(
+    "libnginx-mod-stream",
+    ("ngx_stream_module.so",),
+    ("usr/lib/nginx/modules", "usr/share/nginx/modules"),
+    os.R_OK,
+)
+CADDY = SystemProgram("caddy", ("caddy",))
+BUILDAH = SystemProgram("buildah", ("buildah",))
+PODMAN = SystemProgram("podman", ("podman",))
+RUNC = SystemProgram("runc", ("runc",), ("usr/sbin",))
+MMDEBSTRAP = SystemProgram("mmdebstrap", ("mmdebstrap",))
+
+DEPLOYMENT_PROGRAMS = (SYSTEMD_ANALYZE, NGINX, NGINX_STREAM, CADDY, BUILDAH, PODMAN, RUNC, MMDEBSTRAP)
+"""Programs that only `make test-all` uses."""
+
 MQTTJS = NodePackage("mqtt")
 ASYNCAPI_PARSER = NodePackage("@asyncapi/parser")
 AXE = NodePackage("axe-core")
@@ -137,4 +156,5 @@ def require(tool: SystemProgram | NodePackage | ConsoleBuild) -> Path:
 
 
 if __name__ == "__main__":
-    print(*sorted({part.package for part in SYSTEM_PROGRAMS if part.find() is None}))  # noqa: T201 # for scripts/parts
+    programs = (*SYSTEM_PROGRAMS, *(DEPLOYMENT_PROGRAMS if "all" in sys.argv else ()))
+    print(*sorted({each.package for each in programs if each.find() is None}))  # noqa: T201 # for scripts/parts

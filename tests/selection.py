@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
 
 PARTS: Final = {
+    "container": "the image of the service, built and run",
     "databases": "tests above the stores, on PostgreSQL instead of SQLite",
+    "deployment": "the files of src/meshfleet/deploy, with systemd, nginx and Caddy",
     "documentation": "the documentation site",
     "fuzz": "long searches for input that breaks something",
     "long": "tests of more than ten seconds",

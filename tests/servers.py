@@ -106,8 +106,8 @@ class Mosquitto:
 
     def start(self) -> None:
         """Start the broker, and wait until it serves clients."""
-        self._process = _start(self._command, self._log)
-        _wait_until_listening(self._process, self.address, self._log)
+        self._process = start_program(self._command, self._log)
+        wait_until_listening(self._process, self.address, self._log)
         _wait_until_served(self.address)
 
     def reload(self) -> None:
@@ -159,8 +159,8 @@ class PostgreSQL:
 
     def start(self) -> None:
         """Start the server, and wait until it accepts connections."""
-        self._process = _start(self._command, self._log)
-        _wait_until_listening(self._process, self.address, self._log)
+        self._process = start_program(self._command, self._log)
+        wait_until_listening(self._process, self.address, self._log)
         _wait_until_ready(f"{self.url}/postgres")
 
     def stop(self, signal_number: signal.Signals = signal.SIGINT) -> None:
@@ -284,12 +284,15 @@ def _wait_until_ready(server: str) -> None:
     eventually(accepts_connections, "the start of PostgreSQL", patience=_TIMEOUT_SECONDS)
 
 
-def _start(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+def start_program(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a program in the directory of its log."""
     with log.open("ab") as output:
         return subprocess.Popen(command, stdout=output, stderr=output, cwd=log.parent)
 
 
-def _wait_until_listening(process: subprocess.Popen[bytes], address: ServerAddress, log: Path) -> None:
+def wait_until_listening(process: subprocess.Popen[bytes], address: ServerAddress, log: Path) -> None:
+    """Wait until a program accepts connections. Raise `RuntimeError` with its log if it has ended."""
+
     def is_listening() -> bool:
         if process.poll() is not None:
             raise RuntimeError(f"{process.args!r} has ended: {log.read_text(errors='replace')[-1000:]}")

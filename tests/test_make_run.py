@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 from contextlib import closing
 from pathlib import Path
@@ -26,8 +28,19 @@ def test_an_occupied_port_is_reported_before_anything_is_built() -> None:
         for argument in (f"HTTP={port}", f"MQTT=127.0.0.1:{port}"):
             result = _make_run(argument, dry=False)
             assert (result.returncode, result.stdout) == (2, ""), result
-            assert f"Cannot listen at 127.0.0.1:{port}: Address already in use" in result.stderr
+            owner = f"{Path('/proc/self/comm').read_text('utf-8').strip()} (process {os.getpid()})"
+            expected = f"Cannot listen at 127.0.0.1:{port}: the port is in use by {owner}. "
+            assert expected in result.stderr
             assert f"make run {argument.partition('=')[0]}=PORT" in result.stderr
+
+
+def test_a_long_step_says_that_it_is_running_until_it_ends(tmp_path: Path) -> None:
+    step = "until grep -q Building log; do sleep 0.1; done; exit 3"
+    with (tmp_path / "log").open("wb") as log:
+        command = [str(ROOT / "scripts" / "progress"), "Building", "sh", "-c", step]
+        code = subprocess.run(command, cwd=tmp_path, stdout=log, check=False, timeout=60).returncode
+    assert code == 3
+    assert re.fullmatch(r"(Building \(\d+ s\)\n)+", (tmp_path / "log").read_text())
 
 
 def test_ports_can_be_given_by_number_or_with_a_host() -> None:

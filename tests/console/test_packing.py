@@ -48,7 +48,12 @@ def test_the_source_distribution_contains_the_console_and_its_sources(
     files = set(_read_files(unpacked / "console"))
     assert {"package.json", "package-lock.json", ".npmrc", "index.html", "src/main.ts"} <= files
     assert [name for name in files if name.startswith(("node_modules", "generated"))] == []
-    assert {path.name for path in unpacked.iterdir() if path.is_dir()} == {"console", "scripts", "src"}
+    assert {path.name for path in unpacked.iterdir() if path.is_dir()} == {
+        "console",
+        "docs",
+        "scripts",
+        "src",
+    }
 
 
 @pytest.mark.part("long")
@@ -61,8 +66,12 @@ def test_the_source_distribution_is_installed_without_another_build(
         names = [name for name in file.namelist() if name.startswith(f"{SITE}/")]
         packed = {name.removeprefix(f"{SITE}/"): file.read(name) for name in names}
         others = [name for name in file.namelist() if not name.startswith(("meshfleet/", "meshfleet-"))]
+        pages = [name for name in file.namelist() if name.endswith(".data/data/share/man/man1/meshfleet.1")]
+        deployed = {name.split("/")[2] for name in file.namelist() if name.startswith("meshfleet/deploy/")}
     assert packed == site
     assert others == []
+    assert len(pages) == 1
+    assert deployed == {"caddy", "container", "nginx", "systemd"}
     assert not (unpacked / "console" / "node_modules").exists()
 
 

@@ -28,6 +28,7 @@ _COMMANDS: Final = {
     "gateways": "List, claim and release gateways.",
     "healthcheck": "Check whether the service on this machine is ready.",
     "identifiers": "List known properties, measurements and events.",
+    "install": "Install the service on this machine.",
     "jobs": "Create and control jobs that update devices.",
     "keys": "List, create and revoke API keys for programs.",
     "labels": "List, add and remove device labels.",

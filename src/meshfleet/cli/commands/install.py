@@ -1,0 +1,122 @@
+"""`meshfleet install systemd`: write the units and the settings file of the service."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sysconfig
+from importlib.resources import files
+from pathlib import Path
+from shutil import which
+from typing import Final
+
+import click
+
+_SETTINGS: Final = Path("etc/meshfleet/meshfleet.toml")
+_UNITS: Final = Path("etc/systemd/system")
+_UNIT_NAMES: Final = ("meshfleet.service", "meshfleet-backup.service", "meshfleet-backup.timer")
+
+_EXAMPLE_PROGRAM: Final = "/opt/meshfleet/bin/meshfleet"
+"""Path of the program in the units of the package."""
+_PLAIN_PATH: Final = re.compile(r"/[\w./+@~-]+", re.ASCII)
+"""Paths that need no quotes or escapes in a unit."""
+_HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 # never written to
+"""Directories that the unit hides from the service (ProtectHome, PrivateTmp)."""
+
+_NEXT_COMMANDS: Final = """\
+Next:
+  systemctl enable --now meshfleet meshfleet-backup.timer
+  {program} users reset-password admin --config /{settings}
+  systemctl status meshfleet"""
+
+
+@click.group
+def install() -> None:
+    """Install the service on this machine."""
+
+
+@install.command
+@click.option("--print", "only_print", is_flag=True, help="Print the files, and write nothing.")
+@click.option(
+    "--root",
+    metavar="DIR",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("/"),
+    help="Write below DIR instead of /, without telling systemd: for packages and images.",
+)
+def systemd(*, only_print: bool, root: Path) -> None:
+    """Write the units of the service and of its daily backup, and a settings file, and reload systemd.
+
+    Needs root. Units are replaced; an existing settings file is left as it is.
+    """
+    program = _find_program()
+    contents = {_UNITS / name: _read_unit(name, program) for name in _UNIT_NAMES}
+    contents[_SETTINGS] = _read_file(_SETTINGS.name)
+    if only_print:
+        for path, content in contents.items():
+            click.echo(f"# /{path}\n{content}")
+        return
+    is_live = root == Path("/")
+    if is_live and os.geteuid() != 0:
+        raise click.ClickException(
+            "writing to /etc needs root: run this command with sudo, or use --print or --root DIR"
+        )
+    for path, content in contents.items():
+        click.echo(_write(root / path, content, keep=path == _SETTINGS))
+    if is_live:
+        _reload_systemd()
+    click.echo(_NEXT_COMMANDS.format(program=program, settings=_SETTINGS))
+
+
+def _find_program() -> str:
+    """Return the path of the installed `meshfleet`. Warn if the service would not be able to run it."""
+    program = str(Path(sysconfig.get_path("scripts"), "meshfleet"))
+    if not _PLAIN_PATH.fullmatch(program):
+        raise click.ClickException(
+            f"systemd needs quotes for the path of the program, {program!r}: install it in /opt/meshfleet"
+        )
+    if any(program.startswith(f"{hidden}/") for hidden in _HIDDEN):
+        click.echo(
+            f"Warning: the service cannot run {program}: its unit hides {', '.join(_HIDDEN)}."
+            " Install Meshfleet in /opt/meshfleet, and run this command from there.",
+            err=True,
+        )
+    return program
+
+
+def _read_unit(name: str, program: str) -> str:
+    return _read_file(name).replace(_EXAMPLE_PROGRAM, program)
+
+
+def _read_file(name: str) -> str:
+    return (files("meshfleet") / "deploy" / "systemd" / name).read_text("utf-8")
+
+
+def _write(path: Path, content: str, *, keep: bool) -> str:
+    """Write a file, unless it exists and is kept. Return a sentence about it."""
+    try:
+        existing = path.read_text("utf-8", "replace") if path.exists() else None
+        if existing == content:
+            return f"Unchanged: {path}"
+        if existing is not None and keep:
+            return f"Left as it is: {path} (the new example: meshfleet install systemd --print)"
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        new = path.with_name(f".{path.name}.new")
+        new.write_text(content, "utf-8")
+        new.chmod(0o644)  # the service reads it as its own user, whatever the umask of root is
+        new.replace(path)
+    except OSError as exc:
+        raise click.ClickException(f"{path} cannot be written: {exc.strerror}") from exc
+    return f"{'Written' if existing is None else 'Replaced'}: {path}"
+
+
+def _reload_systemd() -> None:
+    systemctl = which("systemctl")
+    if systemctl is None:
+        raise click.ClickException("the files are written, but there is no systemctl: is this systemd?")
+    result = subprocess.run([systemctl, "daemon-reload"], check=False, capture_output=True, text=True)  # noqa: S603 # fixed arguments
+    if result.returncode:
+        raise click.ClickException(
+            f"the files are written, but systemctl daemon-reload failed: {result.stderr.strip()}"
+        )

@@ -1,0 +1,1 @@
+"""Files of `src/meshfleet/deploy` with the programs that they are for."""
