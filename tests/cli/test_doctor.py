@@ -479,8 +479,8 @@ def test_wrong_settings_are_a_finding(create_installation: Callable[[], Installa
                 "did you mean limits.connections?"
             ),
             (
-                f"fail  certificate         {place.config}: tls-cert: "
-                "is not a certificate with its key in PEM: the files contain none"
+                f"fail  certificate         {place.config}: tls-cert: {place.cert} is not a certificate in"
+                f" PEM with its key in {place.cert.with_name('key.pem')}: the files contain none"
             ),
         ],
     )

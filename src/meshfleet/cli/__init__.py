@@ -42,6 +42,7 @@ _COMMANDS: Final = {
     "samples": "List the samples of a device.",
     "serve": "Run the service.",
     "simulate": "Run many emulated gateways in one process.",
+    "upgrade-check": "Check what a new version will change, before it is started.",
     "users": "Manage user accounts and reset passwords.",
     "watch": "Show reports of devices as they arrive.",
     "write": "Write a property of a device.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -84,6 +85,12 @@ def load_revision(connection: Connection) -> str | None:
 def list_revisions() -> tuple[str, ...]:
     """Return all schema revisions of this version of Meshfleet, in order: m0001_first.py is 0001."""
     return tuple(sorted(file.name[1:5] for file in (_MIGRATIONS / "versions").glob("m[0-9]*_*.py")))
+
+
+def load_migration_summary(revision: str) -> str:
+    """Return the first line of the description of a migration."""
+    (file,) = (_MIGRATIONS / "versions").glob(f"m{revision}_*.py")
+    return (import_module(f"meshfleet.db.migrations.versions.{file.stem}").__doc__ or "").splitlines()[0]
 
 
 def _check_server_version(connection: Connection) -> None:

@@ -306,7 +306,7 @@ class DeviceBehavior:
         device.is_offline = True
         if device is self._context.gateway_device:
             self._context.outbox.close()
-            self._context.packets.clear()
+            self._context.packets.drop_queued_packets()
             self._context.actions.append(CloseConnection(crashed=cause == ResetCause.WATCHDOG))
         elif device.is_connected:
             self._context.mesh.leave(device.node)

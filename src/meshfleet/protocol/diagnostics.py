@@ -101,7 +101,7 @@ def parse_question_topic(topic: str) -> Mac:
 
 
 def encode_question(question_id: str, question: FirmwareQuestion) -> bytes:
-    """Encode the payload of a gateway's firmware request."""
+    """Encode the payload of the message in which a gateway asks the service for a firmware image."""
     return msgspec.json.encode({"id": question_id, "params": payload.to_json_object(question)})
 
 

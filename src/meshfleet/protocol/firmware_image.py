@@ -140,7 +140,7 @@ class ImageInfo(Struct, frozen=True):
     sha256: bytes
     """SHA-256 hash of the whole image file."""
     model_number: ModelNumber | None
-    """Model number that the image is for; None if the image is for any model or names none."""
+    """Number of the device model that the image is for; None if the image does not specify one model."""
     version: Version | None = None
     """Firmware version that the image names; None if the image names no version."""
 

@@ -38,7 +38,7 @@ class NewRequest(RequestBody, frozen=True, kw_only=True):
     operation: Operation
     identifier: str | UnsetType = UNSET
     value: Any = UNSET
-    """Value to write; null or absent writes NULL."""
+    """Value to write to the device; null or absent means the value NULL of the gateway protocol."""
     ext: dict[str, Any] | UnsetType = UNSET
     priority: PriorityNumber | UnsetType = UNSET
     extender_id: str | UnsetType = UNSET

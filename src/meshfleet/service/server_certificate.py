@@ -96,7 +96,7 @@ class ServerCertificate:
 
 
 def load_server_certificate(settings: Settings) -> ServerCertificate | None:
-    """Load the certificate of the settings; None if they have none."""
+    """Load the certificate that the settings name. Return None if they name no certificate."""
     if settings.tls_cert is None or settings.tls_key is None:
         return None
     return ServerCertificate(settings.tls_cert, settings.tls_key)

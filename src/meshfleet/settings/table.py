@@ -97,7 +97,12 @@ def _limit_setting(
 
 
 def _retention_setting(name: str, help_text: str) -> Setting:
-    return Setting(f"retention.{name}", parsers.parse_retention, "SECONDS", f"{help_text}, or forever.")
+    return Setting(
+        f"retention.{name}",
+        parsers.parse_retention,
+        "SECONDS|forever",
+        f"{help_text}, or forever to never delete them.",
+    )
 
 
 SETTINGS: Final = (

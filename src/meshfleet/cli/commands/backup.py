@@ -210,7 +210,7 @@ def _write_to_pipe(request: BackupRequest) -> BackupResult:
 
 
 def _delete_older(newest: Path, keep: int) -> None:
-    """Delete all but the newest backups of a directory, by the times in their names. Keep the new one."""
+    """Delete all but the newest `keep` backups of a directory, by the times in their names."""
     others = sorted(
         (path for path in newest.parent.iterdir() if _FILE_NAME.fullmatch(path.name) and path != newest),
         reverse=True,

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from meshfleet.cli.output import json_option, print_json
+from meshfleet.cli.findings import print_findings
+from meshfleet.cli.output import json_option
 from meshfleet.cli.settings_options import (
     list_explicit_settings,
     load_valid_settings,
     settings_options,
 )
-from meshfleet.cli.terminal import to_printable
 from meshfleet.errors.startup import WrongSettings
 from meshfleet.service.clock import now
 from meshfleet.service.doctor.examination import examine
@@ -38,15 +38,7 @@ def doctor(*, config: Path | None, deep: bool, as_json: bool, **flags: str | Non
     Each line begins with ok, warn or fail; below warn and fail is the next command to run. The exit code is
     1 if there is a fail. The service may be running. Nothing is changed.
     """
-    is_failed = False
-    for finding in _list_findings(config, flags, is_deep=deep):
-        is_failed |= finding.level is Level.FAIL
-        if as_json:
-            print_json(finding)
-        else:
-            _print_finding(finding)
-    if is_failed:
-        click.get_current_context().exit(1)
+    print_findings(_list_findings(config, flags, is_deep=deep), as_json=as_json)
 
 
 def _list_findings(config: Path | None, flags: dict[str, str | None], *, is_deep: bool) -> Iterator[Finding]:
@@ -61,9 +53,3 @@ def _list_findings(config: Path | None, flags: dict[str, str | None], *, is_deep
     place = "no settings file" if file is None else str(file.absolute())
     yield Finding(Level.OK, "settings", f"{place}, {len(list_explicit_settings(config, flags))} set")
     yield from examine(settings, now, is_deep=is_deep)
-
-
-def _print_finding(finding: Finding) -> None:
-    click.echo(to_printable(f"{finding.level:<6}{finding.check:<20}{finding.text}"))
-    if finding.next_command is not None:
-        click.echo(to_printable(f"      -> {finding.next_command}"))

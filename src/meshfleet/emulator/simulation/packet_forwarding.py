@@ -90,7 +90,7 @@ class PacketForwarder:
             node in self._senders and self._senders[node].queued_by_priority[priority] >= _MAX_QUEUED_PACKETS
         )
 
-    def clear(self) -> None:
+    def drop_queued_packets(self) -> None:
         """Discard all queued packets without callbacks, when the gateway restarts."""
         for sender in self._senders.values():
             sender.queue.clear()

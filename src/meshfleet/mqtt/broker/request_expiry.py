@@ -1,4 +1,7 @@
-"""Expiry of requests to disconnected gateways: no write is executed hours later (request-30, request-33)."""
+"""Expiry of requests to disconnected gateways, which must not execute old writes when they reconnect.
+
+See rules request-30 and request-33.
+"""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ class NumberLayout(FixedLayout):
         return (self._scale, self.low, self.high) == (1, 0, (1 << 8 * self.size) - 1)
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode a JSON number. With a scale, the number is rounded to the nearest raw number."""
+        """Encode a JSON number as bytes. With a scale, encode its nearest integer multiple."""
         if not is_number(value):
             raise UnencodableValue(field, f"{quote_input(value)} is not a number")
         low, high = (limit if self._scale == 1 else limit / self._scale for limit in (self.low, self.high))

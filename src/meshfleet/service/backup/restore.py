@@ -93,10 +93,10 @@ def check_contents(archive: ArchiveReader) -> None:
 def restore_backup(
     archive: ArchiveReader, settings: Settings, *, replace: str | None, as_copy: bool
 ) -> RestoreResult:
-    """Restore a checked backup to the data directory or database of the settings.
+    """Restore a backup that was checked, to the data directory or database that the settings name.
 
-    If `replace` is a name, the files of the data directory are moved to a directory of that name inside;
-    otherwise a data directory with files is refused. If `as_copy` is set, logins, API keys, signing secrets
+    Files in the data directory are moved to its subdirectory `replace`; if `replace` is None, a data
+    directory with files is refused. If `as_copy` is set, logins, API keys, signing secrets
     and MQTT sessions are not restored, so that the copy cannot be mistaken for the original.
     """
     check_contents(archive)

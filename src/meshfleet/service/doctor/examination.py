@@ -40,10 +40,11 @@ def examine(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[Finding]
     yield from _guard("certificate", partial(certificate.check_certificate, settings, now=now()))
     yield from _guard("clock", lambda: machine.check_clock(machine.read_clock_state()))
     yield from _guard("broker", partial(network.check_broker, settings))
-    yield from _guard("database", partial(_check_database, settings, now, is_deep=is_deep))
+    yield from _guard("database", partial(check_database, settings, now, is_deep=is_deep))
 
 
-def _check_database(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[Finding]:
+def check_database(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[Finding]:
+    """Check the database and what it contains; with `is_deep`, also read all samples and images."""
     if settings.database == "sqlite" and not (settings.data / "meshfleet.sqlite").exists():
         yield database.report_missing(settings)
         return

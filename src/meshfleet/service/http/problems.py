@@ -29,7 +29,7 @@ from meshfleet.errors import (
 from meshfleet.errors.protocol import MalformedInput
 from meshfleet.errors.startup import WrongSettings
 from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE, FieldProblem, Problem
-from meshfleet.service.http.query import list_query_faults
+from meshfleet.service.http.query import list_invalid_query_parameters
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,9 @@ def build_problem_response(request: Request[Any, Any, Any], error: Exception) ->
         case RequestEntityTooLarge():
             status, code, detail = BodyTooLarge.http, BodyTooLarge.code, "the request body is too large"
         case ValidationException():
-            return build_problem_response(request, InvalidRequest(list_query_faults(request, error)))
+            return build_problem_response(
+                request, InvalidRequest(list_invalid_query_parameters(request, error))
+            )
         case HTTPException() if error.status_code < _INTERNAL:
             status, code, detail = error.status_code, "invalid-request", "the request is malformed"
         case _:

@@ -142,7 +142,7 @@ class QueryNameMiddleware(ASGIMiddleware):
         await next_app(scope, receive, send)
 
 
-def list_query_faults(request: Request[Any, Any, Any], error: ValidationException) -> list[Fault]:
+def list_invalid_query_parameters(request: Request[Any, Any, Any], error: ValidationException) -> list[Fault]:
     """Return the faults of a Litestar validation error, with the parameter names that REST clients use."""
     names = {each.argument: each.name for each in _list_parameters(request.route_handler)}
     details = error.extra if isinstance(error.extra, list) else []

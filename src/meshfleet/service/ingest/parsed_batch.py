@@ -110,10 +110,11 @@ class ParsedBatch:
         """Gateway of each accepted report, in the order of `report_kinds`."""
 
     def set_shift(self, shift: int, *, unconfirmed: int | None = None) -> None:
-        """Add `shift` milliseconds to the times of the reports parsed next; 0 means no correction.
+        """Correct the gateway clock for the reports parsed next: add `shift` milliseconds to their times.
 
-        Pass the gateway as `unconfirmed` if no response has confirmed its correction yet: an unconfirmed
-        correction applies only to reports that are less than a minute old if corrected.
+        0 means no correction. If no response of the gateway has confirmed the correction yet, pass the
+        gateway as `unconfirmed`: then a time is corrected only if the corrected time is less than a minute
+        ago.
         """
         self.shift, self._unconfirmed_gateway = shift, unconfirmed
         self.trusted_from, self.trusted_to = _EMPTY_RANGE if shift else (self.earliest, self.latest)

@@ -167,7 +167,7 @@ class Rollups:
 
         `list_open_minutes` returns closed minutes until `drop_closed` is called.
         """
-        due = [key for key, minute in self._open.items() if _is_over(key[_KEY_START], minute, now)]
+        due = [key for key, minute in self._open.items() if _has_minute_ended(key[_KEY_START], minute, now)]
         rows: dict[int, list[SampleRow]] = {}
         for key in due[: self._max_per_flush]:
             minute = self._open.pop(key)
@@ -207,7 +207,7 @@ def _walk_chain(minute: MinuteRollup | None) -> list[MinuteRollup]:
     return minutes
 
 
-def _is_over(start: int, minute: MinuteRollup, now: int) -> bool:
+def _has_minute_ended(start: int, minute: MinuteRollup, now: int) -> bool:
     """Return whether a minute is finished and must be closed.
 
     Late readings delay closing by about a minute at most, because the journal must keep the readings of open

@@ -66,8 +66,8 @@ class _JobQuery(NamedTuple):
     """Devices of the executions to load, by job."""
     changed: frozenset[int] = frozenset()
     """Jobs that were marked as changed. A marked job that does not exist was deleted."""
-    all_open: bool = False
-    """Whether to load also the newest unfinished jobs of the fleet."""
+    includes_open: bool = False
+    """Whether to load the newest open jobs of the fleet in addition to `jobs`."""
     transfers_after: ExecutionKey | None = None
     """List running transfers of the loaded jobs with keys after this one; None lists no transfers."""
 
@@ -202,7 +202,7 @@ class JobEvents:
         self._next_poll_at = now + self._poll_interval
         return query._replace(
             jobs=query.jobs | self._select_jobs_to_poll(),
-            all_open=self._polls_all_jobs,
+            includes_open=self._polls_all_jobs,
             transfers_after=self._transfers_after,
         )
 
@@ -278,7 +278,7 @@ def _build_key(job: int, execution: Execution) -> ExecutionKey:
 
 def _load_jobs(connection: Connection, query: _JobQuery, *, now: int) -> _JobQueryResult:
     jobs = job_view.load_jobs(connection, query.jobs, now=now)
-    if query.all_open:
+    if query.includes_open:
         jobs |= job_view.list_newest_open_jobs(connection, _MAX_JOBS, now=now)
     executions = [
         JobExecution(job, each)

@@ -255,7 +255,7 @@ def _apply_events(
 def _advance_or_fail(
     execution: ExecutionRecord, event: model.UpdateEvent, context: UpdateContext, now: int
 ) -> Decision:
-    """Return the decision of the state machine; after an error, the decision to end as FAILED."""
+    """Return what the state machine decides for an event. If it raises an exception, end as FAILED."""
     try:
         return add_stop_cause(advance_execution(execution, event, context, now), context.spec)
     except Exception:  # noqa: BLE001 # one defect must not block the other executions

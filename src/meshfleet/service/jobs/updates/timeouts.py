@@ -24,7 +24,7 @@ VERSION_CHECK_TIMEOUT: Final = _MINUTE_MS
 """Maximum milliseconds of the version check of a device that already reports the target version."""
 
 OFFLINE_CHECK_TIMEOUT: Final = 10 * _MINUTE_MS
-"""Maximum milliseconds to wait for an offline device that reports the target version."""
+"""Maximum milliseconds to wait for an offline device whose last known version is the target version."""
 
 START_TIMEOUT: Final = 10 * _MINUTE_MS
 """Maximum milliseconds for all tries to start an update."""

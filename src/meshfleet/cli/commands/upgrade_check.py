@@ -1,0 +1,64 @@
+"""`meshfleet upgrade-check`: say what a new version will change, before it is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import click
+
+from meshfleet.cli.database import check_database_exists
+from meshfleet.cli.findings import print_findings
+from meshfleet.cli.output import json_option
+from meshfleet.cli.settings_options import load_command_settings, settings_options
+from meshfleet.service.clock import now
+from meshfleet.service.doctor.upgrade import examine_upgrade, rehearse_upgrade
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from meshfleet.service.doctor.finding import Finding
+    from meshfleet.settings import Settings
+
+
+@click.command
+@settings_options("data", "database")
+@click.option(
+    "--rehearse",
+    metavar="DIR",
+    type=click.Path(file_okay=False, exists=True, writable=True, path_type=Path),
+    help="Also upgrade a copy of all data in a temporary directory inside DIR, and check the copy.",
+)
+@click.option(
+    "--rehearse-database",
+    metavar="URL",
+    help="Empty PostgreSQL database for the copy; needed if the service uses PostgreSQL.",
+)
+@json_option
+def upgrade_check(
+    *,
+    config: Path | None,
+    rehearse: Path | None,
+    rehearse_database: str | None,
+    as_json: bool,
+    **flags: str | None,
+) -> None:
+    """Check an upgrade: run this with the new version, before the service is started with it.
+
+    Prints the steps that change the database, and what could stop them. The exit code is 1 if there is a
+    fail. The service may be running. Only a rehearsal writes anything, and only to the copy.
+    """
+    settings = load_command_settings(config, flags)
+    check_database_exists(settings)
+    if rehearse is not None and settings.database != "sqlite" and rehearse_database is None:
+        raise click.UsageError("a rehearsal with PostgreSQL needs --rehearse-database")
+    findings = _list_findings(settings, rehearse, rehearse_database or "sqlite")
+    print_findings(findings, as_json=as_json)
+
+
+def _list_findings(settings: Settings, folder: Path | None, copy_database: str) -> Iterator[Finding]:
+    yield from examine_upgrade(settings)
+    if folder is not None:
+        with TemporaryDirectory(prefix="meshfleet-rehearsal-", dir=folder) as inside:
+            yield from rehearse_upgrade(settings, Path(inside), copy_database=copy_database, now=now)

@@ -1,0 +1,33 @@
+"""Output of findings: one line for each check, and the next command."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from meshfleet.cli.output import print_json
+from meshfleet.cli.terminal import to_printable
+from meshfleet.service.doctor.finding import Finding, Level
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def print_findings(findings: Iterable[Finding], *, as_json: bool) -> None:
+    """Print findings as they are found. Exit with code 1 at the end if one is a failure."""
+    is_failed = False
+    for finding in findings:
+        is_failed |= finding.level is Level.FAIL
+        if as_json:
+            print_json(finding)
+        else:
+            _print_finding(finding)
+    if is_failed:
+        click.get_current_context().exit(1)
+
+
+def _print_finding(finding: Finding) -> None:
+    click.echo(to_printable(f"{finding.level:<6}{finding.check:<20}{finding.text}"))
+    if finding.next_command is not None:
+        click.echo(to_printable(f"      -> {finding.next_command}"))
