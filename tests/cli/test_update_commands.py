@@ -328,7 +328,8 @@ def test_the_default_number_of_retries_is_two_on_every_interface(logged_out: She
     documented = load_openapi_document()["components"]["schemas"]["Retry"]["properties"]["max"]["default"]
     new_job = build_new_job("name", "fw-0123456789abcdef", {"everything": True}, dry_run=False)
     offered = re.search(
-        r"Automatic retries per device\.\s+\[default: (\d+)", logged_out.text("jobs", "create", "--help")
+        r"Maximum automatic retries per device\.\s+\[default: (\d+)",
+        logged_out.text("jobs", "create", "--help"),
     )
     assert offered is not None
     assert (documented, new_job.retry.max, offered[1]) == (2, 2, "2")

@@ -100,7 +100,7 @@ def _retention_setting(name: str, help_text: str) -> Setting:
     return Setting(
         f"retention.{name}",
         parsers.parse_retention,
-        "SECONDS|forever",
+        "SECONDS",
         f"{help_text}, or forever to never delete them.",
     )
 

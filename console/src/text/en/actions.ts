@@ -136,6 +136,12 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
     },
   },
   {
+    name: "Service",
+    actions: {
+      "service.reload": createAction("Settings reloaded", "Reloaded the", "of the service"),
+    },
+  },
+  {
     name: "Broker",
     actions: {
       "mqtt.forbidden-publish": createAction("Forbidden message", "Was not allowed to publish to"),

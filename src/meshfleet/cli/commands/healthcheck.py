@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from meshfleet.cli.output import json_option, print_result
 from meshfleet.cli.settings_options import load_valid_settings, settings_options
+from meshfleet.protocol.decoders import get_decoder
 from meshfleet.rest.operations import NotReadyReply
 from meshfleet.rest.paths import READINESS_PATH
 from meshfleet.tls import create_pinned_context
@@ -58,6 +59,6 @@ def _ask_service(settings: Settings) -> list[str]:
     if response.status_code == HTTPStatus.OK:
         return []
     try:
-        return [each.text for each in msgspec.json.decode(response.content, type=NotReadyReply).reasons]
+        return [each.text for each in get_decoder(NotReadyReply).decode(response.content).reasons]
     except msgspec.MsgspecError:
         return [f"{url} answers with HTTP status {response.status_code}"]

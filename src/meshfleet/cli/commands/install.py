@@ -13,6 +13,8 @@ from typing import Final
 
 import click
 
+from meshfleet.cli.output import json_option, print_json
+
 _SETTINGS: Final = Path("etc/meshfleet/meshfleet.toml")
 _UNITS: Final = Path("etc/systemd/system")
 _UNIT_NAMES: Final = ("meshfleet.service", "meshfleet-backup.service", "meshfleet-backup.timer")
@@ -45,7 +47,8 @@ def install() -> None:
     default=Path("/"),
     help="Write below DIR instead of /, without telling systemd: for packages and images.",
 )
-def systemd(*, only_print: bool, root: Path) -> None:
+@json_option
+def systemd(*, only_print: bool, root: Path, as_json: bool) -> None:
     """Write the units of the service and of its daily backup, and a settings file, and reload systemd.
 
     Needs root. Units are replaced; an existing settings file is left as it is.
@@ -54,19 +57,29 @@ def systemd(*, only_print: bool, root: Path) -> None:
     contents = {_UNITS / name: _read_unit(name, program) for name in _UNIT_NAMES}
     contents[_SETTINGS] = _read_file(_SETTINGS.name)
     if only_print:
-        for path, content in contents.items():
-            click.echo(f"# /{path}\n{content}")
+        _print_files({f"/{path}": content for path, content in contents.items()}, as_json=as_json)
         return
     is_live = root == Path("/")
     if is_live and os.geteuid() != 0:
         raise click.ClickException(
             "writing to /etc needs root: run this command with sudo, or use --print or --root DIR"
         )
-    for path, content in contents.items():
-        click.echo(_write(root / path, content, keep=path == _SETTINGS))
+    sentences = [_write(root / path, content, keep=path == _SETTINGS) for path, content in contents.items()]
     if is_live:
         _reload_systemd()
-    click.echo(_NEXT_COMMANDS.format(program=program, settings=_SETTINGS))
+    next_commands = _NEXT_COMMANDS.format(program=program, settings=_SETTINGS)
+    if as_json:
+        print_json({"files": sentences})
+    else:
+        click.echo("\n".join([*sentences, next_commands]))
+
+
+def _print_files(files: dict[str, str], *, as_json: bool) -> None:
+    if as_json:
+        print_json(files)
+        return
+    for path, content in files.items():
+        click.echo(f"# {path}\n{content}")
 
 
 def _find_program() -> str:

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from meshfleet.errors.mqtt import MqttError
 from meshfleet.errors.startup import UnusableAddress
 from meshfleet.mqtt.client import MqttClient
+from meshfleet.protocol.decoders import get_decoder
 from meshfleet.rest.operations import NotReady
 from meshfleet.rest.paths import READINESS_PATH
 from meshfleet.service.doctor.finding import Finding, Level, describe_error
@@ -117,7 +118,7 @@ def _ask_readiness(url: str, own_certificate: Path | None) -> str | None:
     if response.status == HTTPStatus.OK:
         return None
     try:
-        codes = [reason.code for reason in msgspec.json.decode(body, type=NotReady).reasons]
+        codes = [reason.code for reason in get_decoder(NotReady).decode(body).reasons]
     except msgspec.MsgspecError:
         return f"answers with HTTP status {response.status}, not as a Meshfleet service"
     return f"is not ready: {', '.join(codes)}"
