@@ -126,7 +126,7 @@ def test_every_audit_action_has_a_text() -> None:
     assert written <= described
     actions = {
         "job.": set(re.findall(r'command="(\w+)"', code)),
-        "firmware.": set(re.findall(r'_record_action\(\s*connection, "(\w+)"', code)),
+        "firmware.": set(re.findall(r'_audit_action\(\s*connection, "(\w+)"', code)),
         "request.": {"write", "write-decoded", "ack", "ack-decoded"},
         "mqtt.forbidden-": {"publish", "subscribe", "will"},
     }

@@ -342,10 +342,10 @@ OPENSSL = "openssl x509 -in {place.cert} -noout -dates -ext subjectAltName"
         ),
         (
             plant_many_connections,
-            "fail descriptors",
+            "warn descriptors",
             (
                 "{limit} open files are allowed; limits.connections = 1000000000 needs "
-                "4000000000: raise the limit of files, or lower that of connections"
+                "4000000000: the service accepts fewer connections"
             ),
             "ulimit -n 4000000000  # systemd: LimitNOFILE=4000000000",
         ),

@@ -73,11 +73,12 @@ def check_descriptors(settings: Settings, service: RunningService | None) -> Ite
         files = "no limit of open files" if limit is None else f"{limit} open files"
         yield Finding(Level.OK, "descriptors", f"{files}, {connections} MQTT connections")
     else:
+        # Not a failure: the service starts, and accepts fewer connections.
         text = (
             f"{limit} open files are allowed; limits.connections = {connections} needs {needed}: "
-            "raise the limit of files, or lower that of connections"
+            "the service accepts fewer connections"
         )
-        yield Finding(Level.FAIL, "descriptors", text, f"ulimit -n {needed}  # systemd: LimitNOFILE={needed}")
+        yield Finding(Level.WARN, "descriptors", text, f"ulimit -n {needed}  # systemd: LimitNOFILE={needed}")
 
 
 def check_clock(state: int | None) -> Iterator[Finding]:
