@@ -41,6 +41,8 @@ def test_all_files_are_written_and_run_this_program(tmp_path: Path) -> None:
         os.umask(umask)
     assert list_files(tmp_path) == FILES
     assert {(tmp_path / path).stat().st_mode & 0o777 for path in FILES} == {0o644}
+    folders = {(tmp_path / path).parent for path in FILES}
+    assert {folder.stat().st_mode & 0o777 for folder in folders} == {0o755}
     commands = {
         path.name: re.findall(r"^ExecStart=(.*)$", (tmp_path / path).read_text(), re.MULTILINE)
         for path in FILES

@@ -134,6 +134,9 @@ def test_root_does_not_give_away_files_behind_links(data: Path, tmp_path: Path) 
     (data / "samples" / SEGMENT).unlink()
     (data / "samples" / SEGMENT).symlink_to(foreign)
     os.chown(data, 12345, 12345)
+    refused = restore(file, data, "--replace")
+    assert (refused.exit_code, "meshfleet.lock" in refused.output) == (1, True), refused.output
+    (data / "meshfleet.lock").unlink()
     assert restore(file, data, "--replace").exit_code == 0
     assert (data / "meshfleet.sqlite").stat().st_uid == 12345
     assert list_names(data / "samples") == []
@@ -165,3 +168,21 @@ def test_a_backup_that_is_stopped_removes_its_files(data: Path) -> None:
         code, *_ = program.wait_for_exit(SIGTERM)
     assert code == 128 + SIGTERM
     assert not list(data.glob("backup-staging-*"))
+
+
+def test_a_restore_moves_nothing_outside_of_the_data_directory(data: Path, tmp_path: Path) -> None:
+    """Let the user of the service, who can write to the data directory, mislead a restore by root."""
+    file, other = tmp_path / "backup.tar", tmp_path / "other"
+    back_up(data, file)
+    other.mkdir()
+    (data / "before-link").symlink_to(other)
+    marker = data / "restore.unfinished"
+    for name in (str(other), "../other", "before-link", "before-../../other"):
+        marker.write_text(name)
+        result = run_command("restore", str(file), "--data", str(data), "--replace")
+        assert (result.exit_code, "does not name a directory inside" in result.output) == (1, True), name
+        assert list_names(other) == []
+    marker.unlink()
+    (data / "restore.new").symlink_to(other / "written")
+    assert run_command("restore", str(file), "--data", str(data), "--replace").exit_code == 0
+    assert list_names(other) == []

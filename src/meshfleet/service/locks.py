@@ -48,7 +48,7 @@ def lock_data_folder(folder: Path) -> Iterator[None]:
     try:
         _create_directory(folder)
         _make_private(folder)
-        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     except OSError as exc:
         reason = f"{exc.strerror} ({exc.filename})"
         raise UnusableDataFolder(f"the data directory {folder} cannot be used: {reason}") from exc

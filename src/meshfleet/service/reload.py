@@ -83,6 +83,8 @@ class Reloader:
                     "the settings cannot be reloaded, the previous ones stay in use: %s",
                     "; ".join(str(exc).splitlines()),
                 )
+            except Exception:  # noqa: BLE001 # a wrong file must not end the service
+                _log.exception("the settings cannot be reloaded, the previous ones stay in use")
 
     async def reload(self) -> ReloadedSettings:
         """Load the settings and apply the changes. Raise `WrongSettings` if they are wrong."""

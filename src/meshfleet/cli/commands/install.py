@@ -114,10 +114,13 @@ def _write(path: Path, content: str, *, keep: bool) -> str:
             return f"Unchanged: {path}"
         if existing is not None and keep:
             return f"Left as it is: {path} (the new example: meshfleet install systemd --print)"
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for folder in (path.parent.parent, path.parent):
+            if not folder.exists():
+                folder.mkdir(parents=True)
+                folder.chmod(0o755)  # whatever the umask of root is
         new = path.with_name(f".{path.name}.new")
         new.write_text(content, "utf-8")
-        new.chmod(0o644)  # the service reads it as its own user, whatever the umask of root is
+        new.chmod(0o644)  # the service reads it as its own user
         new.replace(path)
     except OSError as exc:
         raise click.ClickException(f"{path} cannot be written: {exc.strerror}") from exc

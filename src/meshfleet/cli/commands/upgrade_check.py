@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from meshfleet.cli.findings import print_findings
 from meshfleet.cli.output import json_option
 from meshfleet.cli.settings_options import load_command_settings, settings_options
 from meshfleet.service.clock import now
+from meshfleet.service.doctor.examination import guard_check
 from meshfleet.service.doctor.upgrade import examine_upgrade, rehearse_upgrade
 
 if TYPE_CHECKING:
@@ -58,7 +60,8 @@ def upgrade_check(
 
 
 def _list_findings(settings: Settings, folder: Path | None, copy_database: str) -> Iterator[Finding]:
-    yield from examine_upgrade(settings)
+    yield from guard_check("upgrade", partial(examine_upgrade, settings))
     if folder is not None:
         with TemporaryDirectory(prefix="meshfleet-rehearsal-", dir=folder) as inside:
-            yield from rehearse_upgrade(settings, Path(inside), copy_database=copy_database, now=now)
+            rehearse = partial(rehearse_upgrade, settings, Path(inside), copy_database=copy_database, now=now)
+            yield from guard_check("rehearsal", rehearse)

@@ -55,6 +55,9 @@ _KEPT_NAME: Final = re.compile(
 )
 """Names in a data directory that a restore leaves where they are."""
 
+_ASIDE_NAME: Final = re.compile(r"before-[0-9A-Za-z-]+")
+"""Name of a directory of old files inside a data directory."""
+
 _NOT_COPIED: Final = (
     *("secret", "session", "api_key"),
     *("broker_message", "broker_received", "broker_subscription", "broker_session", "job_outbox"),
@@ -148,7 +151,7 @@ def _restore_files(
         for path in folder.glob(f"{_STAGING_PREFIX}*"):  # of a restore that was killed
             shutil.rmtree(path)
         # An interrupted restore has moved some files aside already: the others belong with them.
-        aside = folder / (_read_text(folder / _UNFINISHED_FILE) or _choose_name(folder, replace))
+        aside = folder / (_read_marker(folder) or _choose_name(folder, replace))
         existing = sorted(path for path in folder.iterdir() if not _KEPT_NAME.fullmatch(path.name))
         if existing and replace is None:
             raise RestoreRefused(
@@ -207,7 +210,9 @@ def _replace_files(existing: list[Path], staging: Path, folder: Path, aside: Pat
 def _write_marker(marker: Path, text: str) -> None:
     """Write the name of the directory of old files. After a power failure it is complete, or not there."""
     new = marker.with_suffix(".new")
-    new.write_text(text)
+    new.unlink(missing_ok=True)
+    with new.open("x") as file:  # never through a link that another user has made
+        file.write(text)
     sync_path(new)
     new.rename(marker)
     sync_path(marker.parent)
@@ -225,8 +230,17 @@ def _remove(path: Path) -> None:
         path.unlink()
 
 
-def _read_text(path: Path) -> str:
-    return path.read_text().strip() if path.exists() else ""
+def _read_marker(folder: Path) -> str:
+    """Return the name of the directory to which an interrupted restore has moved files; empty if none.
+
+    The user of the service can write this file, and root reads it: accept only a directory inside.
+    """
+    path = folder / _UNFINISHED_FILE
+    name = path.read_text().strip() if path.is_file() and not path.is_symlink() else ""
+    aside = folder / name
+    if name and (not _ASIDE_NAME.fullmatch(name) or aside.is_symlink()):
+        raise RestoreRefused(f"{path} does not name a directory inside {folder}; delete {path.name}")
+    return name
 
 
 def _extract(archive: ArchiveReader, staging: Path) -> None:
@@ -329,5 +343,9 @@ def _take_ownership(paths: Iterable[Path], owner: os.stat_result) -> None:
     """
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         for path in paths:
-            for each in (*path.rglob("*"), path):
-                os.chown(each, owner.st_uid, owner.st_gid, follow_symlinks=False)
+            if path.is_dir() and not path.is_symlink():
+                # Relative to open directories: a directory may be replaced by a link meanwhile.
+                for _, folders, files, descriptor in os.fwalk(path, topdown=False, follow_symlinks=False):
+                    for name in (*folders, *files):
+                        os.chown(name, owner.st_uid, owner.st_gid, dir_fd=descriptor, follow_symlinks=False)
+            os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

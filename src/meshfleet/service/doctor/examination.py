@@ -33,14 +33,14 @@ def examine(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[Finding]
         text = f"the lock of {settings.data.absolute()} cannot be read: {describe_error(exc)}"
         yield Finding(Level.FAIL, "data", text, "sudo meshfleet doctor")
     else:
-        yield from _guard("data", partial(machine.check_data_folder, settings, service))
-        yield from _guard("descriptors", partial(machine.check_descriptors, settings, service))
-        yield from _guard("listeners", partial(network.check_listeners, settings, service))
-        yield from _guard("public-url", partial(network.check_public_url, settings, service))
-    yield from _guard("certificate", partial(certificate.check_certificate, settings, now=now()))
-    yield from _guard("clock", lambda: machine.check_clock(machine.read_clock_state()))
-    yield from _guard("broker", partial(network.check_broker, settings))
-    yield from _guard("database", partial(check_database, settings, now, is_deep=is_deep))
+        yield from guard_check("data", partial(machine.check_data_folder, settings, service))
+        yield from guard_check("descriptors", partial(machine.check_descriptors, settings, service))
+        yield from guard_check("listeners", partial(network.check_listeners, settings, service))
+        yield from guard_check("public-url", partial(network.check_public_url, settings, service))
+    yield from guard_check("certificate", partial(certificate.check_certificate, settings, now=now()))
+    yield from guard_check("clock", lambda: machine.check_clock(machine.read_clock_state()))
+    yield from guard_check("broker", partial(network.check_broker, settings))
+    yield from guard_check("database", partial(check_database, settings, now, is_deep=is_deep))
 
 
 def check_database(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[Finding]:
@@ -74,11 +74,11 @@ def _check_contents(
     if is_deep:
         checks["images"] = partial(deep.check_images, connection, settings.data)
     for name, check in checks.items():
-        yield from _guard(name, check)
+        yield from guard_check(name, check)
         connection.rollback()  # after an error PostgreSQL refuses all further statements of a transaction
 
 
-def _guard(check: str, run: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+def guard_check(check: str, run: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
     """Yield the findings of a check, and one about the check itself if it fails."""
     try:
         yield from run()

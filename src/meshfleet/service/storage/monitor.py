@@ -6,9 +6,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from meshfleet.errors import FleetError
 from meshfleet.service.storage import store
 from meshfleet.service.storage.forecast import SampleAge, find_longest_retention, forecast_storage
 from meshfleet.service.storage.sizes import measure_files, measure_tables
@@ -71,6 +68,6 @@ class StorageMonitor:
             try:
                 status = await self.measure()
                 await self._database.write(store.save_sizes, status.measurement.sizes, now=status.measured_at)
-            except (FleetError, SQLAlchemyError, OSError) as exc:
+            except Exception as exc:  # noqa: BLE001 # see above
                 _log.warning("the size of the data could not be measured: %s", type(exc).__name__)
             await asyncio.sleep(_PAUSE_SECONDS)
