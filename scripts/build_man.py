@@ -20,7 +20,7 @@ _AS_WRITTEN: Final = "\b\n"
 
 def format_page() -> str:
     """Return the man page: one section for each command."""
-    context = click.Context(main, info_name="meshfleet")
+    context = click.Context(main, info_name="meshfleet", **main.context_settings)
     lines = [
         '.TH MESHFLEET 1 "" "Meshfleet" "User Commands"',
         ".SH NAME",

@@ -147,7 +147,7 @@ async def test_changed_files_are_loaded_and_bad_ones_are_logged_once(
             return await read_certificate(port) != first
 
         await eventually_async(is_renewed, "that the new certificate is used")
-        assert count_lines(logging.INFO)
+        await eventually_async(lambda: count_lines(logging.INFO), "that the renewal is logged")
         watch.cancel()
     messages = {record.getMessage() for record in caplog.records if record.levelno == logging.ERROR}
     assert all(str(files.certificate) in each and "BEGIN" not in each for each in messages)
