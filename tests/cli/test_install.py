@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from meshfleet.cli.commands.install import HIDDEN_FOLDERS, find_hidden_folder
 from meshfleet.settings import load_settings
 from tests.cli.programs import MESHFLEET, run_command
 from tests.external_tools import SYSTEMD_ANALYZE, require
@@ -61,8 +62,10 @@ def test_all_files_are_written_and_run_this_program(tmp_path: Path) -> None:
 
 def test_a_program_that_the_unit_hides_from_the_service_is_reported(tmp_path: Path) -> None:
     result = run_command("install", "systemd", "--root", str(tmp_path))
-    is_hidden = str(MESHFLEET).startswith(("/home/", "/root/", "/tmp/"))  # noqa: S108 # only compared
-    assert ("the service cannot run" in result.stderr) == is_hidden
+    assert ("the service cannot run" in result.stderr) == (find_hidden_folder(str(MESHFLEET)) is not None)
+    hidden = [find_hidden_folder(f"{folder}/venv/bin/meshfleet") for folder in HIDDEN_FOLDERS]
+    assert hidden == [*HIDDEN_FOLDERS]
+    assert find_hidden_folder("/opt/meshfleet/bin/meshfleet") is None
 
 
 def test_the_options_of_the_units_exist(tmp_path: Path) -> None:

@@ -245,6 +245,7 @@ class Runtime:
         self._samples.retention = _build_retention(settings)
         self._history.retention = _to_millis(settings.retention.request)
         self._presence.retention_ms = _to_millis(settings.retention.connectivity)
+        self._api.storage_monitor.set_retention(settings.retention)
 
     def _start_tasks(self, tasks: asyncio.TaskGroup) -> None:
         gateway_poll = poll_gateways(self._transport, self._presence, self._on_gateway_connected)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshfleet.errors import Fault
@@ -48,8 +49,10 @@ class ServerCertificate:
 
     def __init__(self, certificate: Path, key: Path) -> None:
         """Load certificate and key. Raise `UnusableCertificate` if that is not possible."""
-        self._remember_files(certificate, key)
-        self.context = self._newest_context = create_server_context(certificate, key)
+        self._lock = Lock()
+        self._versions: list[FileVersion | None] = []
+        self.replace(certificate, key)
+        self.context = self._newest_context
         self.context.sni_callback = self._select_newest
 
     def replace(self, certificate: Path, key: Path) -> None:
@@ -57,8 +60,8 @@ class ServerCertificate:
 
         Raise `UnusableCertificate` if the pair cannot be used: then the previous one stays in use.
         """
-        self._remember_files(certificate, key)
-        self._newest_context = create_server_context(certificate, key)
+        with self._lock:
+            self._load(certificate, key)
 
     def apply_settings(self, settings: Settings) -> None:
         """Use the certificate of changed settings. Raise `WrongSettings` if it cannot be used."""
@@ -77,19 +80,24 @@ class ServerCertificate:
             await asyncio.to_thread(self._load_changed)
 
     def _load_changed(self) -> None:
-        if [read_file_version(path) for path in self._files] == self._versions:
-            return
-        try:
-            self.replace(*self._files)
-        except UnusableCertificate as exc:
-            _log.error("the certificate cannot be replaced, the previous one stays in use: %s", exc)
-        else:
-            _log.info("the certificate %s has changed and is used for new connections", self._files[0])
+        with self._lock:
+            versions = [read_file_version(path) for path in self._files]
+            if versions == self._versions:
+                return
+            try:
+                self._load(*self._files)
+            except UnusableCertificate as exc:
+                self._versions = versions
+                _log.error("the certificate cannot be replaced, the previous one stays in use: %s", exc)
+            else:
+                _log.info("the certificate %s has changed and is used for new connections", self._files[0])
 
-    def _remember_files(self, certificate: Path, key: Path) -> None:
-        """Store the versions of the files. Call this before they are read: a later change must be noticed."""
+    def _load(self, certificate: Path, key: Path) -> None:
+        # The versions are read before the files, so that a later change is noticed.
+        versions = [read_file_version(path) for path in (certificate, key)]
+        self._newest_context = create_server_context(certificate, key)
         self._files = (certificate, key)
-        self._versions = [read_file_version(path) for path in self._files]
+        self._versions = versions
 
     def _select_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._newest_context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.commit_timer import CommitTimer
     from meshfleet.service.readiness import Readiness
     from meshfleet.service.systemd import SystemdNotifier
+
+_log = logging.getLogger(__name__)
 
 _START_POLL_SECONDS: Final = 0.5
 """Seconds between two checks whether the service is ready for the first time."""
@@ -69,7 +72,11 @@ class StatusReporter:
 
     async def _describe_problems(self) -> str:
         """Return why the service is not ready; an empty text if it is."""
-        reasons = await self._readiness.list_reasons(self._database)
+        try:
+            reasons = await self._readiness.list_reasons(self._database)
+        except Exception:  # noqa: BLE001 # logged, and the service goes on
+            _log.exception("whether the service is ready cannot be determined")
+            return "It cannot be determined whether the service is ready."
         return f"Not ready: {' '.join(each.text for each in reasons)}" if reasons else ""
 
     async def _describe_fleet(self) -> str:

@@ -23,7 +23,7 @@ _EXAMPLE_PROGRAM: Final = "/opt/meshfleet/bin/meshfleet"
 """Path of the program in the units of the package."""
 _PLAIN_PATH: Final = re.compile(r"/[\w./+@~-]+", re.ASCII)
 """Paths that need no quotes or escapes in a unit."""
-_HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 # never written to
+HIDDEN_FOLDERS: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 # never written to
 """Directories that the unit hides from the service (ProtectHome, PrivateTmp)."""
 
 _NEXT_COMMANDS: Final = """\
@@ -89,13 +89,18 @@ def _find_program() -> str:
         raise click.ClickException(
             f"systemd needs quotes for the path of the program, {program!r}: install it in /opt/meshfleet"
         )
-    if any(program.startswith(f"{hidden}/") for hidden in _HIDDEN):
+    if (folder := find_hidden_folder(program)) is not None:
         click.echo(
-            f"Warning: the service cannot run {program}: its unit hides {', '.join(_HIDDEN)}."
+            f"Warning: the service cannot run {program}: its unit hides {folder}."
             " Install Meshfleet in /opt/meshfleet, and run this command from there.",
             err=True,
         )
     return program
+
+
+def find_hidden_folder(program: str) -> str | None:
+    """Return the directory of a program that the unit hides from the service; None if it hides none."""
+    return next((folder for folder in HIDDEN_FOLDERS if program.startswith(f"{folder}/")), None)
 
 
 def _read_unit(name: str, program: str) -> str:

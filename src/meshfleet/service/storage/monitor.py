@@ -6,6 +6,8 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from msgspec.structs import replace
+
 from meshfleet.service.storage import store
 from meshfleet.service.storage.forecast import SampleAge, find_longest_retention, forecast_storage
 from meshfleet.service.storage.sizes import measure_files, measure_tables
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from meshfleet.service.clock import Now
     from meshfleet.service.storage.forecast import Forecast
     from meshfleet.service.storage.sizes import Measurement
-    from meshfleet.settings import Settings
+    from meshfleet.settings import Retention, Settings
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +54,10 @@ class StorageMonitor:
         self._now = now
         self.newest: StorageStatus | None = None
         """Newest measurement; None before the first one."""
+
+    def set_retention(self, retention: Retention) -> None:
+        """Forecast with changed retention periods from the next measurement on."""
+        self._settings = replace(self._settings, retention=retention)
 
     async def measure(self) -> StorageStatus:
         """Measure the data now."""
