@@ -8,7 +8,7 @@ import signal
 import sys
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.examples import DEFAULT_EXAMPLES, FAST_EXAMPLES
 
@@ -29,11 +29,18 @@ sys.dont_write_bytecode = False
 # A shell makes background processes ignore SIGINT, and so would every program that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A shared machine may stall at any time: a slow example is not a failure. Examples are the same in every run,
-# so that no run fails by chance; `make test-all` and `--hypothesis-profile=search` try others.
-settings.register_profile("default", deadline=None, derandomize=True, max_examples=DEFAULT_EXAMPLES)
-# A profile takes the values that it does not set from the current profile, here the default.
-settings.register_profile("search", deadline=None, derandomize=False, max_examples=100)
+# A shared machine may stall at any time: a slow example, or slow generation of examples, is not a failure.
+# A fixture may be shared by all examples of a test: such tests clear or name apart what an example writes.
+# Examples are the same in every run, so that no run fails by chance; `make test-all` and
+# `--hypothesis-profile=search` try others.
+settings.register_profile(
+    "default",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    derandomize=True,
+    max_examples=DEFAULT_EXAMPLES,
+)
+settings.register_profile("search", settings.get_profile("default"), derandomize=False, max_examples=100)
 settings.register_profile("fast", settings.get_profile("default"), max_examples=FAST_EXAMPLES)
 settings.load_profile("default")
 

@@ -6,7 +6,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Table, delete, select
 from sqlalchemy.exc import IntegrityError
@@ -76,7 +76,7 @@ def test_unusual_texts_are_stored_unchanged(database: Database) -> None:
     assert database.read_now(load_rows, device) == rows
 
 
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40))
 @given(
     values=st.lists(
         st.fixed_dictionaries(

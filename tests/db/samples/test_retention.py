@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshfleet.db.samples import SampleKind
@@ -188,7 +188,7 @@ any_history = given(
 )
 
 
-@settings(max_examples=examples(8), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8))
 @any_history
 async def test_exactly_the_expired_samples_are_deleted(
     sqlite_harness: StoreHarness, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]
@@ -197,7 +197,7 @@ async def test_exactly_the_expired_samples_are_deleted(
 
 
 @pytest.mark.part("fuzz")
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60)
 @any_history
 async def test_exactly_the_expired_samples_are_deleted_in_a_long_search(
     sqlite_harness: StoreHarness, rows: list[tuple[int, int]], days: dict[int, int | None], steps: list[int]

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -146,7 +146,7 @@ sizes = st.builds(CompactionLimits, memtable_samples=st.integers(1, 9), merge_co
 
 
 @pytest.mark.part("fuzz")
-@settings(max_examples=200, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200)
 @given(sizes, action_lists, query_lists)
 def test_segments_return_what_was_written_in_a_long_search(
     sqlite_harness: StoreHarness, limits: CompactionLimits, actions: Actions, queries: list[SampleQuery]
@@ -155,7 +155,7 @@ def test_segments_return_what_was_written_in_a_long_search(
     assert sqlite_harness.segment_files == sqlite_harness.registered_files
 
 
-@settings(max_examples=examples(30), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(30))
 @given(sizes, action_lists, query_lists)
 def test_segments_return_what_was_written_in_order_without_duplicates(
     sqlite_harness: StoreHarness, limits: CompactionLimits, actions: Actions, queries: list[SampleQuery]
@@ -164,7 +164,7 @@ def test_segments_return_what_was_written_in_order_without_duplicates(
     assert sqlite_harness.segment_files == sqlite_harness.registered_files
 
 
-@settings(max_examples=examples(10), suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(10))
 @given(action_lists, query_lists)
 def test_partitions_return_what_was_written_in_order_without_duplicates(
     postgresql_harness: StoreHarness, actions: Actions, queries: list[SampleQuery]

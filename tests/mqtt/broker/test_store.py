@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, delete
 from sqlalchemy.exc import IntegrityError
@@ -152,14 +152,14 @@ def _check_against_model(database: Database, batches: list[PendingChanges]) -> N
         model.check(write_and_load(database, changes))
 
 
-@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20))
 @given(batches=steps())
 def test_written_changes_are_loaded_again(database: Database, batches: list[PendingChanges]) -> None:
     _check_against_model(database, batches)
 
 
 @pytest.mark.part("fuzz")
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200)
 @given(batches=steps())
 def test_many_written_changes_are_loaded_again(database: Database, batches: list[PendingChanges]) -> None:
     _check_against_model(database, batches)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshfleet.service.devices import listing
@@ -32,7 +32,7 @@ def _list_all(connection: Connection, device_filter: DeviceFilter, order: SortOr
         assert len(items) == limit
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60))
 @given(
     fleet=fleets.fleets,
     queries=st.lists(

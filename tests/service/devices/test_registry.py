@@ -4,7 +4,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
@@ -212,7 +212,7 @@ states = st.builds(
 )
 
 
-@settings(max_examples=examples(30), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(30))
 @given(before=st.lists(states, max_size=4), batch=st.lists(states, max_size=8))
 def test_a_batch_has_the_same_result_as_single_observations(
     database: Database, before: list[DeviceObservation], batch: list[DeviceObservation]

@@ -5,7 +5,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from meshfleet.errors import TooManyAttempts
 from meshfleet.protocol.ids import Mac, ModelNumber, Version
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.service.devices.fleets import FleetMember
 
 
-@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60))
 @given(fleet=fleets.fleets, device_filter=fleets.filters)
 def test_a_summary_counts_the_devices_of_the_list(
     database: Database, fleet: Sequence[FleetMember], device_filter: DeviceFilter

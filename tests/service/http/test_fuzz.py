@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from meshfleet.rest.live import STREAM_PATH
@@ -120,7 +120,6 @@ def _fuzz(  # noqa: PLR0913, PLR0917 # the parameters of the tests
         max_examples=examples,
         database=None,
         phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
     )
     @given(
         case=schema[path][method].as_strategy(generation_mode=GenerationMode(mode)), choice=st.integers(0, 9)

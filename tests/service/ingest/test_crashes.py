@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshfleet.db.samples import SampleKind
@@ -155,7 +155,7 @@ _runs = iter(range(10**6))
 
 
 @given(steps)
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40))
 async def test_every_heartbeat_counts_once_in_any_sequence_of_steps(
     sqlite_harness: IngestHarness, drawn_steps: list[Any]
 ) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -25,7 +25,6 @@ pytestmark = pytest.mark.anyio
 
 shared = settings(
     max_examples=examples(15),
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 START = datetime.fromtimestamp(NOON / 1000, UTC)

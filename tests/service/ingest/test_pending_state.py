@@ -6,7 +6,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshfleet.protocol.ids import Mac
@@ -196,7 +196,7 @@ def find_newest(
 
 
 @given(st.lists(st.lists(updates, max_size=4), min_size=1, max_size=3))
-@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(20))
 async def test_the_newest_value_of_each_part_wins_in_any_order(
     harness: IngestHarness, rounds: list[list[tuple[str, int, int]]]
 ) -> None:

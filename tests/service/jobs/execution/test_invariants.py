@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -269,6 +269,5 @@ def test_the_invariants_hold_for_random_events(runs: int, steps: int) -> None:
             database=None,
             print_blob=False,
             phases=[Phase.generate],
-            suppress_health_check=list(HealthCheck),
         ),
     )
