@@ -219,7 +219,7 @@ class Broker:
         """Return the connection number of a gateway, or 0 if the gateway is disconnected."""
         gateway_connections = filter(
             _is_gateway_connection,
-            self.connections.of_account(str(Account(kind=AccountKind.GATEWAY, name=gateway))),
+            self.connections.find_by_account(str(Account(kind=AccountKind.GATEWAY, name=gateway))),
         )
         return max((connection.number for connection in gateway_connections), default=0)
 
@@ -244,7 +244,7 @@ class Broker:
         `delete_sessions` also deletes the account's retained messages and the sessions of its disconnected
         clients.
         """
-        for connection in self.connections.of_account(str(account)):
+        for connection in self.connections.find_by_account(str(account)):
             if not account.credential_digest or connection.account == account:
                 connection.will = None
                 connection.close("the account was changed or removed")
