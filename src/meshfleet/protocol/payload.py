@@ -44,6 +44,8 @@ PayloadT = TypeVar("PayloadT", bound=Payload)
 
 
 class _Field(NamedTuple):
+    """Field of a payload type: name of the attribute, name in JSON, default value, functions of its codec."""
+
     attribute: str
     name: str
     default: Any

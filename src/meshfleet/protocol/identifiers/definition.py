@@ -84,7 +84,7 @@ class IdentifierDefinition:
         return DecodedValue(value, ext)
 
     def encode(self, value: Json, ext: dict[str, Json] | None = None) -> bytes:
-        """Encode a JSON value and its extension. Raise `UnencodableValue` if they do not fit the layout."""
+        """Encode a JSON value and its extension. Raise `UnencodableValue` if one of the two is invalid."""
         if self.layout is None:
             raise UnknownIdentifier(
                 "identifier", f"{self.name} ({self.id}) has no known layout, only raw values"
