@@ -118,9 +118,11 @@ class GatewayEmulator:
         return save_devices(self._context)
 
     def _schedule_crash(self) -> None:
+        """Schedule the next crash of the gateway, at the interval of the injected fault `crash`."""
         seconds = self._context.settings.faults.crash * self._context.clock.speed
         self._context.scheduler.after(seconds + REBOOT_SECONDS, self._crash)
 
     def _crash(self, _sim_time: float) -> None:
+        """Restart the gateway as if its watchdog had reset it, and schedule the next crash."""
         self._behavior.reboot(self._context.gateway_device, ResetCause.WATCHDOG)
         self._schedule_crash()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from math import hypot, inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.emulator.simulation import radio
 from meshfleet.emulator.simulation.noise import derive_noise_key
@@ -36,6 +36,14 @@ _RELIABLE_DBM: Final = -86.0
 """Minimum mean RSSI in dBm of a reliable mesh link (inclusive)."""
 
 
+class Receivers(NamedTuple):
+    """Nodes that receive the radio signal of a node, the strongest first."""
+
+    nodes: tuple[MeshNode, ...]
+    mean_rssi: array[float]
+    """Mean RSSI in dBm at each of `nodes`."""
+
+
 class ReceiverIndex:
     """Finds the nodes that may receive the radio signal of another node.
 
@@ -50,16 +58,14 @@ class ReceiverIndex:
             floor_nodes.append(node)
             xs.append(node.position.x)
 
-    def find_receivers(
-        self, node: MeshNode, *, preferred: Mac | None = None
-    ) -> tuple[tuple[MeshNode, ...], array[float]]:
-        """Return the receivers of a node and the mean RSSI in dBm at each receiver, the strongest first.
+    def find_receivers(self, node: MeshNode, *, preferred: Mac | None = None) -> Receivers:
+        """Return at most `MAX_RECEIVERS` nodes that receive the radio signal of `node`.
 
-        The node with the MAC `preferred` is included if it receives the node at all.
+        If the node with the MAC `preferred` receives the signal at all, that node is included.
         """
         candidates = [
             (level, receiver)
-            for receiver in self._iterate_nearby(node.position)
+            for receiver in self._iterate_nearby_nodes(node.position)
             if receiver is not node
             and (level := radio.estimate_mean_rssi(node.position, receiver.position, self._walls))
             >= radio.MIN_AUDIBLE_DBM
@@ -69,9 +75,12 @@ class ReceiverIndex:
         if preferred is not None and all(receiver.mac != preferred for _, receiver in chosen):
             chosen[-1:] = [entry for entry in candidates if entry[1].mac == preferred] or chosen[-1:]
             chosen.sort(key=_by_strength)
-        return tuple(receiver for _, receiver in chosen), array("f", [level for level, _ in chosen])
+        return Receivers(
+            tuple(receiver for _, receiver in chosen), array("f", [level for level, _ in chosen])
+        )
 
-    def _iterate_nearby(self, position: SitePosition) -> Iterator[MeshNode]:
+    def _iterate_nearby_nodes(self, position: SitePosition) -> Iterator[MeshNode]:
+        """Yield the nodes that are near enough to receive a signal from a position."""
         for floor_offset, range_meters in _RANGE_BY_FLOOR:
             floor_nodes, xs = self._floors.get(position.floor + floor_offset, _EMPTY_FLOOR)
             for node in floor_nodes[
@@ -99,7 +108,7 @@ def _by_strength(candidate: tuple[float, MeshNode]) -> float:
 
 
 def _select_receivers(candidates: list[tuple[float, MeshNode]]) -> list[tuple[float, MeshNode]]:
-    """Select receivers: one half the strongest, the other half reliable receivers near the gateway.
+    """Select receivers: half of them the strongest, the other half reliable receivers near the gateway.
 
     Without the second half, the nodes of a dense group would track only each other.
     """
@@ -112,6 +121,7 @@ def _select_receivers(candidates: list[tuple[float, MeshNode]]) -> list[tuple[fl
 
 
 def _by_hops_to_gateway(candidate: tuple[float, MeshNode]) -> float:
+    """Return the estimated number of hops from a candidate to the gateway, as a sort key."""
     position = candidate[1].position
     return hypot(position.x, position.y) / _HOP_METERS + abs(position.floor)
 
@@ -220,7 +230,7 @@ class SimulatedMesh:
         self._join_all()
 
     def link_rssi(self, node: MeshNode, i: int, sim_time: float) -> float:
-        """Return the RSSI of a node at one of its receivers in dBm, without fast fading."""
+        """Return the RSSI in dBm of a node at the receiver with the index `i`, without fast fading."""
         return (
             node.mean_rssi[i]
             + node.tx_gain
@@ -228,7 +238,10 @@ class SimulatedMesh:
         )
 
     def measure_rssi(self, node: MeshNode, i: int, sim_time: float, n: int) -> int:
-        """Return one RSSI reading of a node at one of its receivers in dBm, with fast fading."""
+        """Return the `n`th RSSI reading in dBm of a node at the receiver with the index `i`.
+
+        The reading includes fast fading.
+        """
         pair = node.noise_key ^ node.receivers[i].noise_key
         level = round(
             node.mean_rssi[i] + node.tx_gain + radio.slow_fading(pair, sim_time) + radio.fast_fading(pair, n)
@@ -247,7 +260,7 @@ class SimulatedMesh:
         return tuple(reversed(hops))
 
     def find_relay(self, node: MeshNode, sim_time: float) -> MeshNode | None:
-        """Return the mesh node that receives an unconnected node best at a simulated time, or None."""
+        """Return the mesh node that receives an unconnected node best; None if the signal is too weak."""
         best, strongest = None, MIN_USABLE_DBM
         means, gain = node.mean_rssi, node.tx_gain
         for i, receiver in enumerate(node.receivers):
@@ -331,7 +344,10 @@ class SimulatedMesh:
         return None
 
     def _find_best_parent(self, node: MeshNode, sim_time: float, *, merit: float) -> MeshNode | None:
-        """Return the best new parent for a node, or None if none has `merit` (RSSI minus hop penalty)."""
+        """Return the best new parent for a node, or None if no parent has at least the merit `merit`.
+
+        The merit of a parent is the RSSI in dBm minus the penalty for its hops.
+        """
         best, height = None, self._get_height(node)
         for i, receiver in enumerate(node.receivers):
             if node.mean_rssi[i] + node.tx_gain + SLOW_FADING_DB < max(merit, MIN_USABLE_DBM):
@@ -362,10 +378,10 @@ class SimulatedMesh:
         node.parent = parent
         if parent is not None:
             parent.child_count += 1
-        node.depth = _child_depth(parent)
+        node.depth = _compute_child_depth(parent)
         for level in self._iterate_levels(node):
             for child in level:
-                child.depth = _child_depth(child.parent)
+                child.depth = _compute_child_depth(child.parent)
 
     def _iterate_levels(self, node: MeshNode) -> Iterator[list[MeshNode]]:
         """Yield the nodes below a node level by level: its children, their children, and so on."""
@@ -375,14 +391,16 @@ class SimulatedMesh:
             level = [child for parent in level for child in self._find_children(parent)]
 
     def _find_children(self, node: MeshNode) -> list[MeshNode]:
+        """Return the nodes whose parent is `node`."""
         # Searched, not stored: extenders rarely change parents, and 250,000 lists would need much memory.
         return [child for child in self.nodes.values() if child.parent is node] if node.child_count else []
 
     def _get_height(self, node: MeshNode) -> int:
+        """Return the number of levels of the mesh tree below a node."""
         return sum(1 for _ in self._iterate_levels(node))
 
     def _index_receivers(self, walls: Walls) -> None:
-        """Find the receivers of all nodes."""
+        """Find and store the receivers of every node."""
         relays = [node for node in self.nodes.values() if node.role is not NodeRole.LEAF]
         index = ReceiverIndex(relays, walls)
         for node in self.nodes.values():
@@ -409,7 +427,7 @@ class SimulatedMesh:
         )
 
     def _join_nodes(self, waiting: list[MeshNode]) -> None:
-        """Join nodes until no more of them can join."""
+        """Let the waiting nodes join the mesh, until none of the remaining nodes can join."""
         while any(sum(self.join(node, 0.0) for node in tier) for tier in self._iterate_tiers(waiting)):
             waiting = [node for node in waiting if node.depth == DISCONNECTED_DEPTH]
 
@@ -433,7 +451,8 @@ class SimulatedMesh:
         yield list(preferences)
 
 
-def _child_depth(parent: MeshNode | None) -> int:
+def _compute_child_depth(parent: MeshNode | None) -> int:
+    """Return the depth of a child of `parent` in the mesh tree."""
     return DISCONNECTED_DEPTH if parent is None or parent.depth == DISCONNECTED_DEPTH else parent.depth + 1
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 
 class _FaultKind(Enum):
+    """Kind of an injected update fault."""
+
     POWER_LOST = auto()
     IMAGE_BROKEN = auto()
     ROLLED_BACK = auto()
