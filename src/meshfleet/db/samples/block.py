@@ -53,7 +53,7 @@ class Block:
         self._data = bytearray(_ARRAY_HEADER)
 
     def add(self, rows: Sequence[SampleRow]) -> int:
-        """Append samples in the order of `rows`. Return the number of bytes added."""
+        """Append samples to the block, in the order of `rows`. Return the number of bytes added."""
         data = self._data
         old_size = len(data)
         for row in rows:
