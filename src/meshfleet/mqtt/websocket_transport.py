@@ -198,6 +198,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
         return b""
 
     def _start_mqtt_connection(self) -> None:
+        """Start the MQTT connection inside the WebSocket, after the upgrade."""
         self._is_inner_open = True
         self._inside.connection_made(self)
 

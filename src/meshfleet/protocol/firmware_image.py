@@ -147,6 +147,8 @@ class ImageInfo(Struct, frozen=True):
 
 
 class _InitPacket(Struct, frozen=True):
+    """Field `init_packet_data` of a manifest: checks for one part of the firmware."""
+
     application_version: int | str | None = None
     device_type: Annotated[int, Meta(ge=0, le=0xFFFF)] | None = None
     firmware_crc16: int | None = None
@@ -155,6 +157,8 @@ class _InitPacket(Struct, frozen=True):
 
 
 class _ManifestPart(Struct, frozen=True):
+    """Entry of a manifest for one part of the firmware."""
+
     bin_file: str
     dat_file: str | None = None
     init_packet_data: _InitPacket = _InitPacket()

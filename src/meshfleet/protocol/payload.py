@@ -157,6 +157,7 @@ _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<field>.*?)`" + 
 
 
 def _join_path(place: str | None, field: str) -> str:
+    """Return the path of a field in the object at the path `place`, or at the top if `place` is None."""
     return f"{place}.{field}" if place else field
 
 

@@ -66,6 +66,8 @@ class ReceivedResponse(NamedTuple):
 
 
 class _OpenRequest(NamedTuple):
+    """Request that waits for its response."""
+
     topic: ResponseTopic
     """Topic on which the response is expected."""
     unreadable_before: int

@@ -149,6 +149,7 @@ class TopicCodec:
         return topic_type(gateway, device, *_parse_operation(keyword, identifier))
 
     def _parse_report(self, gateway: Mac, device: Mac, keyword: str, identifier: str | None) -> ReportTopic:
+        """Build a report topic from its parts. Raise `MalformedInput` if kind or identifier are invalid."""
         if (entry := _KINDS.get(keyword)) is None:
             raise MalformedTopic("kind", f"{quote_input(keyword)} is not a report kind")
         kind, parse_identifier_part = entry
@@ -214,6 +215,7 @@ def _build_topic_error(text: str, prefix: str) -> MalformedInput:
 
 
 def _parse_operation(keyword: str, identifier: str | None) -> tuple[Operation, AnyIdentifier | None]:
+    """Parse the operation and the identifier at the end of a request or response topic."""
     if (entry := _OPERATIONS.get(keyword)) is None:
         raise MalformedTopic("operation", f"{quote_input(keyword)} is not an operation")
     operation, parse_identifier_part = entry

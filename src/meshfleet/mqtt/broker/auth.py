@@ -117,6 +117,8 @@ _Levels = tuple[str, ...]
 
 
 class _Rule(NamedTuple):
+    """Rule that allows the accounts with a role to use the topics that match a pattern."""
+
     least_role: Role | None
     """Lowest role of a user or API key that the rule applies to; None for a rule for gateways."""
     pattern: str
@@ -136,6 +138,7 @@ def _select_patterns(table: Sequence[_Rule], account: Account, prefix: str) -> t
 
 
 def _rule_applies(least_role: Role | None, account: Account) -> bool:
+    """Return whether a rule with this `least_role` applies to an account."""
     if account.kind is AccountKind.GATEWAY or account.role is None or least_role is None:
         return account.kind is AccountKind.GATEWAY and least_role is None
     return account.role.includes(least_role)

@@ -337,6 +337,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # Internal
 
     def _abort(self) -> None:
+        """Close the network connection at once, without sending what is still in the write buffer."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -361,6 +362,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._handle_packets(self.session, packets, 0)
 
     def _handle_packets(self, session: MqttSession, packets: list[Packet], size: int) -> None:
+        """Handle the packets of one read of `size` bytes, and charge them to the packet budget."""
         if not packets or self._is_closed:
             return
         self.has_received = True

@@ -226,5 +226,6 @@ class PacketHandler:
         connection.close("PUBLISH to a forbidden topic")
 
     def _report_denied(self, connection: ServerConnection, action: str, topic: str) -> None:
+        """Tell the authenticator that a client was denied an action, `publish` or `subscribe`, on a topic."""
         if connection.account is not None:
             self._authenticator.on_access_denied(connection.account, connection.address, action, topic)

@@ -103,6 +103,7 @@ class RetainedMessageStore:
         )
 
     def _insert(self, topic: str, row: RetainedRow) -> None:
+        """Add the retained message of a topic, and replace the previous one."""
         self.remove(topic)
         message = OutgoingMessage(Publish(topic, row.payload, row.qos), retain=True)
         self._entries[topic] = _Entry(message, row)

@@ -157,6 +157,7 @@ class MessageRouter:
         self._clear_routes()
 
     def _cache_route(self, topic: str, route: TopicRoute) -> TopicRoute:
+        """Add the route of a topic to the cache. Return the shared instance of equal routes."""
         if len(self._routes) >= _MAX_CACHED_ROUTES or len(self._distinct_routes) >= _MAX_DISTINCT_ROUTES:
             self._clear_routes()
         self._routes[topic] = shared = self._distinct_routes.setdefault(route, route)
@@ -167,6 +168,7 @@ class MessageRouter:
         self._distinct_routes.clear()
 
     def _build_route(self, topic: str) -> TopicRoute:
+        """Determine the destinations of messages on a topic."""
         is_consumed = self._consumed_pattern.fullmatch(topic) is not None
         if DISALLOWED_CHARACTERS.search(topic):
             return TopicRoute(is_consumed, may_be_retained=False, is_request=False, subscribers=())

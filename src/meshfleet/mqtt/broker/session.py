@@ -231,6 +231,7 @@ class MqttSession:
         )
 
     def _send_qos1(self, connection: SessionConnection, position: int, message: OutgoingMessage) -> None:
+        """Send the message at a position, with the packet identifier of this position."""
         packet_id = position % MAX_PACKET_ID + 1
         if not self._in_flight:
             self._acknowledged_at = self._quotas.clock()
@@ -252,7 +253,7 @@ class MqttSession:
             if message.volatile:
                 self._volatile_count -= 1
             elif self.persistent_id is not None:
-                self._delete_stored(self.persistent_id, position, message)
+                self._delete_stored_message(self.persistent_id, position, message)
         self._add_queued_bytes(-size)
         if acknowledged:
             self._acknowledged_at = self._quotas.clock()
@@ -353,9 +354,9 @@ class MqttSession:
         """Subtract a dropped message from the queued bytes, and delete the message from the database."""
         self._add_queued_bytes(-message.size)
         if self.persistent_id is not None and not message.volatile:
-            self._delete_stored(self.persistent_id, position, message)
+            self._delete_stored_message(self.persistent_id, position, message)
 
-    def _delete_stored(self, persistent_id: int, position: int, message: OutgoingMessage) -> None:
+    def _delete_stored_message(self, persistent_id: int, position: int, message: OutgoingMessage) -> None:
         self._expiring_count -= message.expires_at is not None
         self._message_store.delete_message(persistent_id, position)
 

@@ -127,6 +127,7 @@ async def _open_transport(
 
 
 def _check_connack(address: BrokerAddress, connect: Connect, connack: Connack) -> None:
+    """Raise an error if the broker refused the client or kept a session that must be clean."""
     if connack.code != ConnectReturnCode.ACCEPTED:
         raise ConnectionRefused(str(address), connack.code, _REFUSAL_REASONS[connack.code])
     if connect.clean and connack.session_present:

@@ -102,6 +102,7 @@ def _encode_fixed_header(first_byte: int, remaining_length: int) -> bytes:
 
 
 def _prepend_fixed_header(first_byte: int, body: bytes) -> bytes:
+    """Return a whole packet: the fixed header with this first byte, then the body."""
     return _encode_fixed_header(first_byte, len(body)) + body
 
 

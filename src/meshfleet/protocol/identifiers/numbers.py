@@ -29,7 +29,7 @@ def identifier_to_int(text: AnyIdentifier) -> int:
     The hex form and the name of an identifier in the catalogue have the same number (report-37).
     """
     if is_identifier(text):
-        return _hex_to_int(text)
+        return _convert_hex(text)
     if (entry := BUILTIN_CATALOGUE.find(text)) is not None:
         return int(entry.id, 16)
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -42,7 +42,8 @@ def identifier_from_int(number: int) -> Identifier:
     return Identifier(value.to_bytes(length or _count_required_bytes(value)).hex())
 
 
-def _hex_to_int(text: str) -> int:
+def _convert_hex(text: str) -> int:
+    """Return the stored number of a hex identifier."""
     value, length = int(text, 16), len(text) // 2
     return value if length == _count_required_bytes(value) else length << _VALUE_BITS | value
 
