@@ -137,10 +137,11 @@ class DeviceBehavior:
         nearest_index = next((i for i, receiver in enumerate(node.receivers) if receiver.depth >= 0), None)
         if (
             nearest_index is None
-            or (level := self._context.mesh.link_rssi(node, nearest_index, sim_time)) < radio.MIN_AUDIBLE_DBM
+            or (level := self._context.mesh.compute_link_rssi(node, nearest_index, sim_time))
+            < radio.MIN_AUDIBLE_DBM
         ):
             return 0
-        dice, lost = noise_bits(device.noise_key, device.heartbeats), radio.packet_loss(level) * 1024
+        dice, lost = noise_bits(device.noise_key, device.heartbeats), radio.compute_packet_loss(level) * 1024
         return ((dice & 1023) >= lost) + ((dice >> 10 & 1023) >= lost) + ((dice >> 20 & 1023) >= lost)
 
     def _report_rssi(self, device: SimulatedDevice, sim_time: float) -> None:
@@ -223,7 +224,7 @@ class DeviceBehavior:
         if device.is_connected:
             return node.depth >= 0
         return any(
-            receiver.depth >= 0 and mesh.link_rssi(node, i, sim_time) >= radio.MIN_AUDIBLE_DBM
+            receiver.depth >= 0 and mesh.compute_link_rssi(node, i, sim_time) >= radio.MIN_AUDIBLE_DBM
             for i, receiver in enumerate(node.receivers)
         )
 

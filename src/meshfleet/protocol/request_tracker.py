@@ -54,7 +54,7 @@ class ReceivedResponse(NamedTuple):
     """Payload of the response as received, not decoded."""
 
     def decode(self) -> Response | MalformedResponse:
-        """Decode the payload of the response. If the payload is malformed, return the error, not raise it."""
+        """Decode the payload of the response. Return the error, instead of raising it, if it is malformed."""
         try:
             return responses.decode_response(self.topic.operation, self.data)
         except MalformedInput as exc:

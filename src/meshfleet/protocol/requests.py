@@ -102,7 +102,7 @@ _REQUEST_TYPES: Final[Mapping[Operation, type[Request]]] = {
 def decode_request(
     operation: Operation, data: bytes, *, version: Version = api_versions.LATEST_VERSION
 ) -> Request:
-    """Decode the payload of a request as a gateway of this version does, ignoring newer parameters.
+    """Decode the payload of a request as a gateway of this version does: ignore parameters it does not know.
 
     If the payload is malformed, the gateway responds with INVALID_VALUE for errors in `value` and `ext`, and
     with INVALID_REQUEST for errors in other fields.

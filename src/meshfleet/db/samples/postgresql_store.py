@@ -160,6 +160,8 @@ _TABLE_BY_KIND: Final[dict[int, str]] = {
 
 
 class _Partition(NamedTuple):
+    """Partition of a sample table, with the samples of one day; `day` is counted from 1970-01-01."""
+
     table: str
     day: int
 
@@ -237,7 +239,7 @@ class PostgresqlSampleStore:
         await self._create_upcoming_partitions(now // DAY_MS)
 
     async def maintain(self, now: int) -> None:
-        """Create the partitions of today and tomorrow; once an hour, delete samples after their retention."""
+        """Create the partitions of today and tomorrow; once an hour, delete samples that have expired."""
         await self.ensure_capacity(now)
         # `now` below this range means that the clock was set back; above it, the check is due.
         if self._next_retention_check - _RETENTION_CHECK_MS <= now < self._next_retention_check:

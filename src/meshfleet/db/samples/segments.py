@@ -291,8 +291,8 @@ def remove_unregistered_files(folder: Path, segments: Iterable[Segment], highest
 
     `segments` are the registered segments; `highest_number` is the highest number ever registered. A file
     with a number up to `highest_number` was merged into another file and is deleted. A file with a higher
-    number is left over from a crash, or, if an older database was restored, the only copy of its samples:
-    such a file is moved to the quarantine directory.
+    number is moved to the quarantine directory: it may be left over from a crash, but if an older database
+    was restored, it is the only copy of its samples.
     """
     for path in folder.glob("*.unfinished"):
         path.unlink()
@@ -336,7 +336,7 @@ def _move_to_quarantine(quarantine: Path, paths: list[Path]) -> None:
 
 
 def _find_unused_path(path: Path) -> Path:
-    """Return `path`, with a number added if the file exists: it may be the only copy of its samples."""
+    """Return `path`, with a number added if this file exists: the file must not be overwritten."""
     suffix_number = 0
     candidate = path
     while candidate.exists():

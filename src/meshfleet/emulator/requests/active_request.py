@@ -82,7 +82,10 @@ class ActiveRequest:
         self._respond(status, origin, {"error_message": message})
 
     def fail_at_gateway(self, status: Status, message: str) -> None:
-        """Send an error response with origin GATEWAY; CONNECTED if the gateway is the target (response-9)."""
+        """Send an error response with origin GATEWAY. If the gateway is the target, the origin is CONNECTED.
+
+        (response-9)
+        """
         is_gateway_target = self.topic.device == self._context.settings.mac
         self.extender = None
         self._respond(
@@ -90,7 +93,10 @@ class ActiveRequest:
         )
 
     def time_out(self) -> None:
-        """Send a timeout response with origin EXTENDER or GATEWAY (response-29, response-30)."""
+        """Send a timeout response, with origin EXTENDER if the request went through one, else GATEWAY.
+
+        (response-29, response-30)
+        """
         origin = Origin.GATEWAY if self.extender is None else Origin.EXTENDER
         self._respond(Status.TIMEOUT, origin, {"error_message": "the device did not respond in time"})
 

@@ -65,7 +65,7 @@ class PropertyWriter:
         return None
 
     def _check_layout(self, identifier: Identifier, value: bytes) -> RequestRejection | None:
-        """Check a raw value against the layout of its identifier, if known. Return the rejection or None."""
+        """Return the rejection of a raw value that does not fit the layout of its identifier, else None."""
         definition = self._context.catalogue.find(identifier)
         if definition is None or definition.layout is None:
             return None
@@ -100,9 +100,10 @@ class RequestExecutor:
         )
 
     def check_decoded(self, active_request: ActiveRequest) -> bool:
-        """Check that name and JSON value of a decoded request can be translated to identifier and raw value.
+        """Return whether a decoded request can be converted to a raw one; if not, send an error response.
 
-        Return False after sending an error response if not. Return True for a raw request.
+        The name must be in the catalogue, and the JSON value must fit its layout. Return True for a raw
+        request.
         """
         if not active_request.topic.operation.is_decoded:
             return True

@@ -104,7 +104,10 @@ class SampleAckHandler:
             self._backfill(series, (millis, 0), self._context.scheduler.now)
 
     def _backfill(self, series: _AckedSeries, before: tuple[int, int], _sim_time: float) -> None:
-        """Publish the newest sample before `before` and schedule the next older sample (ack-20)."""
+        """Publish the newest sample before the Unix time (ms) and `seq` in `before`; schedule the next older.
+
+        (ack-20)
+        """
         device, kind, identifier, samples = series
         sample = samples.find_newest_before(*before)
         if sample is None or not device.is_reachable or self._context.is_restarting:
@@ -140,7 +143,7 @@ class GatewayRequestHandler:
         self._queued_count = 0
 
     def handle(self, topic: str, payload: bytes | None) -> None:
-        """Handle a message on a subscribed topic. `payload` is None if it was too long to read.
+        """Handle a message on a subscribed topic. `payload` is None if the payload was too long to read.
 
         Ignore messages to which no response is possible.
         """

@@ -85,7 +85,7 @@ async def claim_gateways(  # noqa: PLR0913 # all but the first are keyword-only
 
 
 def _parse_service_url(service: str) -> httpx.URL:
-    """Parse and check the base URL of a service, which may have a path. Raise `MalformedAddress`."""
+    """Parse the base URL of a service, perhaps with a path. Raise `MalformedAddress` if it is invalid."""
     if not service.isprintable() or " " in service:
         raise MalformedAddress("service", "must not contain spaces or control characters")
     try:

@@ -70,8 +70,8 @@ class DiagnosticsConnection:
     async def acquire(self) -> AsyncIterator[Future[MqttClient]]:
         """Open the diagnostics connection, or share it if it is already open.
 
-        Yield a future of the MQTT client that resolves when answers can be received. Await the future with
-        `asyncio.shield`, because other callers wait for it too. The last caller closes the connection.
+        Yield a future of the MQTT client. The future resolves when answers can be received. Await the future
+        with `asyncio.shield`, because other callers wait for it too. The last caller closes the connection.
         """
         ready = self._ready = self._ready or self._start()
         self._users += 1

@@ -79,7 +79,7 @@ class EmulatedFleet:
             tasks.create_task(self._run_simulation(), name="fleet simulation")
 
     async def _run_simulation(self) -> None:
-        """Advance the gateways that are due in every tick, after all gateways have connected."""
+        """Wait until all gateways have connected; then, in every tick, advance the gateways that are due."""
         await self.all_connected.wait()
         while True:
             self._simulate_until_now()

@@ -229,12 +229,12 @@ class SimulatedMesh:
         self._index_receivers(site.walls)
         self._join_all()
 
-    def link_rssi(self, node: MeshNode, i: int, sim_time: float) -> float:
+    def compute_link_rssi(self, node: MeshNode, i: int, sim_time: float) -> float:
         """Return the RSSI in dBm of a node at the receiver with the index `i`, without fast fading."""
         return (
             node.mean_rssi[i]
             + node.tx_gain
-            + radio.slow_fading(node.noise_key ^ node.receivers[i].noise_key, sim_time)
+            + radio.compute_slow_fading(node.noise_key ^ node.receivers[i].noise_key, sim_time)
         )
 
     def measure_rssi(self, node: MeshNode, i: int, sim_time: float, n: int) -> int:
@@ -244,7 +244,10 @@ class SimulatedMesh:
         """
         pair = node.noise_key ^ node.receivers[i].noise_key
         level = round(
-            node.mean_rssi[i] + node.tx_gain + radio.slow_fading(pair, sim_time) + radio.fast_fading(pair, n)
+            node.mean_rssi[i]
+            + node.tx_gain
+            + radio.compute_slow_fading(pair, sim_time)
+            + radio.compute_fast_fading(pair, n)
         )
         return _MIN_READING_DBM if level < _MIN_READING_DBM else min(level, _MAX_READING_DBM)
 
@@ -268,7 +271,7 @@ class SimulatedMesh:
                 break  # the remaining receivers are weaker even with the best fading
             if (
                 receiver.depth != DISCONNECTED_DEPTH
-                and (level := self.link_rssi(node, i, sim_time)) >= strongest
+                and (level := self.compute_link_rssi(node, i, sim_time)) >= strongest
             ):
                 best, strongest = receiver, level
         return best
@@ -279,7 +282,7 @@ class SimulatedMesh:
             if receiver.mac == mac:
                 is_received = (
                     receiver.depth != DISCONNECTED_DEPTH
-                    and self.link_rssi(node, i, sim_time) >= radio.MIN_AUDIBLE_DBM
+                    and self.compute_link_rssi(node, i, sim_time) >= radio.MIN_AUDIBLE_DBM
                 )
                 return receiver if is_received else None
         return None
@@ -291,7 +294,7 @@ class SimulatedMesh:
         return node.depth != DISCONNECTED_DEPTH
 
     def leave(self, node: MeshNode) -> None:
-        """Remove the mesh link of a node. Its children lose their parent and must select another."""
+        """Remove the mesh link of a node. Its children lose their parent and must select another parent."""
         if node is self.root:
             raise ValueError("the gateway cannot leave its mesh")
         node.wants_link = False
@@ -320,7 +323,7 @@ class SimulatedMesh:
 
     def _select_parent(self, node: MeshNode, parent: MeshNode, sim_time: float) -> MeshNode | None:
         """Return the best parent for a node. Margins favor the current parent, to avoid flapping."""
-        level = self.link_rssi(node, node.receivers.index(parent), sim_time)
+        level = self.compute_link_rssi(node, node.receivers.index(parent), sim_time)
         merit = level - HOP_PENALTY_DB * parent.depth
         if level < MIN_USABLE_DBM:
             fallback = parent if level >= MIN_USABLE_DBM - FADED_SWITCH_MARGIN_DB else None
@@ -340,7 +343,7 @@ class SimulatedMesh:
         if preferred_mac is not None:
             for i, receiver in enumerate(node.receivers):
                 if receiver.mac == preferred_mac and self._can_adopt(receiver, node, self._get_height(node)):
-                    return receiver if self.link_rssi(node, i, sim_time) >= MIN_USABLE_DBM else None
+                    return receiver if self.compute_link_rssi(node, i, sim_time) >= MIN_USABLE_DBM else None
         return None
 
     def _find_best_parent(self, node: MeshNode, sim_time: float, *, merit: float) -> MeshNode | None:
@@ -354,7 +357,7 @@ class SimulatedMesh:
                 break  # the remaining receivers are weaker even with the best fading
             if (
                 self._can_adopt(receiver, node, height)
-                and (level := self.link_rssi(node, i, sim_time)) >= MIN_USABLE_DBM
+                and (level := self.compute_link_rssi(node, i, sim_time)) >= MIN_USABLE_DBM
             ):
                 new_merit = level - HOP_PENALTY_DB * receiver.depth
                 if new_merit >= merit:
@@ -362,7 +365,10 @@ class SimulatedMesh:
         return best
 
     def _can_adopt(self, receiver: MeshNode, node: MeshNode, height: int) -> bool:
-        """Return whether `receiver` may become the parent of `node`: depth, children, no loop."""
+        """Return whether `receiver` may become the parent of `node`, which has `height` levels below it.
+
+        This depends on the depth of the mesh tree and on the children of `receiver`. Loops are not allowed.
+        """
         return (
             receiver is not node.parent
             and receiver.depth != DISCONNECTED_DEPTH

@@ -154,7 +154,9 @@ class PacketForwarder:
         )
         if child.parent is not parent:
             return 1.0
-        return radio.packet_loss(self._mesh.link_rssi(child, child.receivers.index(parent), sim_time))
+        return radio.compute_packet_loss(
+            self._mesh.compute_link_rssi(child, child.receivers.index(parent), sim_time)
+        )
 
     def _drop_packet(self, packet: _Packet, sim_time: float) -> None:
         """Give up a packet, and call its `on_loss`."""

@@ -31,7 +31,7 @@ def accepts_value(device: SimulatedDevice, identifier: Identifier, raw: bytes) -
 
 
 def apply_value_effects(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> None:
-    """Apply a written value to the mesh node: 8210 sets the number of children, 9802 the transmit power."""
+    """Apply a written value to the mesh node: 8210 sets the maximum of children, 9802 the transmit power."""
     if effect := _EFFECTS.get(identifier):
         effect(device, raw)
 

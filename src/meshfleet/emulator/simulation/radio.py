@@ -63,7 +63,7 @@ def compute_range(extra_loss_db: float = 0.0) -> float:
     return float(10.0 ** (max_path_loss_db / (10.0 * PATH_LOSS_EXPONENT)))
 
 
-def slow_fading(pair: int, sim_time: float) -> float:
+def compute_slow_fading(pair: int, sim_time: float) -> float:
     """Return the slow fading between two nodes in dB at a simulated time.
 
     `pair` is the noise keys of the two nodes, combined with XOR.
@@ -71,7 +71,7 @@ def slow_fading(pair: int, sim_time: float) -> float:
     return SLOW_FADING_DB * drift_noise(pair, sim_time, _SLOW_FADING_SECONDS)
 
 
-def fast_fading(pair: int, n: int) -> float:
+def compute_fast_fading(pair: int, n: int) -> float:
     """Return the fast fading of the `n`th RSSI reading between two nodes in dB.
 
     `pair` is the noise keys of the two nodes, combined with XOR.
@@ -79,7 +79,7 @@ def fast_fading(pair: int, n: int) -> float:
     return FAST_FADING_DB * fast_noise(pair ^ _FAST_KEY, n)
 
 
-def packet_loss(rssi: float) -> float:
+def compute_packet_loss(rssi: float) -> float:
     """Return the probability that one packet is lost on a link with this RSSI in dBm."""
     return _MIN_PACKET_LOSS + (1.0 - _MIN_PACKET_LOSS) / (
         1.0 + exp((rssi - MIN_USABLE_DBM) / _STEEPNESS + _ODDS)

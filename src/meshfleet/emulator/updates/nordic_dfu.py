@@ -196,6 +196,6 @@ def is_in_range(context: EmulatorContext, device: SimulatedDevice) -> bool:
     node, root = device.node, context.mesh.root
     return (
         root in node.receivers
-        and context.mesh.link_rssi(node, node.receivers.index(root), context.scheduler.now)
+        and context.mesh.compute_link_rssi(node, node.receivers.index(root), context.scheduler.now)
         >= radio.MIN_USABLE_DBM
     )

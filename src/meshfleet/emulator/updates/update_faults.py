@@ -51,7 +51,7 @@ class UpdateFaultInjector:
         self._key = derive_noise_key(context.noise_key, "updates")
         self._count = 0
 
-    def next_fault(self) -> UpdateFault | None:
+    def select_next_fault(self) -> UpdateFault | None:
         """Return the injected fault of the next firmware update, or None for no fault."""
         self._count += 1
         if uniform_noise(self._key, self._count) >= self._fraction:

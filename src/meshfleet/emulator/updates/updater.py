@@ -157,7 +157,7 @@ class FirmwareUpdater:
         if device is None or not is_in_range(self._context, device):
             return Status.UNREACHABLE
         nordic = self._nordic = NordicDfu(
-            self._context, self._behavior, device, image=image, fault=self._faults.next_fault()
+            self._context, self._behavior, device, image=image, fault=self._faults.select_next_fault()
         )
         nordic.on_image_sent = self.dfu_mode.leave
         self._request_image(device, image, _ImageWaiter(nordic.send, nordic.fail))
@@ -209,7 +209,10 @@ class FirmwareUpdater:
     def _start_session(self, device: SimulatedDevice, image: ImageKey, *, stage: bool) -> UpdateSession:
         """Create the update session of a device, perhaps with an injected fault."""
         update = UpdateSession(
-            self._context, self._behavior, device, UpdateSessionPlan(image, stage, self._faults.next_fault())
+            self._context,
+            self._behavior,
+            device,
+            UpdateSessionPlan(image, stage, self._faults.select_next_fault()),
         )
         self._sessions[device.mac] = update
         return update

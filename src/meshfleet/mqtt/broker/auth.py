@@ -73,7 +73,7 @@ class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     @classmethod
     def parse(cls, text: str) -> Account:
-        """Parse `KIND NAME`, the string form of an account, which lacks role and credential digest."""
+        """Parse `KIND NAME`, the string form of an account. The result lacks role and credential digest."""
         kind, _, name = text.partition(" ")
         return cls(kind=AccountKind(kind), name=name)
 
@@ -145,7 +145,7 @@ def _rule_applies(least_role: Role | None, account: Account) -> bool:
 
 
 def _find_fixed_prefix(rule: _Levels) -> str | None:
-    """Return the prefix of the topics that a rule allows, or None if a prefix cannot express the rule."""
+    """Return the topic prefix below which a rule allows every topic, or None if a prefix is not enough."""
     *parent, any_level, rest = rule
     if any_level != "+" or rest != "#" or _ANY_MAC in parent:
         return None

@@ -97,8 +97,8 @@ class ReportConsumer(Protocol):
     async def commit(self, batch: ReportBatch) -> None:
         """Commit the reports of a batch, and call `batch.write_changes` in the transaction of the reports.
 
-        The broker acknowledges the reports when this method returns. If it raises `DatabaseUnavailable`, the
-        broker passes the batch again later.
+        The broker acknowledges the reports when this method returns. If this method raises
+        `DatabaseUnavailable`, the broker calls it with the same batch again later.
         """
 
 

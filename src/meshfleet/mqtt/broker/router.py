@@ -90,7 +90,7 @@ class MessageRouter:
         return len(messages)
 
     def restore_subscription(self, subscriber: Subscriber, topic_filter: str, qos: int) -> None:
-        """Add a subscription of a resumed session without delivering retained messages."""
+        """Add a subscription of a persisted session, but deliver no retained messages."""
         self._subscriptions.add(topic_filter, subscriber, qos)
         self._invalidate_routes()
 
@@ -106,7 +106,9 @@ class MessageRouter:
             self._group_commit.save_retained(topic, None)
 
     def find_consumer_only_prefix(self, prefixes: Iterable[str]) -> str | None:
-        """Return a prefix below one of `prefixes` whose topics only the report consumer receives, or None.
+        """Return a topic prefix, at or below one of `prefixes`, whose messages only the report consumer gets.
+
+        Return None if there is no such prefix.
 
         Gateways report on very many topics, usually without subscribers: a check of this prefix replaces the
         look-up of each topic. The result is valid until `routes_version` changes.

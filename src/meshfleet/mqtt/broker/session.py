@@ -241,7 +241,10 @@ class MqttSession:
         connection.send(data if position > self._restored_up_to else set_dup_flag(data))  # [MQTT-3.3.1-1]
 
     def handle_pubacks(self, packet_ids: Sequence[int]) -> int:
-        """Remove acknowledged messages from the messages in flight. Return the number of removed messages."""
+        """Remove acknowledged messages from the messages in flight, and send queued messages instead.
+
+        Return the number of removed messages.
+        """
         pop, acknowledged, size = self._in_flight.pop, 0, 0
         for packet_id in packet_ids:
             entry = pop(packet_id, None)

@@ -161,9 +161,9 @@ class MqttClient:
         """Publish messages in the given order. At QoS 1, return when the broker has acknowledged all of them.
 
         Wait while there is no connection or the in-flight window is full. Sent messages are resent on the
-        next connection until they are acknowledged, even if the caller was canceled, unless
-        `MqttOptions.discard_on_disconnect` is set. If a message is malformed, the messages before it may have
-        been sent. The client sets packet identifiers and dup flags itself.
+        next connection until they are acknowledged, even if the caller was canceled; with the option
+        `discard_on_disconnect` they are not resent. If a message is malformed, the messages before it may
+        have been sent. The client sets packet identifiers and dup flags itself.
         """
         qos_levels = [message.qos for message in messages]
         if max(qos_levels, default=0) > _HIGHEST_QOS:
@@ -186,7 +186,7 @@ class MqttClient:
             await asyncio.sleep(0)  # a loop that publishes at QoS 0 must not block the event loop
 
     async def start_publish(self, message: Publish) -> asyncio.Future[None]:
-        """Send one QoS 1 message as soon as possible. Return a future that is done when it is acknowledged.
+        """Send one QoS 1 message as soon as possible. Return a future that is done when the PUBACK arrives.
 
         With `MqttOptions.discard_on_disconnect` the future fails with ConnectionLost if the connection breaks
         before the acknowledgement.

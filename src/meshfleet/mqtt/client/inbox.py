@@ -99,7 +99,10 @@ class Inbox:
         return len(self._batches)
 
     def put(self, messages: list[Publish], size: int, ack_queue: AckQueue) -> None:
-        """Add the messages of one read to the last batch, or to a new batch after a reconnect."""
+        """Add the messages of one read of `size` bytes to the last batch.
+
+        Start a new batch if there is none, or after a reconnect: packet identifiers belong to a connection.
+        """
         if self._single_message_batches:
             self._put_each(messages, size, ack_queue)
             return
