@@ -194,7 +194,10 @@ class FirmwareUpdater:
     # State
 
     def _on_restart(self, device: SimulatedDevice) -> None:
-        """Fail the updates that a restart of the device interrupts; of the gateway: all that need it."""
+        """Fail the updates that the restart of a device interrupts.
+
+        A restart of the gateway interrupts all updates whose image is not verified yet.
+        """
         for update in list(self._sessions.values()):
             is_affected = update.device is device or device is self._context.gateway_device
             if is_affected and update.progress.state in (State.FETCHING, State.TRANSFERRING, State.VERIFYING):

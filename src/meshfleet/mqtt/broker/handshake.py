@@ -145,9 +145,10 @@ class ConnectHandler:
         connection.refuse(code)
 
     def _open_session(self, connection: ServerConnection, connect: Connect, account: Account) -> None:
-        """Open the session of an authenticated client, and send CONNACK when the session is committed.
+        """Open the session of an authenticated client, and send CONNACK.
 
-        Raise `NotAdmitted` if the account may not use the client id or the will topic, or a limit is reached.
+        CONNACK is sent after the commit if a session is created or deleted. Raise `NotAdmitted` if the
+        account may not use the client id or the will topic, or a limit is reached.
         """
         client_id = _choose_client_id(connect, account)
         permissions = TopicPermissions(account, self._topic_prefix)

@@ -133,7 +133,7 @@ class MessageRouter:
         """Deliver a message, which `account` published, to the subscribers of its topic.
 
         If the topic is a report topic, add the message to the current commit batch. If the message has the
-        retain flag, store it.
+        retain flag and is no request, store it as the retained message of the topic.
         """
         route = self.find_route(message.topic)
         if route.is_consumed:
