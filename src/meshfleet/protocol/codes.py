@@ -130,7 +130,7 @@ class AckType(IntEnum):
 
 
 class AccessType(StrEnum):
-    """Access to a device outside the secure network (request-21)."""
+    """How a request accesses a device outside the secured mesh (request-21)."""
 
     UNPROVISIONED = "unprovisioned"
     LEGACY = "legacy"

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Heartbeat(Payload, frozen=True, kw_only=True):
-    """Sign of life of a device (report-1)."""
+    """Report that a device sends regularly to show that it works (report-1)."""
 
     time: TimeField
     seq: SequenceField

@@ -44,7 +44,7 @@ class BlockRow(NamedTuple):
 
 
 class Block:
-    """Block of samples in memory, to which samples are appended."""
+    """Encoded samples of one device in memory, to which new samples are appended."""
 
     __slots__ = ("_data", "count")
 

@@ -30,7 +30,7 @@ _MAX_TIME: Final = 2**62
 
 
 class Memtable:
-    """Samples in memory, in one block for each day and device."""
+    """New samples in memory, which are not in a segment yet: one block for each day and device."""
 
     def __init__(self) -> None:
         self.days: dict[Day, dict[int, Block]] = {}

@@ -59,7 +59,7 @@ ALL_KINDS_MASK: Final = (1 << len(SampleKind)) - 1
 
 
 class ClockFlag(IntEnum):
-    """Way in which the reported time of a sample is implausible.
+    """Why the reported time of a sample is implausible.
 
     Samples with a clock flag are stored apart, not under the day of their time.
     """

@@ -37,7 +37,7 @@ _MAX_ATTEMPTS: Final = 3
 
 
 class ImageFetchOptions(Struct, frozen=True, kw_only=True):
-    """Limits and TLS settings for fetching firmware images, which gateways may share."""
+    """Limits and TLS settings for fetching firmware images. Several gateways may share one instance."""
 
     idle_timeout: float = 10.0
     """Maximum seconds to wait for an answer of the service, or for data of the image server."""

@@ -200,7 +200,7 @@ _MAX_READING_DBM: Final = -20
 
 
 class SimulatedMesh:
-    """Simulated mesh of a site. At time 0 every node in connected mode has joined, if it has a parent."""
+    """Simulated mesh of a site. At time 0, every node in connected mode that finds a parent has joined."""
 
     __slots__ = ("_preferred_parents", "nodes", "root")
 

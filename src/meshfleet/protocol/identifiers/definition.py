@@ -23,7 +23,7 @@ REMAINDER_KEY: Final = "rest"
 
 
 class IdentifierKind(StrEnum):
-    """Role of an identifier on a device."""
+    """Kind of value that an identifier names on a device. An identifier can have several kinds."""
 
     PROPERTY = "property"
     MEASUREMENT = "measurement"
@@ -35,7 +35,7 @@ class IdentifierKind(StrEnum):
 
 
 class IdentifierAccess(StrEnum):
-    """Access of requests to an identifier: read, write, both or none."""
+    """What requests may do with an identifier: read, write, both or neither."""
 
     READ = "r"
     WRITE = "w"

@@ -128,7 +128,10 @@ _STRUCT_CODES = {
 
 
 class NumberLayout(FixedLayout):
-    """Whole number, divided by `scale` in JSON; `limits` apply to encoding (value-4 to value-6, value-10)."""
+    """Whole number; in JSON the number divided by `scale`. `limits` restrict which numbers can be encoded.
+
+    (value-4 to value-6, value-10)
+    """
 
     def __init__(
         self, size: int, *, signed: bool, scale: int = 1, limits: tuple[int, int] | None = None
