@@ -35,7 +35,7 @@ class IdentifierKind(StrEnum):
 
 
 class IdentifierAccess(StrEnum):
-    """What requests may do with an identifier: read, write, both or neither."""
+    """Access that requests have to an identifier: read, write, both or neither."""
 
     READ = "r"
     WRITE = "w"
