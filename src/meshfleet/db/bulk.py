@@ -56,7 +56,7 @@ def insert_rows(
 
 
 def upsert_rows(connection: Connection, table: Table, rows: Sequence[Row], *, on_conflict: str) -> None:
-    """Insert or update rows of numbers and strings; faster than `insert_rows` if most keys exist already."""
+    """Insert or update rows of numbers and strings, as `insert_rows` does, but faster if most keys exist."""
     if not rows:
         return
     if connection.dialect.name != "sqlite":
@@ -172,7 +172,10 @@ def update_rows(connection: Connection, table: Table, change: BulkUpdate, rows: 
 def query_in(
     connection: Connection, query: str, keys: Sequence[int] | Sequence[str], /, **values: Any
 ) -> Sequence[Row]:
-    """Run a query that contains `IN numbers`, as `execute_in` does. Return the rows of the result."""
+    """Run a query in which the condition `column IN numbers` matches any of `keys`. Return the rows.
+
+    `values` are the values of `:name` placeholders.
+    """
     return execute_in(connection, query, keys, **values).fetchall()
 
 
@@ -209,6 +212,7 @@ def execute_in(
 
 
 def _build_insert(table: Table, source: str, on_conflict: str) -> str:
+    """Build an INSERT statement for all columns. `source` is SQL for the rows, such as VALUES or SELECT."""
     key = ", ".join(column.name for column in table.primary_key)
     columns = ", ".join(column.name for column in table.columns)
     return f"INSERT INTO {table.name} ({columns}) {source} ON CONFLICT ({key}) DO {on_conflict}"

@@ -68,7 +68,7 @@ class Engines(NamedTuple):
 
 
 class Database:
-    """Open database. `read` and `write` run a function in a transaction, and return what it returns."""
+    """Open database. `read` and `write` run a function in a transaction, and return its result."""
 
     def __init__(self, engines: Engines, *, max_attempts: int = MAX_ATTEMPTS) -> None:
         """Create the thread pools. A transaction with conflicts runs up to `max_attempts` times."""
@@ -88,7 +88,7 @@ class Database:
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """Run a function that only reads. All its queries see one snapshot of the database."""
+        """Run a function that only reads, in a thread. All its queries see one snapshot of the database."""
         task = partial(self.read_now, work, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._readers, task)
 
@@ -98,7 +98,7 @@ class Database:
         *args: Params.args,
         **kwargs: Params.kwargs,
     ) -> Result:
-        """Run a function in a transaction that is committed before this method returns.
+        """Run a function in a thread, in a transaction that is committed before this method returns.
 
         The function runs again after a conflict. If the caller is canceled, the function still runs to its
         end, and the transaction is committed.
@@ -146,9 +146,9 @@ class Database:
     def hold_advisory_lock(self, lock: int) -> Iterator[bool]:
         """Hold a PostgreSQL advisory lock during the `with` block. Yield False if another process holds it.
 
-        The lock has its own connection; the server releases the lock when the connection ends. As that may
-        be a little after a process was killed, acquiring is retried for two seconds. On SQLite, always yield
-        True: only one service uses the file.
+        The lock has its own connection. The server releases the lock when the connection ends, which may be a
+        little after its process was killed. So this method tries for two seconds to acquire the lock. On
+        SQLite, always yield True: only one service uses the file.
         """
         if self.is_sqlite:
             yield True
@@ -172,6 +172,7 @@ class Database:
 
 
 def _acquire_lock(connection: Connection, lock: int) -> bool:
+    """Try for `_LOCK_WAIT_SECONDS` to acquire an advisory lock. Return whether the lock was acquired."""
     deadline = time.monotonic() + _LOCK_WAIT_SECONDS
     while not connection.exec_driver_sql(f"SELECT pg_try_advisory_lock({lock})").scalar():
         if time.monotonic() >= deadline:
@@ -197,6 +198,7 @@ def is_duplicate_error(exc: IntegrityError) -> bool:
 
 
 def _to_unavailable_error(exc: Exception) -> DatabaseUnavailable:
+    """Convert a database failure to `DatabaseUnavailable`, with the driver's message and a readiness code."""
     return DatabaseUnavailable(
         f"the database is unavailable: {describe_driver_error(exc)}", classify_error(exc)
     )

@@ -48,6 +48,7 @@ def create_postgresql_engines(address: str) -> Engines:
 
 
 def _create_engine(url: URL) -> Engine:
+    """Create the engine for a server, with a pool of `_CONNECTIONS` connections."""
     options = " ".join(f"-c {name}={value}" for name, value in _SESSION_OPTIONS.items())
     return create_engine(
         url,

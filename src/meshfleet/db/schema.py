@@ -94,6 +94,7 @@ def load_migration_summary(revision: str) -> str:
 
 
 def _check_server_version(connection: Connection) -> None:
+    """Raise `UnusableDatabase` if PostgreSQL or SQLite is too old."""
     version = connection.dialect.server_version_info or ()
     if connection.dialect.name == "postgresql" and version < (OLDEST_POSTGRESQL,):
         raise UnusableDatabase(
@@ -104,6 +105,7 @@ def _check_server_version(connection: Connection) -> None:
 
 
 def _check_revision(connection: Connection) -> None:
+    """Raise `UnusableDatabase` if the tables belong to another program or to a newer Meshfleet."""
     revision = load_revision(connection)
     existing_tables = sorted(set(inspect(connection).get_table_names()) & set(metadata.tables))
     if revision is None and existing_tables:

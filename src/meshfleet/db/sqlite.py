@@ -37,7 +37,7 @@ _PRAGMAS: Final = {
 
 
 def create_sqlite_engines(path: Path) -> Engines:
-    """Return engines for an SQLite file. If the file does not exist, create it readable only by its owner."""
+    """Create the engines for an SQLite file. Create a missing file, readable only by its owner."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as exc:
@@ -51,9 +51,10 @@ def create_sqlite_engines(path: Path) -> Engines:
 
 
 def create_read_only_engine(path: Path) -> Engine:
-    """Return an engine that reads an existing file and changes nothing, not even files beside it.
+    """Create an engine that reads an existing SQLite file and changes nothing, not even files beside it.
 
-    Without a write-ahead log no process has the file open, and SQLite would create such files to read it.
+    If there is no write-ahead log, no process has the file open. Then the engine opens the file as immutable,
+    or SQLite would create a write-ahead log to read the file.
     """
     options = "mode=ro" if path.with_name(f"{path.name}-wal").exists() else "mode=ro&immutable=1"
     uri = f"{path.absolute().as_uri()}?{options}"
@@ -61,6 +62,7 @@ def create_read_only_engine(path: Path) -> Engine:
 
 
 def _create_engine(path: Path, begin: str, *, size: int) -> Engine:
+    """Create an engine with `size` connections. `begin` is the SQL statement that begins a transaction."""
     url = URL.create("sqlite", database=str(path))
     engine = create_engine(
         url,

@@ -34,7 +34,10 @@ class FetchImage(Struct, frozen=True):
 
 
 class CloseConnection(Struct, frozen=True):
-    """Asks the owner of the emulator to close the MQTT connection, without DISCONNECT after a crash."""
+    """Asks the owner of the emulator to close the MQTT connection, because the gateway restarts.
+
+    If the gateway has crashed, the owner closes the connection without DISCONNECT.
+    """
 
     crashed: bool
 
@@ -47,8 +50,8 @@ IoAction = FetchImage | CloseConnection | OpenConnection
 
 
 @cache
-def shared_topics(prefix: str) -> TopicCodec:
-    """Return the topic codec for a topic prefix, which all gateways in the process share."""
+def get_shared_topic_codec(prefix: str) -> TopicCodec:
+    """Return the topic codec for a topic prefix. All gateways of the process with this prefix share it."""
     return TopicCodec(prefix, identifier_names=BUILTIN_CATALOGUE.names)
 
 
@@ -60,7 +63,7 @@ class EmulatorContext:
         self.site = site
         self.clock = clock
         self.catalogue = BUILTIN_CATALOGUE
-        self.topics = shared_topics(settings.topic_prefix)
+        self.topics = get_shared_topic_codec(settings.topic_prefix)
         self.noise_key = derive_noise_key(site.seed, settings.mac)
         self.scheduler = SimulationScheduler()
         self.mesh = SimulatedMesh(site)
@@ -83,6 +86,7 @@ class EmulatorContext:
         return self.gateway_device.is_offline
 
     def _silence_devices(self, fraction: float) -> None:
+        """Let a random fraction of the devices ignore requests."""
         for device in self.devices.values():
             if device is not self.gateway_device:
                 device.is_silent = uniform_noise(device.noise_key, 6) < fraction

@@ -84,11 +84,13 @@ class DeviceBehavior:
     # Heartbeat cycle
 
     def _schedule_slot(self) -> None:
+        """Schedule the next time slot of the heartbeat interval. Each slot has its own devices."""
         self._context.scheduler.at(
             self._phase + self._slot * HEARTBEAT_INTERVAL / self._slot_count, self._run_slot
         )
 
     def _run_slot(self, sim_time: float) -> None:
+        """Run the heartbeat cycles of the devices in the current time slot, and schedule the next slot."""
         first = self._slot % self._slot_count * self._devices_per_slot
         self._slot += 1
         self._schedule_slot()
@@ -96,7 +98,7 @@ class DeviceBehavior:
             self.run_heartbeat_cycle(device, sim_time)
 
     def run_heartbeat_cycle(self, device: SimulatedDevice, sim_time: float) -> None:
-        """Send all reports of a device that are due in one heartbeat cycle, once per minute."""
+        """Publish the reports of a device for one heartbeat cycle. Called once per simulated minute."""
         device.heartbeats += 1
         if not device.battery_level(sim_time) and not device.is_offline:
             device.is_offline = True  # permanently: an empty battery is never replaced
@@ -135,13 +137,15 @@ class DeviceBehavior:
         nearest_index = next((i for i, receiver in enumerate(node.receivers) if receiver.depth >= 0), None)
         if (
             nearest_index is None
-            or (level := self._context.mesh.link_rssi(node, nearest_index, sim_time)) < radio.MIN_AUDIBLE_DBM
+            or (level := self._context.mesh.compute_link_rssi(node, nearest_index, sim_time))
+            < radio.MIN_AUDIBLE_DBM
         ):
             return 0
-        dice, lost = noise_bits(device.noise_key, device.heartbeats), radio.packet_loss(level) * 1024
+        dice, lost = noise_bits(device.noise_key, device.heartbeats), radio.compute_packet_loss(level) * 1024
         return ((dice & 1023) >= lost) + ((dice >> 10 & 1023) >= lost) + ((dice >> 20 & 1023) >= lost)
 
     def _report_rssi(self, device: SimulatedDevice, sim_time: float) -> None:
+        """Publish the RSSI of a device at the mesh nodes that receive it."""
         mesh, node, publish_rssi = self._context.mesh, device.node, self._context.reports.publish_rssi
         for i, receiver in enumerate(node.receivers):
             is_linked = receiver is node.parent or receiver.parent is node
@@ -153,6 +157,7 @@ class DeviceBehavior:
                 publish_rssi(device, receiver.mac, reading, channel, sim_time)
 
     def _measure(self, device: SimulatedDevice, sim_time: float, *, is_received: bool) -> None:
+        """Take all measurements of a device. Publish values and errors if the gateway receives the device."""
         reports = self._context.reports
         device.has_sensor_fault = False
         for identifier in device.product.measurements:
@@ -170,7 +175,7 @@ class DeviceBehavior:
                 reports.publish_measurement_error(device, identifier, error, sim_time)
 
     def _report_storage_mode(self, device: SimulatedDevice, sim_time: float) -> None:
-        """Publish the event that a device is in storage mode, which the gateway creates (gateway-33)."""
+        """Publish the event that a device is in storage mode. The gateway creates this event (gateway-33)."""
         if any(receiver.depth >= 0 for receiver in device.node.receivers):
             value = bytes.fromhex(device.product.model) + bytes((device.product.variant,))
             seq = device.next_seq(Kind.EVENT, _STORAGE_EVENT)
@@ -181,6 +186,7 @@ class DeviceBehavior:
     # Random events
 
     def _run_random_events(self, device: SimulatedDevice, sim_time: float) -> None:
+        """Let rare events happen by chance: watchdog resets, alarms, read text messages, opened doors."""
         dice = uniform_noise(device.noise_key ^ 0xB0, device.heartbeats)
         if dice < _WATCHDOG_PROBABILITY and device is not self._context.gateway_device:
             self.reboot(device, ResetCause.WATCHDOG)
@@ -193,10 +199,10 @@ class DeviceBehavior:
         ):
             self.set_property(device, _MESSAGE, b"\0", sim_time)
         if device.product.model == "0050":
-            device.door_count += device.new_door_openings()
+            device.door_count += device.count_new_door_openings()
 
     def raise_alarm(self, device: SimulatedDevice, sim_time: float) -> None:
-        """Simulate a button press, which sets an alarm until a write request clears it (gateway-34)."""
+        """Simulate a button press: set and report an alarm, which a write request clears (gateway-34)."""
         device.set_value(_ALARM, b"\1")
         self._report_event(device, _ALARM, b"\1", sim_time)
 
@@ -218,21 +224,23 @@ class DeviceBehavior:
         if device.is_connected:
             return node.depth >= 0
         return any(
-            receiver.depth >= 0 and mesh.link_rssi(node, i, sim_time) >= radio.MIN_AUDIBLE_DBM
+            receiver.depth >= 0 and mesh.compute_link_rssi(node, i, sim_time) >= radio.MIN_AUDIBLE_DBM
             for i, receiver in enumerate(node.receivers)
         )
 
     def _schedule_motion(self, device: SimulatedDevice) -> None:
+        """Schedule the next start or end of a device's motion."""
         self._context.scheduler.after(device.next_motion_delay(), partial(self._toggle_motion, device))
 
     def _toggle_motion(self, device: SimulatedDevice, sim_time: float) -> None:
-        """Start or stop the motion of a device, report it, and schedule the next change."""
+        """Start or stop the motion of a device, report the change, and schedule the next change."""
         device.toggle_motion(sim_time)
         if self._is_active(device) and device.battery_level(sim_time):
             self._report_event(device, _MOTION, properties.encode_motion_event(device), sim_time)
         self._schedule_motion(device)
 
     def _is_active(self, device: SimulatedDevice) -> bool:
+        """Return whether a device is in normal operation: not offline, and not in storage or DFU mode."""
         return not device.is_offline and device.mode in (DeviceMode.CONNECTED, DeviceMode.UNCONNECTED)
 
     # Operations for requests and updates
@@ -256,13 +264,17 @@ class DeviceBehavior:
             self.report_property(device, identifier, sim_time)
 
     def start_property_report(self, device: SimulatedDevice) -> None:
-        """Report all properties of a device one by one; the device is busy meanwhile (gateway-35)."""
+        """Start to report all properties of a device one by one. The device is busy meanwhile.
+
+        (gateway-35)
+        """
         device.is_reporting = True
         self._report_next_property(device, 0, device.booted_at, self._context.scheduler.now)
 
     def _report_next_property(
         self, device: SimulatedDevice, index: int, booted_at: float, sim_time: float
     ) -> None:
+        """Report the property with this index, and schedule the next one."""
         if device.booted_at != booted_at or device.is_offline:
             return  # a restart ends the series of reports
         if index == len(device.product.reported_properties) or not self._is_active(device):
@@ -274,7 +286,7 @@ class DeviceBehavior:
         )
 
     def set_mode(self, device: SimulatedDevice, mode: DeviceMode, sim_time: float) -> None:
-        """Put a device into another device mode, which the gateway reports for the device (gateway-32)."""
+        """Put a device into another device mode. The gateway reports the mode for the device (gateway-32)."""
         device.mode = mode
         mesh = self._context.mesh
         if mode is DeviceMode.CONNECTED:
@@ -291,10 +303,10 @@ class DeviceBehavior:
         seconds: float = REBOOT_SECONDS,
         on_restarted: ScheduledCallback | None = None,
     ) -> None:
-        """Restart a device: offline for some simulated seconds, then a heartbeat and its properties.
+        """Restart a device: take it offline for `seconds` simulated seconds, then report its properties.
 
-        A device that is already restarting is restarted once more afterwards if `on_restarted` is set;
-        otherwise nothing is done.
+        `on_restarted` is called with the simulated time of the restart. If the device is restarting already,
+        it restarts once more afterwards if `on_restarted` is set; otherwise nothing is done.
         """
         if device.is_offline:
             if on_restarted is not None and device.battery_level(self._context.scheduler.now):
@@ -319,6 +331,7 @@ class DeviceBehavior:
         on_restarted: Callable[[float], None] | None,
         sim_time: float,
     ) -> None:
+        """Take a restarted device online again, and report its heartbeat and properties."""
         device.is_offline = False
         device.restart(sim_time, cause)
         if device is self._context.gateway_device:

@@ -36,6 +36,8 @@ _Seconds = Annotated[float, Meta(ge=0, le=4e9)]
 
 
 class _SeriesRecord(Struct):
+    """Saved samples of one kind and identifier of a device, which are not acknowledged yet."""
+
     kind: Kind
     identifier: Identifier
     samples: list[tuple[_Millis, _Seq, _Raw | None]]
@@ -58,20 +60,24 @@ class _DeviceRecord(Struct, rename="camel"):
 
 
 class _MemoryFile(Struct):
+    """Saved flash memory of all devices of one gateway."""
+
     gateway: Mac
     devices: dict[Mac, _DeviceRecord]
 
 
 def save_devices(context: EmulatorContext) -> bytes:
     """Return the flash memory of all devices of a gateway as JSON."""
-    devices = {mac: _build_record(device, context.scheduler.now) for mac, device in context.devices.items()}
+    devices = {
+        mac: _build_device_record(device, context.scheduler.now) for mac, device in context.devices.items()
+    }
     return msgspec.json.encode(_MemoryFile(context.settings.mac, devices))
 
 
 def restore_devices(context: EmulatorContext, data: bytes) -> None:
     """Restore the flash memory of devices from JSON. Devices missing in the JSON keep their initial state.
 
-    Raise `UnreadableMemory`, before any device is changed, if the data is invalid or of another gateway.
+    Raise `UnreadableMemory` if the JSON is invalid or belongs to another gateway. Then no device is changed.
     """
     try:
         memory = get_decoder(_MemoryFile).decode(data)
@@ -109,7 +115,8 @@ def _is_valid_version(text: str) -> bool:
         return False
 
 
-def _build_record(device: SimulatedDevice, sim_time: float) -> _DeviceRecord:
+def _build_device_record(device: SimulatedDevice, sim_time: float) -> _DeviceRecord:
+    """Return the flash memory of a device at a simulated time."""
     return _DeviceRecord(
         mode=device.mode,
         version=str(device.firmware_version),
@@ -129,6 +136,7 @@ def _build_record(device: SimulatedDevice, sim_time: float) -> _DeviceRecord:
 
 
 def _restore_device(context: EmulatorContext, device: SimulatedDevice, record: _DeviceRecord) -> None:
+    """Set the state of a device from its saved flash memory."""
     device.firmware_version = Version.parse(record.version)
     device.battery = record.battery
     device.booted_at = -record.uptime
@@ -153,7 +161,7 @@ def _restore_device(context: EmulatorContext, device: SimulatedDevice, record: _
 
 
 def _restore_mode(context: EmulatorContext, device: SimulatedDevice, mode: DeviceMode) -> None:
-    """Restore the mode of a device, except DFU mode, in which the bootloader would have timed out."""
+    """Restore the saved mode of a device. Ignore DFU mode, which the bootloader leaves after a timeout."""
     if mode is device.mode or mode is DeviceMode.DFU or mode not in device.product.modes:
         return
     device.mode = mode

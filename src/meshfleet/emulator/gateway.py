@@ -87,7 +87,7 @@ class GatewayEmulator:
     def receive(self, topic: str, payload: bytes | None, sim_time: float) -> None:
         """Handle an MQTT message received at a simulated time. A later `advance` returns the response.
 
-        `payload` is None if it was too long to read.
+        `payload` is None if the payload was too long to read.
         """
         self._context.scheduler.run(sim_time)
         if not self._context.is_restarting:
@@ -104,12 +104,12 @@ class GatewayEmulator:
         return actions
 
     def on_image(self, question: FirmwareQuestion, image: ImageInfo, sim_time: float) -> None:
-        """Pass a fetched firmware image to the updates that wait for the image."""
+        """Pass a firmware image, fetched for `question`, to the updates that wait for the image."""
         self._context.scheduler.run(sim_time)
         self._updates.on_image(question, image)
 
     def on_image_failed(self, question: FirmwareQuestion, error: Error, sim_time: float) -> None:
-        """Fail the updates that wait for a firmware image, because the image could not be fetched."""
+        """Fail the updates that wait for the firmware image of `question`, which could not be fetched."""
         self._context.scheduler.run(sim_time)
         self._updates.on_image_failed(question, error)
 
@@ -118,9 +118,11 @@ class GatewayEmulator:
         return save_devices(self._context)
 
     def _schedule_crash(self) -> None:
+        """Schedule the next crash of the gateway, at the interval of the injected fault `crash`."""
         seconds = self._context.settings.faults.crash * self._context.clock.speed
         self._context.scheduler.after(seconds + REBOOT_SECONDS, self._crash)
 
     def _crash(self, _sim_time: float) -> None:
+        """Restart the gateway as if its watchdog had reset it, and schedule the next crash."""
         self._behavior.reboot(self._context.gateway_device, ResetCause.WATCHDOG)
         self._schedule_crash()

@@ -63,37 +63,45 @@ class Outbox:
         self._boot_count += 1
 
     def _put_with_faults(self, message: Publish) -> None:
+        """Drop, change, delay or repeat a message as the injected faults decide, and queue the result."""
         faults = self._faults
         # Counted per topic: otherwise each response would shift the faults of all later messages.
         count = self._counts[message.topic] = self._counts.get(message.topic, 0) + 1
         self._fault_seed = crc32(message.topic.encode()) + count
-        if self._happens(faults.loss, 1):
+        if self._fault_occurs(faults.loss, 1):
             return
-        if self._happens(faults.quoted_seq, 2):
+        if self._fault_occurs(faults.quoted_seq, 2):
             message = replace(message, payload=_SEQ.sub(rb'"seq":"\1"', message.payload, count=1))
-        if self._happens(faults.broken_json, 3):
+        if self._fault_occurs(faults.broken_json, 3):
             message = replace(message, payload=message.payload[: 2 * len(message.payload) // 3])
         delay_seconds = faults.delay
-        if self._happens(faults.reorder, 4):
-            delay_seconds += _MAX_REORDER_SECONDS * self._draw(5)
-        self._publish(message, delay_seconds)
-        if self._happens(faults.duplicate, 6):
-            self._publish(message, delay_seconds)
+        if self._fault_occurs(faults.reorder, 4):
+            delay_seconds += _MAX_REORDER_SECONDS * self._get_random_fraction(5)
+        self._queue(message, delay_seconds)
+        if self._fault_occurs(faults.duplicate, 6):
+            self._queue(message, delay_seconds)
 
-    def _publish(self, message: Publish, delay_seconds: float) -> None:
+    def _queue(self, message: Publish, delay_seconds: float) -> None:
+        """Queue a message to publish, after a delay in wall-clock seconds."""
         if delay_seconds:
             self._scheduler.after(
-                delay_seconds * self._clock.speed, partial(self._publish_delayed, message, self._boot_count)
+                delay_seconds * self._clock.speed, partial(self._queue_delayed, message, self._boot_count)
             )
         else:
             self._ready.append(message)
 
-    def _publish_delayed(self, message: Publish, boot_count: int, _sim_time: float) -> None:
+    def _queue_delayed(self, message: Publish, boot_count: int, _sim_time: float) -> None:
+        """Queue a delayed message, unless the gateway has restarted since."""
         if boot_count == self._boot_count:
             self._ready.append(message)
 
-    def _happens(self, fraction: float, salt: int) -> bool:
-        return fraction > 0.0 and self._draw(salt) < fraction
+    def _fault_occurs(self, fraction: float, salt: int) -> bool:
+        """Return whether a fault with this probability occurs for the current message.
 
-    def _draw(self, salt: int) -> float:
+        `salt` is a different number for each fault, so that the faults are independent.
+        """
+        return fraction > 0.0 and self._get_random_fraction(salt) < fraction
+
+    def _get_random_fraction(self, salt: int) -> float:
+        """Return a repeatable random number from 0 to below 1 for the current message and fault `salt`."""
         return uniform_noise(self._key + salt, self._fault_seed)

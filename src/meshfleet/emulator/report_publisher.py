@@ -38,6 +38,8 @@ _DECODED = {
 
 
 class _SampleBodies(NamedTuple):
+    """Payload types of a report with a sample, for raw and for decoded values."""
+
     raw: Callable[..., reports.Report]
     decoded: Callable[..., reports.Report]
 
@@ -89,7 +91,7 @@ class ReportPublisher:
         )
 
     def publish_dfu(self, device: SimulatedDevice, parent: MeshNode, rssi: int, sim_time: float) -> None:
-        """Publish that the node `parent` receives a device in DFU mode, with the device's regular MAC."""
+        """Publish that the node `parent` receives a device in DFU mode. The topic has its regular MAC."""
         self._put(
             device, Kind.DFU, reports.Dfu(time=self._clock.wall_time(sim_time), parent=parent.mac, rssi=rssi)
         )
@@ -132,7 +134,10 @@ class ReportPublisher:
         *,
         is_received: bool,
     ) -> None:
-        """Buffer a measurement until it is acknowledged, and publish it if `is_received` by the gateway."""
+        """Publish a measurement of a device if the gateway received it by radio (`is_received`).
+
+        If the API version has acks, the device also keeps the measurement until it is acknowledged.
+        """
         sample = DeviceSample(
             self._clock.wall_millis(sim_time), device.next_seq(Kind.MEASUREMENT, identifier), raw
         )
@@ -150,7 +155,10 @@ class ReportPublisher:
         *,
         is_received: bool = True,
     ) -> None:
-        """Buffer an event until it is acknowledged, and publish it if `is_received` by the gateway."""
+        """Publish an event of a device if the gateway received it by radio (`is_received`).
+
+        If the API version has acks, the device also keeps the event until it is acknowledged.
+        """
         sample = DeviceSample(self._clock.wall_millis(sim_time), device.next_seq(Kind.EVENT, identifier), raw)
         if self._buffers_samples:
             device.sample_buffer(Kind.EVENT, identifier).add(sample)
@@ -160,7 +168,7 @@ class ReportPublisher:
     def publish_sample(
         self, device: SimulatedDevice, kind: Kind, identifier: Identifier, sample: DeviceSample
     ) -> None:
-        """Publish a measurement or event with its original time, for the first time or in a backfill."""
+        """Publish a measurement or event with its original time, the first time or again in a backfill."""
         self._put_sample(device, kind, identifier, sample, from_millis(sample.millis))
 
     def _put_sample(
@@ -171,6 +179,7 @@ class ReportPublisher:
         sample: DeviceSample,
         time: datetime,
     ) -> None:
+        """Publish a measurement or event with the report time `time`, raw or decoded."""
         bodies, raw = _SAMPLE_BODIES[kind], sample.value
         decoded = self._decode(identifier, raw or b"")
         if decoded is None:
@@ -212,11 +221,13 @@ class ReportPublisher:
     def _put_decoded(
         self, device: SimulatedDevice, kind: Kind, report: reports.Report, identifier: Identifier
     ) -> None:
+        """Publish a decoded report, on the topic with the name of the identifier."""
         self._put(device, _DECODED[kind], report, self._catalogue[identifier].name)
 
     def _put(
         self, device: SimulatedDevice, kind: Kind, report: reports.Report, identifier: str | None = None
     ) -> None:
+        """Encode a report and put it into the outbox, unless the gateway is restarting."""
         if not self._outbox.is_open:
             return
         # Same topic as `ReportTopic` builds at a quarter of the cost: this is the hottest line of a fleet.

@@ -43,7 +43,10 @@ class Faults(Struct, frozen=True, kw_only=True, rename="kebab"):
 
     @classmethod
     def parse(cls, *texts: str) -> Self:
-        """Parse faults given as `name=value`. The last value of a name counts. Raise `MalformedInput`."""
+        """Parse faults given as `name=value`; the last value of a name counts.
+
+        Raise `MalformedInput` for an unknown name or an invalid value.
+        """
         field_names = {field.encode_name: field.name for field in fields(cls)}
         amounts = {}
         for text in texts:
@@ -63,6 +66,7 @@ _FAULTS_IN_SECONDS: Final = ("delay", "crash")
 
 
 def _parse_amount(name: str, text: str) -> float:
+    """Parse the value of the fault `name`: a fraction, or a number of seconds."""
     try:
         value = float(text)
     except ValueError:

@@ -21,7 +21,7 @@ from meshfleet.errors.mqtt import ConnectionLost
 
 if TYPE_CHECKING:
 
-    class InnerProtocol(typing.Protocol):
+    class InnerMqttProtocol(typing.Protocol):
         """Methods that `WebSocketTransport` calls on the MQTT connection inside the WebSocket."""
 
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -55,7 +55,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
 
     _outside: asyncio.Transport  # set by connection_made, which asyncio calls first
 
-    def __init__(self, inside: InnerProtocol, frames: Protocol) -> None:
+    def __init__(self, inside: InnerMqttProtocol, frames: Protocol) -> None:
         super().__init__()
         self._inside = inside
         self._frames = frames
@@ -80,7 +80,7 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
     def data_received(self, data: bytes) -> None:
         """Unwrap received WebSocket frames, and pass their payload to the MQTT connection."""
         self._frames.receive_data(data)
-        unwrapped = b"".join(map(self._unwrap, self._frames.events_received()))
+        unwrapped = b"".join(map(self._handle_event, self._frames.events_received()))
         if unwrapped and self._is_inner_open and not self.is_closing():
             self._inside.data_received(unwrapped)
         self._flush()
@@ -179,7 +179,8 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
 
     # Internal
 
-    def _unwrap(self, event: Event) -> BytesLike:
+    def _handle_event(self, event: Event) -> BytesLike:
+        """Handle a received WebSocket frame or upgrade. Return the MQTT bytes in it, often none."""
         match event:
             case Frame(opcode=Opcode.BINARY | Opcode.CONT) if self._error is None:
                 return event.data
@@ -196,7 +197,8 @@ class WebSocketTransport(asyncio.Transport, asyncio.BaseProtocol):
                 self._handle_upgrade(event)
         return b""
 
-    def _open_inner(self) -> None:
+    def _start_mqtt_connection(self) -> None:
+        """Start the MQTT connection inside the WebSocket, after the upgrade."""
         self._is_inner_open = True
         self._inside.connection_made(self)
 

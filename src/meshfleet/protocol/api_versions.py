@@ -23,7 +23,8 @@ class Feature(NamedTuple):
     since: Version
     part: InterfacePart
     message: Kind | Operation | None
-    """Report kind or operation that has the field; None for all that have no row of their own for it."""
+    """Report kind or operation that has the field. None for all report kinds or operations, except those for
+    which another row has the same field."""
     field: str | None
     """Name of the field or parameter; None if the feature is the operation itself."""
 
@@ -31,6 +32,7 @@ class Feature(NamedTuple):
 def _build_features(
     since: str, part: InterfacePart, message: Kind | Operation | None, *fields: str | None
 ) -> list[Feature]:
+    """Build a row of the table for each of `fields`; the interface version `since` introduced all of them."""
     return [Feature(Version.parse(since), part, message, field) for field in fields]
 
 
@@ -66,7 +68,10 @@ def find_first_version(
 def is_supported(
     part: InterfacePart, message: Kind | Operation | None, field: str | None, version: Version
 ) -> bool:
-    """Return whether a gateway of this version knows the field, or the operation if `field` is None."""
+    """Return whether a gateway of this version knows a field of a message.
+
+    If `field` is None, return whether the gateway knows the operation `message`.
+    """
     return (find_first_version(part, message, field) or version) <= version
 
 

@@ -54,7 +54,7 @@ class Kind(StrEnum):
 
     @property
     def is_decoded(self) -> bool:
-        """Whether the topic has a name and the payload a JSON value, instead of hex."""
+        """Whether the identifier is a name and the value is JSON, instead of hex."""
         return self.endswith("-decoded")
 
     @property
@@ -83,7 +83,7 @@ class Operation(StrEnum):
 
     @property
     def is_decoded(self) -> bool:
-        """Whether the topic has a name and the payload a JSON value, instead of hex."""
+        """Whether the identifier is a name and the value is JSON, instead of hex."""
         return self.endswith("-decoded")
 
     @property
@@ -130,7 +130,7 @@ class AckType(IntEnum):
 
 
 class AccessType(StrEnum):
-    """Access to a device outside the secure network (request-21)."""
+    """How a request accesses a device outside the secured mesh (request-21)."""
 
     UNPROVISIONED = "unprovisioned"
     LEGACY = "legacy"

@@ -19,7 +19,7 @@ _decoders: dict[type, Decoder[Any]] = {}
 
 
 def get_decoder(kind: type[_Value]) -> Decoder[_Value]:
-    """Return the msgspec JSON decoder of a type. The first call for a type creates it under a lock."""
+    """Return the msgspec JSON decoder of a type; the first call for the type creates it under a lock."""
     decoder = _decoders.get(kind)
     if decoder is None:
         with _lock:

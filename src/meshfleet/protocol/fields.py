@@ -30,8 +30,8 @@ class FieldCodec(NamedTuple):
     decode: Callable[[Any, str], Any]
     """Function that takes the JSON value and the field name and returns the converted value.
 
-    A value that needs no conversion is returned unchanged, as is a value of a wrong type, which msgspec
-    rejects afterwards.
+    The function returns a value that needs no conversion unchanged. It may also return a value of a wrong
+    type unchanged, because msgspec rejects the value afterwards.
     """
 
     encode: Callable[[Any], Any] | None = None
@@ -43,13 +43,15 @@ def _decode_time(value: Any, field: str) -> Any:
 
 
 def _decode_integer(value: Any, _field: str) -> Any:
+    """Convert a float without a fraction, such as 2.0, to an integer. Return any other value unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 _QUOTED_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
-def _decode_sequence(value: Any, field: str) -> Any:
+def _decode_sequence_number(value: Any, field: str) -> Any:
+    """Convert a sequence number from a string of digits, or from a float, to an integer."""
     if isinstance(value, str) and _QUOTED_NUMBER.fullmatch(value):
         return int(value)
     return _decode_integer(value, field)
@@ -71,6 +73,7 @@ def _decode_hex(value: Any, field: str) -> Any:
 
 
 def _decode_hex_or_null(value: Any, field: str) -> Any:
+    """Check that a string is hex, and return it. Return None for an empty string."""
     return None if value == "" else _decode_hex(value, field)
 
 
@@ -105,7 +108,7 @@ CountField = Annotated[int, Meta(ge=0, le=2**53), INTEGER_CODEC]
 ChannelField = Annotated[int, Meta(ge=37, le=39), INTEGER_CODEC]
 """BLE advertising channel (report-23)."""
 
-SequenceField = Annotated[int, Meta(ge=0, le=255), FieldCodec(_decode_sequence)]
+SequenceField = Annotated[int, Meta(ge=0, le=255), FieldCodec(_decode_sequence_number)]
 """Sequence number from 0 to 255, accepted as a JSON number or string (report-16, report-22)."""
 
 MacField = Annotated[Mac, FieldCodec(_decode_mac)]

@@ -73,23 +73,24 @@ def check_bare_image(image: bytes) -> list[str]:
 
 
 def _check_vectors(words: tuple[int, ...], size: int) -> Iterator[str]:
+    """Yield the faults of a vector table; `words` are its first 16 words, `size` the bytes of the image."""
     stack, reset = words[:2]
     if not _RAM < stack <= _RAM_END or stack % 4:
         yield f"its initial stack pointer {stack:#010x} is not an address in RAM"
-    if not _is_code(reset):
+    if not _is_code_address(reset):
         yield f"its reset vector {reset:#010x} is not a code address in flash"
     handlers = {number: words[number] for number in _HANDLERS if words[number]}
     for number, address in handlers.items():
-        if not _is_code(address):
+        if not _is_code_address(address):
             name = f"exception {number} ({_HANDLERS[number]})"
             yield f"its vector {address:#010x} of {name} is not a code address in flash"
     # The application may start anywhere in flash, but all its handlers are within it.
-    code_addresses = [address for address in (reset, *handlers.values()) if _is_code(address)]
+    code_addresses = [address for address in (reset, *handlers.values()) if _is_code_address(address)]
     if code_addresses and max(code_addresses) - min(code_addresses) >= size:
         yield f"its vectors are farther apart than its {size} bytes"
 
 
-def _is_code(address: int) -> bool:
+def _is_code_address(address: int) -> bool:
     """Return whether an address is of Thumb code in flash memory, behind the vector table."""
     return address % 2 == 1 and _VECTOR_TABLE.size < address < MAX_BARE_IMAGE_BYTES
 
@@ -146,6 +147,8 @@ class ImageInfo(Struct, frozen=True):
 
 
 class _InitPacket(Struct, frozen=True):
+    """Field `init_packet_data` of a manifest: checks for one part of the firmware."""
+
     application_version: int | str | None = None
     device_type: Annotated[int, Meta(ge=0, le=0xFFFF)] | None = None
     firmware_crc16: int | None = None
@@ -154,6 +157,8 @@ class _InitPacket(Struct, frozen=True):
 
 
 class _ManifestPart(Struct, frozen=True):
+    """Entry of a manifest for one part of the firmware."""
+
     bin_file: str
     dat_file: str | None = None
     init_packet_data: _InitPacket = _InitPacket()
@@ -184,7 +189,7 @@ def inspect_image(data: bytes) -> ImageInfo:
         return ImageInfo(len(data), digest, None)
     files = _unzip(data)
     parts = _list_parts(files)
-    size = sum(_check_part(part, files) for part in parts)
+    size = sum(_verify_part(part, files) for part in parts)
     device_types = (part.init_packet_data.device_type for part in parts)
     device_type = next((device_type for device_type in device_types if device_type not in (None, _ANY)), None)
     version = _parse_version(parts[0].init_packet_data)
@@ -248,6 +253,7 @@ def _build_zip(files: Mapping[str, bytes]) -> bytes:
 
 
 def _unzip(data: bytes) -> dict[str, bytes]:
+    """Unpack a zip file in memory. Return the content of each file in it, by name."""
     if len(data) > MAX_PACKAGE_BYTES:
         raise MalformedImage("image", f"has {len(data)} bytes; a package has at most {MAX_PACKAGE_BYTES}")
     if data.count(_ENTRY_SIGNATURE) > _MAX_ENTRIES:
@@ -287,6 +293,7 @@ def _is_valid_name(name: str) -> bool:
 
 
 def _read_entry(archive: ZipFile, entry: ZipInfo) -> bytes:
+    """Unpack one file of a zip. Raise `MalformedImage` if the file does not have its declared length."""
     # zipfile checks the CRC only at the end of the file, so one more byte than expected is read.
     with archive.open(entry) as file:
         content = file.read(entry.file_size + 1)
@@ -310,7 +317,8 @@ def _list_parts(files: Mapping[str, bytes]) -> list[_ManifestPart]:
     return present
 
 
-def _check_part(part: _ManifestPart, files: Mapping[str, bytes]) -> int:
+def _verify_part(part: _ManifestPart, files: Mapping[str, bytes]) -> int:
+    """Verify the files of one part of the firmware against the manifest. Return the bytes of its binary."""
     for name in filter(None, (part.bin_file, part.dat_file)):
         if name not in files:
             _reject_file(name, "is listed in the manifest but missing in the zip")
@@ -332,4 +340,5 @@ def _check_part(part: _ManifestPart, files: Mapping[str, bytes]) -> int:
 
 
 def _reject_file(name: str, reason: str) -> NoReturn:
+    """Raise `MalformedImage` for a file in a DFU package."""
     raise MalformedImage(quote_name(name), reason)

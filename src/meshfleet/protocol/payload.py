@@ -44,6 +44,8 @@ PayloadT = TypeVar("PayloadT", bound=Payload)
 
 
 class _Field(NamedTuple):
+    """Field of a payload type: name of the attribute, name in JSON, default value, functions of its codec."""
+
     attribute: str
     name: str
     default: Any
@@ -155,6 +157,7 @@ _UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<field>.*?)`" + 
 
 
 def _join_path(place: str | None, field: str) -> str:
+    """Return the path of a field in the object at the path `place`, or at the top if `place` is None."""
     return f"{place}.{field}" if place else field
 
 

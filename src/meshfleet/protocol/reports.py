@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Heartbeat(Payload, frozen=True, kw_only=True):
-    """Sign of life of a device (report-1)."""
+    """Report that a device sends regularly to show that it works (report-1)."""
 
     time: TimeField
     seq: SequenceField
@@ -177,11 +177,12 @@ _T: Final = ord("t")
 _T_AT: Final = len('{"')
 _FINER_THAN_MILLIS = re.compile(rb"\.\d{4}")
 
-# Exceptions of the fast decoder, for unusual spellings and for errors; `decode_payload` determines which.
+# Exceptions of the fast decoder. `decode_payload` then accepts an unusual spelling, or raises the error.
 _NOT_PLAIN = (msgspec.DecodeError, ValueError, IndexError, RecursionError)
 
 
 def _has_plain_time(data: bytes, time: datetime) -> bool:
+    """Return whether `time`, as msgspec decoded it, is the time that the strict decoder would return."""
     # An escape sequence may hide digits.
     return time.tzinfo is UTC and not _FINER_THAN_MILLIS.search(data) and b"\\" not in data
 
@@ -191,6 +192,7 @@ _MAX_SHALLOW_BYTES: Final = 2 * MAX_NESTING_DEPTH
 
 
 def _is_shallow(data: bytes) -> bool:
+    """Return whether a payload is not too long and has so few brackets that its nesting is not too deep."""
     return len(data) <= MAX_PAYLOAD_BYTES and data.count(b"[") + data.count(b"{") <= MAX_NESTING_DEPTH
 
 
@@ -198,7 +200,7 @@ def _is_shallow(data: bytes) -> bool:
 
 
 def _build_number_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
-    """Build the decoder of a report with only numbers besides the time, so with a `Z` only in the time."""
+    """Build the decoder of a report type with only numbers besides the time. So only the time has a `Z`."""
     decode_plain = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _ReportT:
@@ -215,7 +217,7 @@ def _build_number_decoder(kind: type[_ReportT]) -> Callable[[bytes], _ReportT]:
 
 
 def _build_json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
-    """Build the decoder of a report with any JSON value.
+    """Build the decoder of a report type with any JSON value.
 
     The value may be nested too deeply. The value may also contain a `Z`, so the decoder checks that `time` is
     the first field.
@@ -236,7 +238,7 @@ def _build_json_decoder(kind: type[_JsonT]) -> Callable[[bytes], _JsonT]:
 
 
 def _build_raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
-    """Build the decoder of a report with a raw value, which must be hex and so contains no `Z`."""
+    """Build the decoder of a report type with a raw value. The value must be hex, so it contains no `Z`."""
     decode_plain = msgspec.json.Decoder(kind).decode
 
     def decode(data: bytes) -> _RawT:
@@ -254,7 +256,7 @@ def _build_raw_decoder(kind: type[_RawT]) -> Callable[[bytes], _RawT]:
 
 
 def _build_event_decoder() -> Callable[[bytes], Event]:
-    """Build the decoder of an event, whose raw value is optional."""
+    """Build the decoder of events. The raw value of an event is optional."""
     decode_plain = msgspec.json.Decoder(Event).decode
 
     def decode(data: bytes) -> Event:
@@ -273,7 +275,7 @@ def _build_event_decoder() -> Callable[[bytes], Event]:
 
 
 def _build_parent_decoder(kind: type[_ParentT]) -> Callable[[bytes], _ParentT]:
-    """Build the decoder of a report that names the mesh parent that received the device.
+    """Build the decoder of a report type that names the parent: the mesh node that received the device.
 
     The fast path accepts a parent only if the strict decoder has accepted its MAC before.
     """

@@ -54,7 +54,7 @@ class ReceivedResponse(NamedTuple):
     """Payload of the response as received, not decoded."""
 
     def decode(self) -> Response | MalformedResponse:
-        """Decode the payload of the response. If the payload is malformed, return the error, not raise it."""
+        """Decode the payload of the response. Return the error, instead of raising it, if it is malformed."""
         try:
             return responses.decode_response(self.topic.operation, self.data)
         except MalformedInput as exc:
@@ -66,6 +66,8 @@ class ReceivedResponse(NamedTuple):
 
 
 class _OpenRequest(NamedTuple):
+    """Request that waits for its response."""
+
     topic: ResponseTopic
     """Topic on which the response is expected."""
     unreadable_before: int
@@ -96,7 +98,7 @@ class RequestTracker:
         return RequestId(f"{self._id_prefix}-{next(self._numbers):08}")
 
     def open(self, expected: ResponseTopic, request_id: RequestId | None = None) -> RequestId:
-        """Add a request that waits for a response on the topic `expected`. Return the request id.
+        """Add a request that waits for a response on the topic `expected`, and return the request id.
 
         Create a new id if `request_id` is None. Raise `TooManyRequests` if `max_open` requests wait already.
         """
@@ -130,7 +132,10 @@ class RequestTracker:
         return ReceivedResponse(self.match_response(parsed, request_id), request_id, parsed, data)
 
     def match_response(self, topic: ResponseTopic, request_id: RequestId | None) -> ResponseMatch:
-        """Return how a received response relates to the requests, and close the request that it answers."""
+        """Return how a received response relates to the requests of this client.
+
+        If the response belongs to an open request, close the request.
+        """
         if request_id is None:
             return ResponseMatch.FOREIGN
         if request_id in self._open and self._open[request_id].topic == topic:
@@ -140,9 +145,9 @@ class RequestTracker:
         return match if expected == topic else ResponseMatch.FOREIGN
 
     def may_be_unreadable(self, request_id: RequestId) -> bool:
-        """Return whether a response to an open request may have arrived that is not a JSON object.
+        """Return whether the response to an open request may have arrived, but cannot be read.
 
-        The id of such a response is unknown, so it may belong to any open request with the same topic.
+        A response that is not a JSON object has no id, so it may belong to any open request with its topic.
         """
         request = self._open.get(request_id)
         return request is not None and self._unreadable.get(request.topic, 0) > request.unreadable_before
@@ -158,11 +163,13 @@ class RequestTracker:
         return True
 
     def _close(self, request_id: RequestId, later_match: ResponseMatch) -> None:
+        """Close an open request. `later_match` is how a later response to this request will be matched."""
         self._closed[request_id] = self._open.pop(request_id).topic, later_match
         if len(self._closed) > _MAX_CLOSED_REQUESTS:
             self._closed.popitem(last=False)
 
     def _record_unreadable(self, topic: ResponseTopic) -> None:
+        """Record that a response without a readable id has arrived on a topic."""
         if len(self._unreadable) >= _MAX_UNREADABLE_TOPICS:
             self._unreadable.clear()
         self._unreadable_count += 1

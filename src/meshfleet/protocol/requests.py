@@ -102,7 +102,7 @@ _REQUEST_TYPES: Final[Mapping[Operation, type[Request]]] = {
 def decode_request(
     operation: Operation, data: bytes, *, version: Version = api_versions.LATEST_VERSION
 ) -> Request:
-    """Decode the payload of a request as a gateway of this version does, ignoring newer parameters.
+    """Decode the payload of a request as a gateway of this version does: ignore parameters it does not know.
 
     If the payload is malformed, the gateway responds with INVALID_VALUE for errors in `value` and `ext`, and
     with INVALID_REQUEST for errors in other fields.
@@ -112,7 +112,10 @@ def decode_request(
 
 
 def build_request(operation: Operation, parameters: dict[str, Json]) -> Request:
-    """Build a request from its parameters in JSON, which are named and checked as in a payload."""
+    """Build a request from `parameters`, the fields of its payload as a JSON object.
+
+    Unknown fields are ignored. Raise a `MalformedInput` that names the field if a value is invalid.
+    """
     return payload.build_payload(_REQUEST_TYPES[operation], parameters)
 
 
@@ -137,13 +140,13 @@ def check_request_supported(operation: Operation, request: Request, version: Ver
     """Raise `GatewayTooOld` if a gateway of this version lacks the operation or a parameter of a request."""
     used_parameters = frozenset(
         name
-        for attribute, name in _parameter_names(type(request))
+        for attribute, name in _list_parameter_names(type(request))
         if getattr(request, attribute) is not UNSET
     )
     api_versions.check_operation_supported(operation, used_parameters, version)
 
 
 @cache
-def _parameter_names(kind: type[Request]) -> tuple[tuple[str, str], ...]:
-    """Return the attribute and the JSON name of each parameter of a request type. Cached: msgspec is slow."""
+def _list_parameter_names(kind: type[Request]) -> tuple[tuple[str, str], ...]:
+    """List the attribute and the JSON name of each parameter of a request type. Cached: msgspec is slow."""
     return tuple((field.name, field.encode_name) for field in msgspec.structs.fields(kind))

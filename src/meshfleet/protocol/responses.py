@@ -106,7 +106,7 @@ def encode_response(operation: Operation, response: Response, *, version: Versio
     )
 
 
-def encode_unknown_operation(response: Response, *, version: Version | None = None) -> bytes:
+def encode_unknown_operation_response(response: Response, *, version: Version | None = None) -> bytes:
     """Encode the response to a request whose operation the gateway does not know (response-24)."""
     return payload.encode_payload(
         response, excluded=api_versions.list_unsupported_fields("response", Operation.WRITE, version)

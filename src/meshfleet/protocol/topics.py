@@ -79,7 +79,7 @@ class BroadcastTopic(Struct, frozen=True, gc=False):
     identifier: AnyIdentifier | None = None
 
     def to_request_topic(self, gateway: Mac) -> RequestTopic:
-        """Return the topic that the request would have if it were sent to one gateway only (topic-11)."""
+        """Return the topic of the same request to a single gateway, `gateway` (topic-11)."""
         device = gateway if self.device == EVERY_GATEWAY else self.device
         return RequestTopic(gateway, device, self.operation, self.identifier)
 
@@ -123,10 +123,10 @@ class TopicCodec:
         return f"{self._prefix}{topic}"
 
     def format_response_topic(self, text: str, gateway: Mac) -> str | None:
-        """Return the topic on which a gateway responds to a request whose topic `parse` rejects.
+        """Return the topic on which a gateway responds to a request on the topic `text`, which is malformed.
 
         Unknown operations, such as operations of later versions, also get a response (response-24). Return
-        None if the topic is not that of a request to the gateway.
+        None if `text` is not the topic of a request to the gateway.
         """
         match = self._request.fullmatch(text)
         if match is None or match[1] not in {None, gateway}:
@@ -138,7 +138,7 @@ class TopicCodec:
         """Parse a topic without the cache, or raise a `MalformedInput` that names the invalid part."""
         match = self._shape.fullmatch(text)
         if match is None:
-            raise _explain_malformed_topic(text, self._prefix)
+            raise _build_topic_error(text, self._prefix)
         groups: tuple[Any, ...] = match.groups()  # the pattern has checked the MACs
         gateway, direction, device, keyword, identifier = groups
         if gateway is None:
@@ -149,6 +149,7 @@ class TopicCodec:
         return topic_type(gateway, device, *_parse_operation(keyword, identifier))
 
     def _parse_report(self, gateway: Mac, device: Mac, keyword: str, identifier: str | None) -> ReportTopic:
+        """Build a report topic from its parts. Raise `MalformedInput` if kind or identifier are invalid."""
         if (entry := _KINDS.get(keyword)) is None:
             raise MalformedTopic("kind", f"{quote_input(keyword)} is not a report kind")
         kind, parse_identifier_part = entry
@@ -181,7 +182,7 @@ _PREFIX = re.compile(
     r"(?!\$)(?!.{129})[^/+#\x00-\x1f\x7f\ud800-\udfff]+(?:/[^/+#\x00-\x1f\x7f\ud800-\udfff]+)*"
 )
 
-# One match parses a valid topic. Only if it fails, `_explain_malformed_topic` determines the reason.
+# One match parses a valid topic. Only if it fails, `_build_topic_error` determines the reason.
 _SHAPE = (
     r"mt/(?:gateway/([0-9a-f]{12})/(device|request|response)|gateways/request)"
     r"/([0-9a-f]{12})/([^/]+)(?:/([^/]+))?"
@@ -190,8 +191,8 @@ _SHAPE = (
 _REQUEST = r"mt/(?:gateway/([0-9a-f]{12})|gateways)/request/([0-9a-f]{12})/([^+#\x00]+)"
 
 
-def _explain_malformed_topic(text: str, prefix: str) -> MalformedInput:
-    """Return the error that says why a topic is malformed."""
+def _build_topic_error(text: str, prefix: str) -> MalformedInput:
+    """Build the error that says why a topic is malformed."""
     if not text.startswith(prefix):
         return MalformedTopic(
             "topic", f"{quote_input(text)} does not start with the prefix {quote_input(prefix)}"
@@ -214,6 +215,7 @@ def _explain_malformed_topic(text: str, prefix: str) -> MalformedInput:
 
 
 def _parse_operation(keyword: str, identifier: str | None) -> tuple[Operation, AnyIdentifier | None]:
+    """Parse the operation and the identifier at the end of a request or response topic."""
     if (entry := _OPERATIONS.get(keyword)) is None:
         raise MalformedTopic("operation", f"{quote_input(keyword)} is not an operation")
     operation, parse_identifier_part = entry
@@ -221,6 +223,7 @@ def _parse_operation(keyword: str, identifier: str | None) -> tuple[Operation, A
 
 
 def _reject_identifier(text: str | None) -> None:
+    """Raise `MalformedIdentifier` if a topic has an identifier although its kind or operation has none."""
     if text is not None:
         raise MalformedIdentifier(
             "identifier", f"{quote_input(text)} is not allowed: this kind or operation has no identifier"
@@ -238,6 +241,7 @@ def _parse_identifier_name(text: str | None) -> IdentifierName:
 
 
 def _require_identifier(text: str | None) -> str:
+    """Return the identifier at the end of a topic, or raise `MalformedIdentifier` if it is missing."""
     if text is None:
         raise MalformedIdentifier("identifier", "is missing")
     return text
@@ -247,7 +251,7 @@ _KeywordT = TypeVar("_KeywordT", Kind, Operation)
 _IdentifierParser = Callable[[str | None], AnyIdentifier | None]
 
 
-def _keyword_table(keywords: type[_KeywordT]) -> dict[str, tuple[_KeywordT, _IdentifierParser]]:
+def _build_keyword_table(keywords: type[_KeywordT]) -> dict[str, tuple[_KeywordT, _IdentifierParser]]:
     """Return the report kinds or operations by their name in a topic, each with its identifier parser."""
     parsers: dict[bool, _IdentifierParser] = {True: _parse_identifier_name, False: _parse_raw_identifier}
     return {
@@ -256,9 +260,10 @@ def _keyword_table(keywords: type[_KeywordT]) -> dict[str, tuple[_KeywordT, _Ide
     }
 
 
-_KINDS = _keyword_table(Kind)
-_OPERATIONS = _keyword_table(Operation)
+_KINDS = _build_keyword_table(Kind)
+_OPERATIONS = _build_keyword_table(Operation)
 
 
 def _suffix(identifier: str | None) -> str:
+    """Return the end of a topic: a slash and the identifier, or nothing if there is no identifier."""
     return "" if identifier is None else f"/{identifier}"

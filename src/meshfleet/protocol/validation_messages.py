@@ -26,15 +26,17 @@ _STEP: Final = re.compile(r"[^.\[\]]+|\[[^\]]*\]")
 def explain_invalid_choice(kind: type[Struct], place: str) -> str:
     """Return the error message for a value that is not in the enumeration of its field.
 
-    `place` is the path of the field from `kind`, as msgspec writes it.
+    `kind` is the type of the whole message, and `place` the path of the field in it, as msgspec writes it.
     """
     candidates: list[inspect.Type] = [_inspect_type(kind)]
     for step in _STEP.findall(place):
-        candidates = [inner_type for candidate in candidates for inner_type in _enter_type(candidate, step)]
+        candidates = [
+            inner_type for candidate in candidates for inner_type in _find_inner_types(candidate, step)
+        ]
     choices = [
         str(value)
         for candidate in candidates
-        for choice in _flatten_type(candidate)
+        for choice in _list_union_members(candidate)
         for value in _list_choices(choice)
     ]
     return (
@@ -49,18 +51,19 @@ def _inspect_type(kind: type[Struct]) -> inspect.Type:
     return inspect.type_info(kind)
 
 
-def _flatten_type(kind: inspect.Type) -> Iterable[inspect.Type]:
-    """Return the members of a union type, or the type itself, without metadata."""
+def _list_union_members(kind: inspect.Type) -> Iterable[inspect.Type]:
+    """Return the member types of a union type, or any other type alone. Metadata is removed."""
     match kind:
         case inspect.UnionType():
-            return (inner_type for member in kind.types for inner_type in _flatten_type(member))
+            return (inner_type for member in kind.types for inner_type in _list_union_members(member))
         case inspect.Metadata():
-            return _flatten_type(kind.type)
+            return _list_union_members(kind.type)
     return (kind,)
 
 
-def _enter_type(kind: inspect.Type, step: str) -> Iterable[inspect.Type]:
-    for member in _flatten_type(kind):
+def _find_inner_types(kind: inspect.Type, step: str) -> Iterable[inspect.Type]:
+    """Yield the types that a value has one step of a field path further inside a value of type `kind`."""
+    for member in _list_union_members(kind):
         match member:
             case inspect.StructType():
                 yield from (field.type for field in member.fields if field.encode_name == step)
@@ -71,6 +74,7 @@ def _enter_type(kind: inspect.Type, step: str) -> Iterable[inspect.Type]:
 
 
 def _list_choices(kind: inspect.Type) -> Iterable[object]:
+    """Return the allowed values of an enumeration or literal type; nothing for any other type."""
     match kind:
         case inspect.EnumType():
             return (member.value for member in kind.cls)

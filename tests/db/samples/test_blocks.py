@@ -105,12 +105,12 @@ def test_the_memtable_stores_samples_by_day_and_strays_separately(
         memtable.add(number, batch)
     for device in {device for batch in batches for device in batch}:
         received = [sample for batch in batches for sample in to_samples(batch.get(device, ()))]
-        for day, block in memtable.device_blocks(device).items():
+        for day, block in memtable.copy_device_blocks(device).items():
             days = [None if is_stray(sample) else sample.time // DAY_MS for sample in received]
             assert decode_block(block) == [
                 sample for sample, its_day in zip(received, days, strict=True) if its_day == day
             ]
-        assert sum(len(decode_block(block)) for block in memtable.device_blocks(device).values()) == len(
+        assert sum(len(decode_block(block)) for block in memtable.copy_device_blocks(device).values()) == len(
             received
         )
     assert sum(map(memtable.count_samples, memtable.days)) == memtable.sample_count
@@ -130,7 +130,7 @@ def test_blocks_of_the_memtable_have_the_time_range_of_their_day() -> None:
         },
     )
     for day in memtable.days:
-        for block in memtable.day_blocks(day):
+        for block in memtable.build_day_rows(day):
             assert (block.device, block.part) == (DEVICE, 0)
             times = [sample.time for sample in decode_block(bytes(block.samples))]
             assert block.first <= min(times) <= max(times) <= block.last
@@ -147,7 +147,7 @@ def test_a_large_block_of_the_memtable_is_sorted_and_split() -> None:
         },
     )
     memtable.add(2, {DEVICE: [build_row(time, 2.0) for time in range(2 * MAX_BLOCK_SAMPLES + 1)]})
-    blocks = list(memtable.day_blocks(0))
+    blocks = list(memtable.build_day_rows(0))
     assert [block[:2] for block in blocks] == [(DEVICE, 0), (DEVICE, 1), (DEVICE, 2), (OTHER, 0)]
     assert [(block.first, block.last) for block in blocks[:3]] == [
         (0, MAX_BLOCK_SAMPLES - 1),

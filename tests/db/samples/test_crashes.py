@@ -50,7 +50,7 @@ class SnapshotRecorder:
     async def record_steps(self, action: Coroutine[Any, Any, None]) -> list[Path]:
         """Run an action and record its steps."""
         for owner, name in (
-            (segments, "_publish_file"),
+            (segments, "_sync_and_rename"),
             (segments, "write_segment"),
             (Database, "write"),
             (Path, "rename"),

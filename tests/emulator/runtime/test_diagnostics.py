@@ -63,7 +63,9 @@ async def scripted() -> AsyncIterator[ScriptedBroker]:
 @pytest.fixture
 def fetcher(scripted: ScriptedBroker, http: httpx.AsyncClient) -> GatewayImageFetcher:
     """Return a fetcher with a diagnostics connection of its own to the scripted broker."""
-    return GatewayImageFetcher(scripted.address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT)
+    return GatewayImageFetcher(
+        scripted.address, GATEWAY, main_client=None, http=http, fetch_options=LONG_TIMEOUT
+    )
 
 
 @pytest.mark.rule("gateway-5", "topic-9")
@@ -72,7 +74,7 @@ async def test_the_diagnostics_connection_is_separate_and_its_client_id_is_in_up
 ) -> None:
     address = replace(scripted.address, user="me", password="")
     fetch_task = asyncio.create_task(
-        GatewayImageFetcher(address, GATEWAY, link=None, http=http, fetch_options=LONG_TIMEOUT).fetch(
+        GatewayImageFetcher(address, GATEWAY, main_client=None, http=http, fetch_options=LONG_TIMEOUT).fetch(
             QUESTION
         )
     )
@@ -142,7 +144,11 @@ async def test_a_question_without_an_answer_is_sent_three_times(
     scripted: ScriptedBroker, http: httpx.AsyncClient
 ) -> None:
     fetcher = GatewayImageFetcher(
-        scripted.address, GATEWAY, link=None, http=http, fetch_options=ImageFetchOptions(idle_timeout=1)
+        scripted.address,
+        GATEWAY,
+        main_client=None,
+        http=http,
+        fetch_options=ImageFetchOptions(idle_timeout=1),
     )
     fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
     peer = await accept_diagnostics(scripted)
@@ -160,7 +166,11 @@ async def test_a_late_answer_to_an_earlier_attempt_is_accepted(
     scripted: ScriptedBroker, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     fetcher = GatewayImageFetcher(
-        scripted.address, GATEWAY, link=None, http=http, fetch_options=ImageFetchOptions(idle_timeout=1)
+        scripted.address,
+        GATEWAY,
+        main_client=None,
+        http=http,
+        fetch_options=ImageFetchOptions(idle_timeout=1),
     )
     fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
     peer = await accept_diagnostics(scripted)
@@ -181,7 +191,7 @@ async def test_a_gateway_whose_mac_has_no_letters_uses_its_main_connection(
         MqttClient(mosquitto, DIGITS_ONLY_MAC, clean=True) as link,
     ):
         fetcher = GatewayImageFetcher(
-            mosquitto, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
+            mosquitto, DIGITS_ONLY_MAC, main_client=link, http=http, fetch_options=LONG_TIMEOUT
         )
 
         async def pass_on_answers() -> None:
@@ -204,7 +214,7 @@ async def test_a_gateway_whose_mac_has_no_letters_unsubscribes_afterwards(
     async with MqttClient(scripted.address, DIGITS_ONLY_MAC, clean=True) as link:
         peer = await scripted.accept()
         fetcher = GatewayImageFetcher(
-            scripted.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
+            scripted.address, DIGITS_ONLY_MAC, main_client=link, http=http, fetch_options=LONG_TIMEOUT
         )
         fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         subscribe = await peer.grant()
@@ -225,7 +235,7 @@ async def test_a_gateway_whose_mac_has_no_letters_needs_its_main_connection(
     scripted: ScriptedBroker, http: httpx.AsyncClient
 ) -> None:
     with pytest.raises(ValueError, match="no letters"):
-        GatewayImageFetcher(scripted.address, DIGITS_ONLY_MAC, link=None, http=http)
+        GatewayImageFetcher(scripted.address, DIGITS_ONLY_MAC, main_client=None, http=http)
 
 
 async def test_a_closed_link_makes_the_image_unavailable(
@@ -233,7 +243,7 @@ async def test_a_closed_link_makes_the_image_unavailable(
 ) -> None:
     async with MqttClient(scripted.address, DIGITS_ONLY_MAC, clean=True) as link:
         fetcher = GatewayImageFetcher(
-            scripted.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
+            scripted.address, DIGITS_ONLY_MAC, main_client=link, http=http, fetch_options=LONG_TIMEOUT
         )
     with pytest.raises(ImageUnavailable, match="closed"):
         await with_timeout(fetcher.fetch(QUESTION))
@@ -245,7 +255,11 @@ async def test_a_canceled_question_closes_the_connection(
     scripted: ScriptedBroker, http: httpx.AsyncClient, phase: str
 ) -> None:
     fetcher = GatewayImageFetcher(
-        scripted.address, GATEWAY, link=None, http=http, fetch_options=replace(LONG_TIMEOUT, idle_timeout=1)
+        scripted.address,
+        GATEWAY,
+        main_client=None,
+        http=http,
+        fetch_options=replace(LONG_TIMEOUT, idle_timeout=1),
     )
     if phase == "connecting":
         scripted.connack = None
@@ -285,7 +299,7 @@ async def test_a_canceled_question_on_the_main_connection_is_unsubscribed(
     async with MqttClient(scripted.address, DIGITS_ONLY_MAC, clean=True) as link:
         peer = await scripted.accept()
         fetcher = GatewayImageFetcher(
-            scripted.address, DIGITS_ONLY_MAC, link=link, http=http, fetch_options=LONG_TIMEOUT
+            scripted.address, DIGITS_ONLY_MAC, main_client=link, http=http, fetch_options=LONG_TIMEOUT
         )
         fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
         await peer.grant()
@@ -305,7 +319,7 @@ async def test_the_error_says_that_the_broker_is_unreachable(
     with pytest.raises(ImageUnavailable, match="onnection refused"):
         await with_timeout(
             GatewayImageFetcher(
-                unreachable, GATEWAY, link=None, http=http, fetch_options=SHORT_TIMEOUT
+                unreachable, GATEWAY, main_client=None, http=http, fetch_options=SHORT_TIMEOUT
             ).fetch(QUESTION)
         )
     assert diagnostics_tasks() == []
@@ -318,7 +332,7 @@ async def test_the_error_says_that_the_broker_refuses_the_connection(
     with pytest.raises(ImageUnavailable, match="refuses the connection"):
         await with_timeout(
             GatewayImageFetcher(
-                scripted.address, GATEWAY, link=None, http=http, fetch_options=SHORT_TIMEOUT
+                scripted.address, GATEWAY, main_client=None, http=http, fetch_options=SHORT_TIMEOUT
             ).fetch(QUESTION)
         )
 

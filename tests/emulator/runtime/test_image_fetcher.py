@@ -46,7 +46,7 @@ pytestmark = pytest.mark.anyio
 def fetcher(mosquitto: BrokerAddress, http: httpx.AsyncClient) -> GatewayImageFetcher:
     """Return a fetcher of a gateway that no other test uses."""
     mac = Mac(f"d0cf5e{uuid4().hex[:6]}")
-    return GatewayImageFetcher(mosquitto, mac, link=None, http=http, fetch_options=LONG_TIMEOUT)
+    return GatewayImageFetcher(mosquitto, mac, main_client=None, http=http, fetch_options=LONG_TIMEOUT)
 
 
 @pytest.mark.rule("firmware-15")
@@ -148,7 +148,7 @@ async def test_an_image_that_differs_from_the_announced_one_is_broken(
             with pytest.raises(ImageBroken, match=message):
                 await with_timeout(
                     GatewayImageFetcher(
-                        mosquitto, GATEWAY, link=None, http=http, fetch_options=options
+                        mosquitto, GATEWAY, main_client=None, http=http, fetch_options=options
                     ).fetch(QUESTION)
                 )
 
@@ -173,14 +173,16 @@ async def test_the_diagnostics_connection_uses_the_given_tls_settings(
         async with run_firmware_service(
             address, lambda question_id: [encode_answer(question_id, answer)], MqttOptions(tls=trust)
         ):
-            fetcher = GatewayImageFetcher(address, GATEWAY, link=None, http=http, fetch_options=options)
+            fetcher = GatewayImageFetcher(
+                address, GATEWAY, main_client=None, http=http, fetch_options=options
+            )
             assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
             reason = ""
             for idle_timeout in (0.3, 1.0, 3.0):  # on a busy machine a handshake takes long
                 untrusting = GatewayImageFetcher(
                     address,
                     GATEWAY,
-                    link=None,
+                    main_client=None,
                     http=http,
                     fetch_options=replace(SHORT_TIMEOUT, idle_timeout=idle_timeout),
                 )

@@ -123,7 +123,7 @@ def test_the_advertisement_interval_depends_on_the_state_of_the_device() -> None
 def test_a_door_counter_counts_sometimes_and_never_decreases() -> None:
     counter, openings = create_device("0050"), []
     for counter.heartbeats in range(2000):
-        openings.append(counter.new_door_openings())
+        openings.append(counter.count_new_door_openings())
     assert min(openings) == 0
     assert 0 < sum(openings) < 4 * len(openings)
 

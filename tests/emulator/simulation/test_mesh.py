@@ -189,7 +189,7 @@ def test_a_faded_link_without_alternative_breaks_and_recovers() -> None:
 def test_a_link_just_below_usable_is_kept_but_not_established() -> None:
     mesh = build_mesh(place_device(1, 5.0))
     leaf = mesh.nodes[device_mac(1)]
-    leaf.tx_gain = MIN_USABLE_DBM - 1.0 - mesh.link_rssi(leaf, 0, 0.0)
+    leaf.tx_gain = MIN_USABLE_DBM - 1.0 - mesh.compute_link_rssi(leaf, 0, 0.0)
     assert not mesh.reselect_parent(leaf, 0.0)
     mesh.leave(leaf)
     assert not mesh.join(leaf, 0.0)
@@ -215,7 +215,7 @@ def test_a_usable_link_is_replaced_only_by_one_that_is_better_by_the_margin(n: i
     assert mesh.join(leaf, 0.0)
     assert mesh.join(extender, 0.0)
     assert leaf.parent is mesh.root  # no preference keeps it there
-    level = {receiver.mac: mesh.link_rssi(leaf, i, 0.0) for i, receiver in enumerate(leaf.receivers)}
+    level = {receiver.mac: mesh.compute_link_rssi(leaf, i, 0.0) for i, receiver in enumerate(leaf.receivers)}
     gain = level[device_mac(1)] - HOP_PENALTY_DB - level[GATEWAY]
     assert mesh.reselect_parent(leaf, 0.0) is (gain >= SWITCH_MARGIN_DB)
 
@@ -269,9 +269,9 @@ def test_an_extender_never_chooses_a_parent_in_its_own_subtree() -> None:
         place_device(3, 13.5),
     )
     first = mesh.nodes[device_mac(1)]
-    first.tx_gain = -100.0 - mesh.link_rssi(first, first.receivers.index(mesh.root), 0.0)
+    first.tx_gain = -100.0 - mesh.compute_link_rssi(first, first.receivers.index(mesh.root), 0.0)
     child = first.receivers.index(mesh.nodes[device_mac(2)])
-    assert mesh.link_rssi(first, child, 0.0) > MIN_USABLE_DBM, "its child still receives it"
+    assert mesh.compute_link_rssi(first, child, 0.0) > MIN_USABLE_DBM, "its child still receives it"
     assert mesh.reselect_parent(first, 0.0)
     check_tree(mesh)
     assert first.parent is None

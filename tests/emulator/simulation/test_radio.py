@@ -15,8 +15,8 @@ from meshfleet.emulator.simulation.radio import (
     MIN_AUDIBLE_DBM,
     MIN_USABLE_DBM,
     SLOW_FADING_DB,
+    compute_packet_loss,
     estimate_mean_rssi,
-    packet_loss,
 )
 from meshfleet.emulator.simulation.site import SitePosition, Walls
 from tests.row_tables import each_row
@@ -80,26 +80,28 @@ def test_nothing_is_received_beyond_the_range(a: SitePosition, b: SitePosition) 
 
 
 def test_a_tenth_of_the_packets_is_lost_on_a_link_that_is_just_usable() -> None:
-    assert packet_loss(MIN_USABLE_DBM) == pytest.approx(0.1, abs=0.002)
-    assert packet_loss(-60.0) == pytest.approx(0.002, abs=0.0001)
-    assert packet_loss(MIN_AUDIBLE_DBM) > 0.5
+    assert compute_packet_loss(MIN_USABLE_DBM) == pytest.approx(0.1, abs=0.002)
+    assert compute_packet_loss(-60.0) == pytest.approx(0.002, abs=0.0001)
+    assert compute_packet_loss(MIN_AUDIBLE_DBM) > 0.5
 
 
 def test_weaker_links_lose_more_packets() -> None:
-    losses = [packet_loss(float(rssi)) for rssi in range(-20, -128, -1)]
+    losses = [compute_packet_loss(float(rssi)) for rssi in range(-20, -128, -1)]
     assert all(strong <= weak for strong, weak in pairwise(losses))
     assert 0 < losses[0] < losses[-1] < 1
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0, 1e8))
 def test_slow_fading_stays_in_its_limits_and_is_slow(pair: int, t: float) -> None:
-    assert abs(radio.slow_fading(pair, t)) <= SLOW_FADING_DB
-    assert abs(radio.slow_fading(pair, t + 60.0) - radio.slow_fading(pair, t)) <= 2.0  # dB in a minute
+    assert abs(radio.compute_slow_fading(pair, t)) <= SLOW_FADING_DB
+    assert (
+        abs(radio.compute_slow_fading(pair, t + 60.0) - radio.compute_slow_fading(pair, t)) <= 2.0
+    )  # dB in a minute
 
 
 def test_both_kinds_of_fading_are_0_on_average_and_use_their_range() -> None:
-    slow = [radio.slow_fading(77, 300.0 * n) for n in range(20_000)]
-    fast = [radio.fast_fading(77, n) for n in range(20_000)]
+    slow = [radio.compute_slow_fading(77, 300.0 * n) for n in range(20_000)]
+    fast = [radio.compute_fast_fading(77, n) for n in range(20_000)]
     assert fmean(slow) == pytest.approx(0, abs=0.3)
     assert fmean(fast) == pytest.approx(0, abs=0.1)
     assert max(slow) > 0.9 * SLOW_FADING_DB

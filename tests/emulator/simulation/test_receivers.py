@@ -80,7 +80,7 @@ def test_rssi_readings_stay_in_their_limits() -> None:
 def test_a_link_changes_by_slow_fading_alone() -> None:
     mesh = build_mesh(place_device(1, 10.0))
     node = mesh.nodes[device_mac(1)]
-    levels = [mesh.link_rssi(node, 0, 60.0 * minute) for minute in range(600)]
+    levels = [mesh.compute_link_rssi(node, 0, 60.0 * minute) for minute in range(600)]
     assert max(map(abs, (level - node.mean_rssi[0] for level in levels))) <= SLOW_FADING_DB
     assert max(levels) - min(levels) > SLOW_FADING_DB
 
@@ -108,7 +108,7 @@ def test_the_relay_is_always_the_strongest_receiver() -> None:
     for t in range(0, 7200, 600):
         for node in mesh.nodes.values():
             levels = {
-                mesh.link_rssi(node, i, t): receiver
+                mesh.compute_link_rssi(node, i, t): receiver
                 for i, receiver in enumerate(node.receivers)
                 if receiver.depth >= 0
             }

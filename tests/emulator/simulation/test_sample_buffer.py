@@ -26,7 +26,7 @@ def list_times(samples: SampleBuffer) -> list[int]:
 def backfill(samples: SampleBuffer, before: int) -> list[DeviceSample]:
     """Return the samples of a backfill, in its order."""
     backfilled: list[DeviceSample] = []
-    while (sample := samples.newest_before(before)) is not None:
+    while (sample := samples.find_newest_before(before)) is not None:
         backfilled.append(sample)
         before = sample.millis
     return backfilled
@@ -67,7 +67,7 @@ def test_a_sample_is_removed_once() -> None:
 def test_clear_removes_all_samples() -> None:
     samples = build_buffer(0, 1, 2)
     samples.clear()
-    assert (len(samples), list(samples), samples.newest_before(START_MS + 9)) == (0, [], None)
+    assert (len(samples), list(samples), samples.find_newest_before(START_MS + 9)) == (0, [], None)
     samples.add(DeviceSample(START_MS + 3, 3, None))
     assert list_times(samples) == [3]
 
@@ -84,7 +84,7 @@ def test_a_backfill_goes_from_the_newest_to_the_oldest() -> None:
     samples = build_buffer(0, 60, 120, 180)
     assert [each.millis - START_MS for each in backfill(samples, START_MS + 180)] == [120, 60, 0]
     assert backfill(samples, START_MS) == []
-    assert samples.newest_before(START_MS + 61) == DeviceSample(START_MS + 60, 1, b"\1")
+    assert samples.find_newest_before(START_MS + 61) == DeviceSample(START_MS + 60, 1, b"\1")
 
 
 def test_each_ack_removes_one_of_several_samples_of_the_same_millisecond() -> None:

@@ -19,7 +19,7 @@ class RecordingDelegate:
         self.percents: list[int] = []
         self.outcomes: list[tuple[str, float]] = []
 
-    def bytes_per_second(self) -> float:
+    def get_bytes_per_second(self) -> float:
         step = int(self.scheduler.now / STEP_SECONDS)
         return self._rates[step] if step < len(self._rates) else self._final_rate
 

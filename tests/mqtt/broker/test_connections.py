@@ -44,7 +44,7 @@ async def test_a_connection_waits_for_others_of_its_network_and_is_rejected_if_t
         registry.reset_pending_logins()  # the first login is no longer counted as pending
         await waiting[0]
         assert [task.done() for task in waiting] == [True, False, False]
-    registry.count_failure("2001:db8::1")
+    registry.count_failed_login("2001:db8::1")
     assert await asyncio.gather(*waiting) == [second_passes, False, False]
 
 

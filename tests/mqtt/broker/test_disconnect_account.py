@@ -37,7 +37,7 @@ async def test_connections_of_the_account_are_closed_and_their_wills_are_not_pub
         assert await gateway.receive_until_closed() == []
     await publish(await server.gateway(OTHER), b"marker", topic=report(OTHER))
     await expect_messages(viewer, b"marker")
-    assert server.broker.connections.of_account(str(GATEWAY)) == []
+    assert server.broker.connections.find_by_account(str(GATEWAY)) == []
 
 
 @each_row("is_connected", [True, False])

@@ -130,7 +130,7 @@ async def test_a_client_that_does_not_keep_up_is_cut_off(server: RunningBroker, 
     for payload in numbered_payloads(60):
         await publish(gateway, payload)
         await acknowledge(quick, *await expect_messages(quick, payload))
-    await server.until(lambda: not server.broker.connections.of_account("user viewer-1"))
+    await server.until(lambda: not server.broker.connections.find_by_account("user viewer-1"))
     await publish(gateway, b"afterwards")
     await expect_messages(quick, b"afterwards")
     resumed = await server.raw_client()
@@ -155,11 +155,11 @@ async def test_a_client_that_reads_nothing_at_qos_0_is_cut_off(server: RunningBr
     slow.pause_reading()
     gateway = await server.gateway()
     for _ in range(500):
-        if not server.broker.connections.of_account("user viewer-1"):
+        if not server.broker.connections.find_by_account("user viewer-1"):
             break
         gateway.send(Publish(report(), bytes(200_000)))
         assert len((await quick.expect(Publish)).payload) == 200_000
-    assert not server.broker.connections.of_account("user viewer-1")
+    assert not server.broker.connections.find_by_account("user viewer-1")
     assert await quick.receive_until_pong() == []
 
 

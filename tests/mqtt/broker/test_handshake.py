@@ -161,7 +161,7 @@ async def test_a_client_closed_during_authentication_is_not_accepted_later(serve
     viewer = await server.client("viewer")
     assert await viewer.receive_until_pong() == []
     assert [session.account for session in server.broker.sessions] == ["user viewer"]
-    assert server.broker.connections.of_account(f"gateway {G}") == []
+    assert server.broker.connections.find_by_account(f"gateway {G}") == []
 
 
 @each_row("disconnect", [RawClient.abort, RawClient.reset, RawClient.send_eof])

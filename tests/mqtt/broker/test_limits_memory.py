@@ -144,7 +144,7 @@ async def test_a_slow_reader_is_cut_off_while_others_are_served(server: RunningB
     gateway = await server.gateway()
     count = 0
     # The kernel buffers some megabytes for a client that does not read.
-    while len(server.broker.connections.of_account("user viewer")) and count < 2000:
+    while len(server.broker.connections.find_by_account("user viewer")) and count < 2000:
         count += 1
         gateway.send(Publish(report(), bytes(32 * KIB), 1, packet_id=count))
         assert await gateway.expect(Puback) == Puback(count)

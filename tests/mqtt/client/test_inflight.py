@@ -118,16 +118,16 @@ def test_messages_at_qos_0_use_no_packet_id_and_no_slot(loop: asyncio.AbstractEv
         0,
     ]
     assert (len(in_flight), in_flight.free_slots) == (1, 1)
-    assert _ids(in_flight.resend_packets()) == [1]
+    assert _ids(in_flight.encode_for_resend()) == [1]
 
 
 def test_a_malformed_message_prevents_all_others_of_its_call(loop: asyncio.AbstractEventLoop) -> None:
     in_flight = InFlightWindow(10)
     in_flight.add_and_encode_messages([QOS1_MESSAGE], _create_delivery(loop, 1))
-    before = in_flight.resend_packets()
+    before = in_flight.encode_for_resend()
     with pytest.raises(MalformedPacket):
         in_flight.add_and_encode_messages([QOS1_MESSAGE, QOS1_MESSAGE, MALFORMED], _create_delivery(loop, 3))
-    assert (len(in_flight), in_flight.free_slots, in_flight.resend_packets()) == (1, 9, before)
+    assert (len(in_flight), in_flight.free_slots, in_flight.encode_for_resend()) == (1, 9, before)
     ids = _ids(in_flight.add_and_encode_messages([QOS1_MESSAGE] * 9, _create_delivery(loop, 9)))
     assert len({1, *ids}) == 10
 
@@ -178,7 +178,7 @@ def test_fail_all_fails_every_pending_delivery(loop: asyncio.AbstractEventLoop) 
     assert waiting.done.exception() is reason
     assert acknowledged.done.exception() is None
     assert canceled.done.cancelled()
-    assert (len(in_flight), in_flight.resend_packets()) == (0, [])
+    assert (len(in_flight), in_flight.encode_for_resend()) == (0, [])
 
 
 class InFlightSteps(RuleBasedStateMachine):
@@ -230,7 +230,7 @@ class InFlightSteps(RuleBasedStateMachine):
     @invariant()
     def messages_in_flight_have_unique_packet_ids_and_keep_their_order(self) -> None:
         assert len(self.in_flight) == len(self.expected)
-        assert _parse(self.in_flight.resend_packets()) == [
+        assert _parse(self.in_flight.encode_for_resend()) == [
             replace(each, dup=True) for each, _ in self.expected
         ]
         ids = [each.packet_id for each, _ in self.expected]

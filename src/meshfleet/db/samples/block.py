@@ -44,7 +44,7 @@ class BlockRow(NamedTuple):
 
 
 class Block:
-    """Block of samples in memory, to which samples are appended."""
+    """Encoded samples of one device in memory, to which new samples are appended."""
 
     __slots__ = ("_data", "count")
 
@@ -53,7 +53,7 @@ class Block:
         self._data = bytearray(_ARRAY_HEADER)
 
     def add(self, rows: Sequence[SampleRow]) -> int:
-        """Append samples in the order of `rows`. Return the number of bytes added."""
+        """Append samples to the block, in the order of `rows`. Return the number of bytes added."""
         data = self._data
         old_size = len(data)
         for row in rows:

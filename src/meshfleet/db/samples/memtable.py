@@ -30,7 +30,7 @@ _MAX_TIME: Final = 2**62
 
 
 class Memtable:
-    """Samples in memory, in one block for each day and device."""
+    """New samples in memory, which are not in a segment yet: one block for each day and device."""
 
     def __init__(self) -> None:
         self.days: dict[Day, dict[int, Block]] = {}
@@ -44,17 +44,18 @@ class Memtable:
         """
 
     def add(self, journal_id: int, rows: SampleRows) -> None:
-        """Add the samples of a committed batch, which the journal holds in the row `journal_id`."""
+        """Add the samples of a committed batch. `journal_id` is the id of the batch's row in the journal."""
         for device, device_rows in rows.items():
             if len(device_rows) == 1:
-                self.byte_size += self._block(_day_of(device_rows[0]), device).add(device_rows)
+                self.byte_size += self._get_block(_get_day(device_rows[0]), device).add(device_rows)
             else:
                 for day, day_rows in _split_by_day(device_rows):
-                    self.byte_size += self._block(day, device).add(day_rows)
+                    self.byte_size += self._get_block(day, device).add(day_rows)
             self.sample_count += len(device_rows)
         self.batches.append(journal_id)
 
-    def _block(self, day: Day, device: int) -> Block:
+    def _get_block(self, day: Day, device: int) -> Block:
+        """Return the block of a day and device; create it if it is missing."""
         blocks = self.days.get(day)
         if blocks is None:
             blocks = self.days[day] = {}
@@ -63,8 +64,8 @@ class Memtable:
             block = blocks[device] = Block()
         return block
 
-    def day_blocks(self, day: Day) -> Iterator[BlockRow]:
-        """Yield the sample blocks of a day as segment rows, ordered by device.
+    def build_day_rows(self, day: Day) -> Iterator[BlockRow]:
+        """Build the segment rows with the samples of a day, ordered by device.
 
         The samples of a block are in the order of arrival. Only a block with more than MAX_BLOCK_SAMPLES is
         sorted and split.
@@ -82,21 +83,22 @@ class Memtable:
         """Count the samples of a day, including duplicates."""
         return sum(block.count for block in self.days[day].values())
 
-    def device_blocks(self, device: int) -> dict[Day, bytes]:
+    def copy_device_blocks(self, device: int) -> dict[Day, bytes]:
         """Return copies of the encoded sample blocks of one device, by day."""
         return {day: bytes(blocks[device]) for day, blocks in self.days.items() if device in blocks}
 
 
 def _split_by_day(rows: Sequence[SampleRow]) -> Iterator[tuple[Day, Sequence[SampleRow]]]:
     """Group sample rows by day. Nearly always, all rows are of one day."""
-    first = _day_of(rows[0])
-    if all(_day_of(row) == first for row in rows):
+    first = _get_day(rows[0])
+    if all(_get_day(row) == first for row in rows):
         yield first, rows
         return
-    for day in {_day_of(row) for row in rows}:
-        yield day, [row for row in rows if _day_of(row) == day]
+    for day in {_get_day(row) for row in rows}:
+        yield day, [row for row in rows if _get_day(row) == day]
 
 
-def _day_of(row: SampleRow) -> Day:
+def _get_day(row: SampleRow) -> Day:
+    """Return the day of a sample; None if the time of the sample is implausible."""
     extras = row[ROW_EXTRAS]
     return row[ROW_TIME] // DAY_MS if extras is None or extras.clock is None else None

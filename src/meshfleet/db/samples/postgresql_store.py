@@ -71,7 +71,7 @@ def _encode_stray_row(device: int, row: SampleRow, clock: int, received_at: int)
 
 
 def _copy_rows(connection: Connection, table: str, columns: str, rows: Sequence[bytes]) -> None:
-    """Insert rows in binary COPY format into a table, skipping rows whose key exists."""
+    """Insert rows in binary COPY format into a table. Skip rows whose key exists."""
     if not rows:
         return
     # COPY stops at an existing key, so the rows first go to a temporary table of this connection.
@@ -86,21 +86,23 @@ def _copy_rows(connection: Connection, table: str, columns: str, rows: Sequence[
     )
 
 
-def _encode_fields(columns: int, device: int, row: SampleRow) -> bytes:
+def _encode_fields(column_count: int, device: int, row: SampleRow) -> bytes:
+    """Encode the fields that both sample tables have, preceded by the number of columns of the table."""
     time, kind, identifier, seq, gateway, number, raw, extras = row
     if number is None:
         fixed_fields = _pack_without_number(
-            columns, 8, device, 8, time, 8, gateway, 8, identifier, -1, 2, kind, 2, seq
+            column_count, 8, device, 8, time, 8, gateway, 8, identifier, -1, 2, kind, 2, seq
         )
     else:
         fixed_fields = _pack_with_number(
-            columns, 8, device, 8, time, 8, gateway, 8, identifier, 8, number, 2, kind, 2, seq
+            column_count, 8, device, 8, time, 8, gateway, 8, identifier, 8, number, 2, kind, 2, seq
         )
     raw_field = _NULL if raw is None else _pack_length(len(raw)) + raw
     return fixed_fields + raw_field + (5 * _NULL if extras is None else _encode_extras(extras))
 
 
 def _encode_extras(extras: SampleExtras) -> bytes:
+    """Encode the extra fields of a sample that both sample tables have."""
     texts = _encode_text(extras.text) + _encode_text(extras.ext)
     numbers = map(_encode_integer, (extras.error, extras.error_ext, extras.shift))
     return b"".join((texts, *numbers))
@@ -158,6 +160,8 @@ _TABLE_BY_KIND: Final[dict[int, str]] = {
 
 
 class _Partition(NamedTuple):
+    """Partition of a sample table, with the samples of one day; `day` is counted from 1970-01-01."""
+
     table: str
     day: int
 
@@ -235,7 +239,7 @@ class PostgresqlSampleStore:
         await self._create_upcoming_partitions(now // DAY_MS)
 
     async def maintain(self, now: int) -> None:
-        """Create the partitions of today and tomorrow; once an hour, delete samples after their retention."""
+        """Create the partitions of today and tomorrow; once an hour, delete samples that have expired."""
         await self.ensure_capacity(now)
         # `now` below this range means that the clock was set back; above it, the check is due.
         if self._next_retention_check - _RETENTION_CHECK_MS <= now < self._next_retention_check:
@@ -268,6 +272,7 @@ class PostgresqlSampleStore:
             self._known_partitions.add(partition)
 
     async def _drop_partition(self, partition: _Partition, now: int) -> None:
+        """Drop an expired partition, or try again a minute later if a reader uses the partition."""
         try:
             await self._database.write(_drop_partition, partition)
         except DatabaseUnavailable as exc:
@@ -275,6 +280,7 @@ class PostgresqlSampleStore:
             self._next_retention_check = now + _DROP_RETRY_MS
 
     async def _delete_kinds(self, partition: _Partition, kinds: frozenset[int]) -> None:
+        """Delete the samples of the expired `kinds` from a partition."""
         # Set before deleting: if samples of these kinds are written meanwhile, the entry is removed again.
         self._removed_kinds[partition] = kinds
         try:
@@ -288,6 +294,7 @@ class PostgresqlSampleStore:
 
 
 def _create_partition(connection: Connection, partition: _Partition) -> None:
+    """Create a daily partition and attach it to its table, unless the partition exists."""
     # Serialized by a lock: two processes that create the same partition would fail or deadlock.
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PARTITION_LOCK})")
     if connection.exec_driver_sql(f"SELECT to_regclass('{partition}')").scalar() is not None:
@@ -316,12 +323,14 @@ def create_partition_by_name(connection: Connection, name: str) -> None:
 
 
 def _create_partition_early(connection: Connection, partition: _Partition) -> None:
+    """Create a daily partition before it is needed, and fail rather than block other transactions long."""
     # While ATTACH waits for running readers, all later transactions wait too: limit that time.
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_EARLY_LOCK_TIMEOUT}'")
     _create_partition(connection, partition)
 
 
 def _drop_partition(connection: Connection, partition: _Partition) -> None:
+    """Drop a daily partition, and fail rather than block other transactions long."""
     # While DROP waits for a reader, such as a backup, all later transactions wait too: limit that time.
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_DROP_LOCK_TIMEOUT}'")
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_PARTITION_LOCK})")
@@ -329,6 +338,7 @@ def _drop_partition(connection: Connection, partition: _Partition) -> None:
 
 
 def _delete_samples(connection: Connection, partition: _Partition, kinds: frozenset[int]) -> None:
+    """Delete the samples of these kinds on the day of a partition."""
     # Deleting many rows may take long.
     connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
     # Delete through the parent table: another process may have dropped the partition.
@@ -340,11 +350,13 @@ def _delete_samples(connection: Connection, partition: _Partition, kinds: frozen
 
 
 def _delete_strays(connection: Connection, kind: int, before: int) -> None:
+    """Delete samples of a kind with implausible times, received up to `before` (Unix time in ms)."""
     statement = "DELETE FROM sample_stray WHERE kind = %(kind)s AND received_at <= %(before)s"
     connection.exec_driver_sql(statement, {"kind": kind, "before": before})
 
 
 def _list_partitions(connection: Connection) -> list[_Partition]:
+    """Return the daily partitions of both sample tables."""
     rows = connection.exec_driver_sql(
         "SELECT relname FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid"
         " WHERE inhparent IN ('sample_reported'::regclass, 'sample_rolled'::regclass)"
@@ -353,6 +365,7 @@ def _list_partitions(connection: Connection) -> list[_Partition]:
 
 
 def _read_samples(connection: Connection, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
+    """Call `consume` with the samples that match a query, one day after the other. Return its result."""
     since, until = query.time_range
     # Cursors that were not read to the end must be closed before the connection is reused.
     with ExitStack() as open_cursors:
@@ -401,6 +414,7 @@ def _build_query(source: str, query: SampleQuery, begin: int, end: int) -> tuple
 def _stream_samples(
     open_cursors: ExitStack, connection: Connection, statement: str, values: dict[str, Any]
 ) -> Iterator[StoredSample]:
+    """Yield the samples that an SQL query selects, through a server-side cursor in `open_cursors`."""
     rows = connection.exec_driver_sql(statement, values, execution_options=_STREAM_OPTIONS)
     for row in open_cursors.enter_context(rows):
         time, kind, identifier, seq, gateway, number, raw, *extra_fields = row

@@ -25,7 +25,10 @@ def decode_kind_mask(mask: int) -> frozenset[int]:
 def find_expired_kinds(
     retention: Retention, kinds: AbstractSet[int], age_from: int, now: int
 ) -> frozenset[int]:
-    """Return the sample kinds whose retention, counted from the time `age_from`, has ended at `now`."""
+    """Return the sample kinds whose retention, counted from the time `age_from`, has ended at `now`.
+
+    Both times are Unix times in milliseconds.
+    """
     return frozenset(
         kind for kind in kinds if (kept := retention.get(kind)) is not None and age_from + kept <= now
     )
@@ -56,7 +59,7 @@ ALL_KINDS_MASK: Final = (1 << len(SampleKind)) - 1
 
 
 class ClockFlag(IntEnum):
-    """Way in which the reported time of a sample is implausible.
+    """Why the reported time of a sample is implausible.
 
     Samples with a clock flag are stored apart, not under the day of their time.
     """
@@ -175,7 +178,10 @@ the function is called again with a new iterator.
 
 
 class SampleStore(Protocol):
-    """Interface of the sample stores on SQLite and PostgreSQL, which hold the samples of all devices."""
+    """Interface of the sample stores on SQLite and PostgreSQL, which hold the samples of all devices.
+
+    The parameter `now` of its methods is the Unix time in milliseconds.
+    """
 
     retention: Retention
     """How long samples are kept. It may be replaced at any time."""
@@ -197,7 +203,7 @@ class SampleStore(Protocol):
         """Call `consume` with the samples that match `query`. Return the result of `consume`."""
 
     async def ensure_capacity(self, now: int) -> None:
-        """Do the urgent part of `maintain`, without which writers would soon have to wait."""
+        """Make space for new samples, so that writers do not wait; this is the urgent part of `maintain`."""
 
     async def maintain(self, now: int) -> None:
         """Flush samples from memory, merge segment files, and delete samples whose retention has ended."""

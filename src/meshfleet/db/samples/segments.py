@@ -98,7 +98,7 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 def write_segment(path: Path, rows: Iterable[BlockRow]) -> None:
-    """Write blocks, sorted by device and part, to a new segment file. After a failure it does not exist."""
+    """Write blocks, sorted by device and part, to a new segment file. After a failure, there is no file."""
     unfinished = path.with_suffix(".unfinished")
     unfinished.unlink(missing_ok=True)
     os.close(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -110,7 +110,7 @@ def write_segment(path: Path, rows: Iterable[BlockRow]) -> None:
             file.execute("BEGIN")
             _insert_blocks(file, rows)
             file.execute("COMMIT")
-        _publish_file(unfinished, path)
+        _sync_and_rename(unfinished, path)
     except BaseException:
         # After a failure on a full disk this is retried: leftovers would fill the disk further.
         for file_path in (unfinished, path):
@@ -136,7 +136,9 @@ def find_block_sources(path: Path, device: int, since: int, until: int) -> list[
         blocks = file.execute(query, (device, since, until)).fetchall()
         if len(blocks) == 1:  # nearly always; load it while the file is open
             ((part, first, last),) = blocks
-            return [BlockSource(first, last, partial(_decode_block, path, _select_block(file, device, part)))]
+            return [
+                BlockSource(first, last, partial(_decode_block, path, _read_block_data(file, device, part)))
+            ]
     return [
         BlockSource(first, last, partial(_load_block, path, device, part)) for part, first, last in blocks
     ]
@@ -160,16 +162,17 @@ class SegmentMerger:
             yield from encode_blocks(device, self._merge_device(list(device_blocks)))
 
     def _merge_device(self, blocks: Sequence[_StoredBlock]) -> Iterable[StoredSample]:
+        """Return the samples of a device from its blocks of all segments, in order, without duplicates."""
         if len(blocks) <= len(self._paths):  # few blocks: sorting all at once is faster
-            return self._keep_samples(sort_unique_samples(chain.from_iterable(map(_decode_stored, blocks))))
+            return self._keep_samples(sort_unique_samples(chain.from_iterable(map(_load_samples, blocks))))
         merged = merge_sources(
-            BlockSource(block.first, block.last, partial(_decode_stored, block)) for block in blocks
+            BlockSource(block.first, block.last, partial(_load_samples, block)) for block in blocks
         )
         chunks = iter(lambda: list(islice(merged, MAX_BLOCK_SAMPLES)), [])
         return chain.from_iterable(map(self._keep_samples, chunks))
 
     def _keep_samples(self, samples: list[StoredSample]) -> list[StoredSample]:
-        """Return the samples that are not of a dropped kind, and count these samples."""
+        """Return the samples that are not of a dropped kind. Add them to `samples` and `kinds`."""
         kept = [sample for sample in samples if sample.kind not in self._dropped_kinds]
         self.samples += len(kept)
         for kind in {sample.kind for sample in kept}:
@@ -189,29 +192,33 @@ def _read_blocks(path: Path) -> Iterator[_StoredBlock]:
 
 
 def count_samples(path: Path) -> int:
-    """Decode every sample of a segment and return their number. Raise an error if one is damaged."""
-    return sum(len(_decode_stored(block)) for block in _read_blocks(path))
+    """Decode all samples of a segment, and return their number. Raise an error if a sample is damaged."""
+    return sum(len(_load_samples(block)) for block in _read_blocks(path))
 
 
-def _decode_stored(block: _StoredBlock) -> list[StoredSample]:
+def _load_samples(block: _StoredBlock) -> list[StoredSample]:
+    """Decode the samples of a block; read them from the segment if they are not loaded yet."""
     if block.samples is None:
         return _load_block(block.path, block.device, block.part)
     return _decode_block(block.path, block.samples)
 
 
 def _load_block(path: Path, device: int, part: int) -> list[StoredSample]:
+    """Read and decode one block of a segment."""
     with _open_segment(path) as file:
-        return decode_block(_select_block(file, device, part))
+        return decode_block(_read_block_data(file, device, part))
 
 
 def _decode_block(path: Path, data: bytes) -> list[StoredSample]:
+    """Decode a block that was read from a segment. Raise an error that names the segment if it fails."""
     try:
         return decode_block(data)
     except msgspec.MsgspecError as exc:
         raise _classify_failure(path, exc) from exc
 
 
-def _select_block(file: sqlite3.Connection, device: int, part: int) -> bytes:
+def _read_block_data(file: sqlite3.Connection, device: int, part: int) -> bytes:
+    """Return the encoded samples of a block in an open segment."""
     query = "SELECT samples FROM chunk WHERE device = ? AND part = ?"
     (data,) = file.execute(query, (device, part)).fetchone()
     return bytes(data)
@@ -232,8 +239,8 @@ def _open_segment(path: Path) -> Iterator[sqlite3.Connection]:
 def _classify_failure(path: Path, exc: Exception) -> Exception:
     """Return the exception to raise for an error while reading a segment file.
 
-    SegmentMissing if the file was deleted, DatabaseUnavailable if reading may succeed later, otherwise
-    SamplesDamaged.
+    Return SegmentMissing if the file was deleted, DatabaseUnavailable if reading may succeed later, and
+    SamplesDamaged otherwise.
     """
     if not path.exists():
         return SegmentMissing(path)
@@ -250,7 +257,7 @@ def _is_temporary(exc: Exception) -> bool:
     return isinstance(exc, sqlite3.OperationalError) and exc.sqlite_errorcode != sqlite3.SQLITE_ERROR
 
 
-def _publish_file(unfinished: Path, path: Path) -> None:
+def _sync_and_rename(unfinished: Path, path: Path) -> None:
     """Sync a finished segment file to the disk, then rename the file to its final name."""
     sync_path(unfinished)
     unfinished.rename(path)
@@ -284,16 +291,18 @@ def remove_unregistered_files(folder: Path, segments: Iterable[Segment], highest
 
     `segments` are the registered segments; `highest_number` is the highest number ever registered. A file
     with a number up to `highest_number` was merged into another file and is deleted. A file with a higher
-    number is left over from a crash, or, if an older database was restored, the only copy of its samples:
-    such a file is moved to the quarantine directory.
+    number is moved to the quarantine directory: it may be left over from a crash, but if an older database
+    was restored, it is the only copy of its samples.
     """
     for path in folder.glob("*.unfinished"):
         path.unlink()
     registered = {segment.number for segment in segments}
-    unregistered = [path for path in _list_segment_files(folder) if _segment_number(path) not in registered]
-    unknown = [path for path in unregistered if _segment_number(path) > highest_number]
+    unregistered = [
+        path for path in _list_segment_files(folder) if _parse_segment_number(path) not in registered
+    ]
+    unknown = [path for path in unregistered if _parse_segment_number(path) > highest_number]
     for path in unregistered:
-        if _segment_number(path) <= highest_number:
+        if _parse_segment_number(path) <= highest_number:
             path.unlink()
     _move_to_quarantine(folder / _QUARANTINE_FOLDER, unknown)
     return (
@@ -301,7 +310,7 @@ def remove_unregistered_files(folder: Path, segments: Iterable[Segment], highest
             [
                 highest_number,
                 *registered,
-                *map(_segment_number, _list_segment_files(folder / _QUARANTINE_FOLDER)),
+                *map(_parse_segment_number, _list_segment_files(folder / _QUARANTINE_FOLDER)),
             ]
         )
         + 1
@@ -309,11 +318,12 @@ def remove_unregistered_files(folder: Path, segments: Iterable[Segment], highest
 
 
 def _move_to_quarantine(quarantine: Path, paths: list[Path]) -> None:
+    """Move segment files to the quarantine directory, and log a warning that says what to do with them."""
     if not paths:
         return
     quarantine.mkdir(mode=0o700, exist_ok=True)
     for path in paths:
-        path.rename(_unused_path(quarantine / path.name))
+        path.rename(_find_unused_path(quarantine / path.name))
     sync_path(quarantine)
     sync_path(quarantine.parent)
     _log.warning(
@@ -325,8 +335,8 @@ def _move_to_quarantine(quarantine: Path, paths: list[Path]) -> None:
     )
 
 
-def _unused_path(path: Path) -> Path:
-    """Return `path`, with a number added if the file exists: it may be the only copy of its samples."""
+def _find_unused_path(path: Path) -> Path:
+    """Return `path`, with a number added if this file exists: the file must not be overwritten."""
     suffix_number = 0
     candidate = path
     while candidate.exists():
@@ -336,8 +346,9 @@ def _unused_path(path: Path) -> Path:
 
 
 def _list_segment_files(folder: Path) -> list[Path]:
+    """Return the segment files in a directory, also those whose name got a number in quarantine."""
     return list(folder.glob("[0-9]" * 8 + "*.samples"))
 
 
-def _segment_number(path: Path) -> int:
+def _parse_segment_number(path: Path) -> int:
     return int(path.name.partition(".")[0])

@@ -24,9 +24,9 @@ def scan_days(
 ) -> Iterator[StoredSample]:
     """Yield the samples of a query day by day, in the requested order, without duplicates.
 
-    `load_day` returns the matching samples of a day, `strays` are the matching samples that were stored apart
-    because their time was implausible; both are in the requested order. Samples of `strays` are yielded at
-    their time, between the samples of the days.
+    `load_day` returns the matching samples of a day. `strays` are the matching samples that were stored apart
+    because their time was implausible; they are yielded at their time, between the samples of the days. Both
+    must be in the requested order.
     """
     is_descending = query.newest_first
     since, until = query.time_range

@@ -159,7 +159,7 @@ class SqliteSampleStore:
         # Copy the memtables before listing the segments: samples flushed in between are found in both, and
         # none is missed.
         memtable_blocks = [
-            memtable.device_blocks(query.device)
+            memtable.copy_device_blocks(query.device)
             for memtable in (self._frozen_memtable, self._memtable)
             if memtable is not None
         ]
@@ -169,6 +169,7 @@ class SqliteSampleStore:
     def _read(
         self, query: SampleQuery, memtable_blocks: Sequence[dict[Day, bytes]], consume: SampleConsumer[Result]
     ) -> Result:
+        """Call `consume` with the matching samples. Call it again if a segment is deleted meanwhile."""
         for attempts_left in reversed(range(_READ_ATTEMPTS)):
             try:
                 return consume(self._scan(query, memtable_blocks))
@@ -180,12 +181,13 @@ class SqliteSampleStore:
     def _scan(
         self, query: SampleQuery, memtable_blocks: Sequence[dict[Day, bytes]]
     ) -> Iterator[StoredSample]:
+        """Yield the samples of the segments and memtables that match a query, in the requested order."""
         segments_by_day: defaultdict[Day, list[Segment]] = defaultdict(list)
         for segment in self._segments:
             segments_by_day[segment.day].append(segment)
 
         def load_day(day: Day) -> Iterator[StoredSample]:
-            sources = self._block_sources(
+            sources = self._find_block_sources(
                 query,
                 segments_by_day.get(day, ()),
                 [blocks[day] for blocks in memtable_blocks if day in blocks],
@@ -195,15 +197,16 @@ class SqliteSampleStore:
         days = {day for day in chain(segments_by_day, *memtable_blocks) if day is not None}
         return scan_days(query, days, load_day, load_day(None))
 
-    def _block_sources(
+    def _find_block_sources(
         self, query: SampleQuery, day_segments: Iterable[Segment], blocks: Iterable[bytes]
     ) -> Iterator[BlockSource]:
-        """Yield the blocks of one day that may contain samples of the query, in the order of writing."""
+        """Yield the blocks of one day that may contain samples of the query, in the order of writing.
+
+        The blocks are those of `day_segments`, and `blocks` from the memtables.
+        """
         since, until = query.time_range
         for segment in day_segments:
-            for source in segments.find_block_sources(
-                self._segment_path(segment), query.device, since, until
-            ):
+            for source in segments.find_block_sources(self._get_path(segment), query.device, since, until):
                 yield source._replace(load=partial(_filter_samples, query, source.load))
         for block in blocks:
             yield BlockSource(since, until, partial(_filter_samples, query, partial(decode_block, block)))
@@ -225,14 +228,14 @@ class SqliteSampleStore:
         """Flush the memtable if due, merge segments, and delete samples whose retention has ended."""
         await self.ensure_capacity(now)
         while group := self._find_merge_group():
-            await self._replace(group, frozenset(), level=group[0].level + 1)
+            await self._replace_segments(group, frozenset(), level=group[0].level + 1)
         for segment in self._segments:
             kinds = decode_kind_mask(segment.kinds)
-            expired = find_expired_kinds(self.retention, kinds, _retention_start(segment), now)
+            expired = find_expired_kinds(self.retention, kinds, _get_retention_start(segment), now)
             if expired == kinds:
-                await self._drop(segment)
-            elif expired and self._segment_path(segment) not in self._damaged_files:
-                await self._replace([segment], expired, level=segment.level)
+                await self._delete_segment(segment)
+            elif expired and self._get_path(segment) not in self._damaged_files:
+                await self._replace_segments([segment], expired, level=segment.level)
 
     def close(self) -> None:
         """Wait for running reads and compactions, then delete segment files that were not registered."""
@@ -243,6 +246,7 @@ class SqliteSampleStore:
             path.unlink(missing_ok=True)
 
     def _is_flush_due(self, now: int) -> bool:
+        """Return whether the memtable is full, or has samples and is a day old or the clock was set back."""
         return self._is_full() or (
             self._memtable.sample_count > 0
             and not 0 <= now - self._memtable_started_at < _MAX_MEMTABLE_AGE_MS
@@ -257,26 +261,30 @@ class SqliteSampleStore:
         )
 
     async def _flush_memtable(self, memtable: Memtable, now: int) -> None:
+        """Write a memtable to one segment for each day, and delete its batches from the journal."""
         for day in memtable.days.keys() - self._flushed_segments.keys():
-            number = await self._write_segment(memtable.day_blocks(day))
+            number = await self._write_segment(memtable.build_day_rows(day))
             self._flushed_segments[day] = Segment(
                 number, day, 0, memtable.count_samples(day), ALL_KINDS_MASK, now, number
             )
         await self._register(list(self._flushed_segments.values()), (), memtable.batches)
         self._flushed_segments = {}
 
-    async def _drop(self, segment: Segment) -> None:
+    async def _delete_segment(self, segment: Segment) -> None:
+        """Delete a segment whose samples have all expired."""
         await self._register((), [segment])
-        self._segment_path(segment).unlink(missing_ok=True)
+        self._get_path(segment).unlink(missing_ok=True)
 
-    async def _replace(
+    async def _replace_segments(
         self, sources: Sequence[Segment], dropped_kinds: frozenset[int], *, level: int
     ) -> None:
         """Merge segments into one segment of `level`, without the dropped kinds, and delete the old files."""
         numbers = tuple(segment.number for segment in sources)
         try:
             if numbers not in self._merged_segments:
-                self._merged_segments[numbers] = await self._merge(sources, dropped_kinds, level=level)
+                self._merged_segments[numbers] = await self._merge_segments(
+                    sources, dropped_kinds, level=level
+                )
         except (SamplesDamaged, SegmentMissing) as exc:
             _log.error("a damaged segment is not compacted: %s", exc)
             self._damaged_files.add(exc.path)
@@ -284,12 +292,13 @@ class SqliteSampleStore:
         await self._register([self._merged_segments[numbers]], sources)
         del self._merged_segments[numbers]
         for segment in sources:
-            self._segment_path(segment).unlink(missing_ok=True)
+            self._get_path(segment).unlink(missing_ok=True)
 
-    async def _merge(
+    async def _merge_segments(
         self, sources: Sequence[Segment], dropped_kinds: frozenset[int], *, level: int
     ) -> Segment:
-        merger = segments.SegmentMerger([self._segment_path(segment) for segment in sources], dropped_kinds)
+        """Write one segment with the samples of several segments, without the dropped kinds."""
+        merger = segments.SegmentMerger([self._get_path(segment) for segment in sources], dropped_kinds)
         number = await self._write_segment(merger)
         written_at = max(segment.written_at for segment in sources)
         origin = min(segment.origin for segment in sources)
@@ -315,7 +324,7 @@ class SqliteSampleStore:
         self, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int] = ()
     ) -> None:
         """Register `new` segments, remove `old` segments and delete journal batches in one transaction."""
-        self._unregistered_files.difference_update(map(self._segment_path, new))
+        self._unregistered_files.difference_update(map(self._get_path, new))
         await self._database.write(_register_segments, new, old, batches)
         removed = {segment.number for segment in old}
         remaining = (segment for segment in self._segments if segment.number not in removed)
@@ -325,27 +334,30 @@ class SqliteSampleStore:
         """Return segments of one day and level to merge, or an empty list if there are too few segments."""
         groups: defaultdict[tuple[Day, int], list[Segment]] = defaultdict(list)
         for segment in self._segments:
-            if segment.level < _TOP_LEVEL and self._segment_path(segment) not in self._damaged_files:
+            if segment.level < _TOP_LEVEL and self._get_path(segment) not in self._damaged_files:
                 groups[segment.day, segment.level].append(segment)
         return next((group for group in groups.values() if len(group) >= self._limits.merge_count), [])
 
-    def _segment_path(self, segment: Segment) -> Path:
+    def _get_path(self, segment: Segment) -> Path:
         return segments.segment_path(self._folder, segment.number)
 
 
 def _filter_samples(query: SampleQuery, load: Callable[[], Iterable[StoredSample]]) -> Iterator[StoredSample]:
+    """Yield the samples of a block that match a query; `load` returns all its samples."""
     return filter(query.matches, load())
 
 
-def _retention_start(segment: Segment) -> int:
-    """Return the time from which the retention of a segment counts: the end of its day.
+def _get_retention_start(segment: Segment) -> int:
+    """Return the time, in Unix milliseconds, from which the retention of a segment counts.
 
-    For samples with implausible times, return the time at which the segment was written.
+    Return the end of the segment's day. If its samples have implausible times, return the time at which the
+    segment was written.
     """
     return segment.written_at if segment.day is None else (segment.day + 1) * DAY_MS
 
 
 def _load_segments(connection: Connection) -> tuple[Segment, ...]:
+    """Return the registered segments, in the order in which readers must read them."""
     query = "SELECT id, day, level, samples, kinds, written_at, origin FROM sample_segment ORDER BY origin"
     return tuple(Segment(*row) for row in connection.exec_driver_sql(query))
 
@@ -357,6 +369,7 @@ def _load_highest_number(connection: Connection) -> int:
 
 
 def _load_journal(connection: Connection) -> list[tuple[int, bytes]]:
+    """Return the row id and the encoded samples of each batch in the journal, in the order of writing."""
     rows = connection.exec_driver_sql("SELECT id, batch FROM sample_journal ORDER BY id")
     return [(number, batch) for number, batch in rows]
 

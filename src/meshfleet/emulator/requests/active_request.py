@@ -69,7 +69,10 @@ class ActiveRequest:
         )
 
     def complete(self, **content: Any) -> None:
-        """Send a success response with the target as origin (response-8 to response-10)."""
+        """Send a success response with the further fields `content` and the target as origin.
+
+        (response-8 to response-10)
+        """
         origin = Origin.CONNECTED if self.extender is None else Origin.UNCONNECTED
         self._respond(Status.OK, origin, content)
 
@@ -79,7 +82,10 @@ class ActiveRequest:
         self._respond(status, origin, {"error_message": message})
 
     def fail_at_gateway(self, status: Status, message: str) -> None:
-        """Send an error response with origin GATEWAY; CONNECTED if the gateway is the target (response-9)."""
+        """Send an error response with origin GATEWAY. If the gateway is the target, the origin is CONNECTED.
+
+        (response-9)
+        """
         is_gateway_target = self.topic.device == self._context.settings.mac
         self.extender = None
         self._respond(
@@ -87,11 +93,15 @@ class ActiveRequest:
         )
 
     def time_out(self) -> None:
-        """Send a timeout response with origin EXTENDER or GATEWAY (response-29, response-30)."""
+        """Send a timeout response, with origin EXTENDER if the request went through one, else GATEWAY.
+
+        (response-29, response-30)
+        """
         origin = Origin.GATEWAY if self.extender is None else Origin.EXTENDER
         self._respond(Status.TIMEOUT, origin, {"error_message": "the device did not respond in time"})
 
     def _respond(self, status: Status, origin: Origin, content: dict[str, Any]) -> None:
+        """Send the response with the further fields `content`, unless it was sent or is not needed."""
         if not self.is_pending:
             return
         self.is_done = True
@@ -105,17 +115,17 @@ class ActiveRequest:
             response_time=max(0, context.clock.wall_millis(now) - self._received_ms),
             origin=origin,
             id=UNSET if self.request_id is None else self.request_id,
-            **self._route_fields(origin),
+            **self._build_route_fields(origin),
             **content,
         )
         version = context.settings.api_version
         if operation.is_answered:
             payload = responses.encode_response(operation, response, version=version)
         else:
-            payload = responses.encode_unknown_operation(response, version=version)
+            payload = responses.encode_unknown_operation_response(response, version=version)
         context.outbox.put(context.topics.format_topic(self.topic.to_response_topic()), payload)
 
-    def _route_fields(self, origin: Origin) -> dict[str, Any]:
+    def _build_route_fields(self, origin: Origin) -> dict[str, Any]:
         """Return the response fields for the route to the target or extender (response-11, response-12)."""
         if self.extender is not None:
             return {"extender_id": self.extender.mac, "extender_route": self._format_route()}

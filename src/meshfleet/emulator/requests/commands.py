@@ -57,6 +57,7 @@ class ThroughputTester:
         receivers: list[SimulatedDevice],
         _sim_time: float,
     ) -> None:
+        """Send one burst of test packets, and schedule the next burst."""
         if sender.throughput_test is not test:
             return  # stopped, or the sender has restarted
         for _ in range(min(test.burst, test.remaining)):
@@ -64,14 +65,14 @@ class ThroughputTester:
                 break  # send the rest later: a full queue would drop it
             test.remaining -= 1
             for receiver in receivers:
-                self._send_one(sender, receiver, test.priority)
+                self._send_packet(sender, receiver, test.priority)
         if test.remaining:
             pause = max(test.interval, _MIN_TEST_INTERVAL)
             self._context.scheduler.after(pause, partial(self._send, sender, test, receivers))
         else:
             sender.throughput_test = None
 
-    def _send_one(self, sender: SimulatedDevice, receiver: SimulatedDevice, priority: int) -> None:
+    def _send_packet(self, sender: SimulatedDevice, receiver: SimulatedDevice, priority: int) -> None:
         """Send one test packet, unless the sender is offline or there is no route."""
         mesh = self._context.mesh
         route = mesh.find_route((receiver if sender is self._context.gateway_device else sender).node)
@@ -83,6 +84,7 @@ class ThroughputTester:
         self._context.packets.send(path, priority=priority, on_arrival=partial(self._count_packet, receiver))
 
     def _count_packet(self, receiver: SimulatedDevice, _sim_time: float) -> None:
+        """Count a test packet that has arrived, unless the receiver is offline."""
         if not receiver.is_offline:
             receiver.received_test_packets += 1
 
@@ -124,6 +126,7 @@ class DeviceCommands:
         self._context.scheduler.after(_COMMAND_DELAY, lambda _: self._reset_to_factory(device))
 
     def _reset_to_factory(self, device: SimulatedDevice) -> None:
+        """Set all properties of a device to their default values, and restart the device."""
         device.values = None
         for identifier, raw in device.product.default_values.items():
             apply_value_effects(device, identifier, raw)
@@ -132,7 +135,7 @@ class DeviceCommands:
     def report_properties(
         self, device: SimulatedDevice, _raw: bytes, _sim_time: float
     ) -> RequestRejection | None:
-        """Report all properties of the device; reject if it is already doing so (8302, gateway-35)."""
+        """Report all properties of the device, unless this is in progress already (8302, gateway-35)."""
         if device.is_reporting:
             return RequestRejection(Status.BUSY, "the properties are being reported already")
         self._context.scheduler.after(_COMMAND_DELAY, lambda _: self._behavior.start_property_report(device))
@@ -165,7 +168,7 @@ class DeviceCommands:
     def switch_legacy_mode(
         self, _gateway: SimulatedDevice, raw: bytes, sim_time: float
     ) -> RequestRejection | None:
-        """Change the mode of a device through the gateway (8111), even if it accepts no writes itself."""
+        """Change the mode of a device through the gateway (8111), even if the device accepts no writes."""
         mac, mode = Mac(raw[:_MAC_SIZE].hex()), raw[_MAC_SIZE]
         target = self._context.devices.get(mac)
         if target is None or target is self._context.gateway_device:
@@ -181,13 +184,15 @@ class DeviceCommands:
         self._behavior.set_property(device, Identifier("9821"), b"\1", sim_time)
         return None
 
-    def upstream_test(self, device: SimulatedDevice, raw: bytes, _sim_time: float) -> RequestRejection | None:
+    def start_upstream_test(
+        self, device: SimulatedDevice, raw: bytes, _sim_time: float
+    ) -> RequestRejection | None:
         """Start a throughput test from the device to the gateway (8303)."""
         if not device.is_connected:
             return RequestRejection(Status.NOT_SUPPORTED, "only connected devices can send test packets")
         return self._start_test(device, raw, [self._context.gateway_device])
 
-    def downstream_test(
+    def start_downstream_test(
         self, gateway: SimulatedDevice, raw: bytes, _sim_time: float
     ) -> RequestRejection | None:
         """Start a throughput test from the gateway to one device or to all devices (8304)."""
@@ -201,6 +206,7 @@ class DeviceCommands:
     def _start_test(
         self, sender: SimulatedDevice, raw: bytes, receivers: list[SimulatedDevice]
     ) -> RequestRejection | None:
+        """Start the throughput test that the written value `raw` describes."""
         packets, millis, burst, priority = unpack_from(">HHBB", raw)
         test = ThroughputTest(packets, millis / 1000.0, burst, priority)
         if not self._throughput.start(sender, test, receivers):
@@ -256,6 +262,7 @@ _REASONS: Final = {
 
 
 def _reject_unless_ok(status: Status) -> RequestRejection | None:
+    """Return the rejection for a status of the updater, or None for OK."""
     return None if status is Status.OK else RequestRejection(status, _REASONS[status])
 
 
@@ -272,8 +279,8 @@ COMMANDS_BY_IDENTIFIER: Final[
     "8300": DeviceCommands.soft_reset,
     "8301": DeviceCommands.factory_reset,
     "8302": DeviceCommands.report_properties,
-    "8303": DeviceCommands.upstream_test,
-    "8304": DeviceCommands.downstream_test,
+    "8303": DeviceCommands.start_upstream_test,
+    "8304": DeviceCommands.start_downstream_test,
     "9820": DeviceCommands.send_text,
 }
 """Methods that execute the commands, by the identifier of the command property."""

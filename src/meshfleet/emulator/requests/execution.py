@@ -65,7 +65,7 @@ class PropertyWriter:
         return None
 
     def _check_layout(self, identifier: Identifier, value: bytes) -> RequestRejection | None:
-        """Check a raw value against the layout of its identifier, if known. Return the rejection or None."""
+        """Return the rejection of a raw value that does not fit the layout of its identifier, else None."""
         definition = self._context.catalogue.find(identifier)
         if definition is None or definition.layout is None:
             return None
@@ -99,82 +99,98 @@ class RequestExecutor:
             "request", Operation.READ, "accessType", context.settings.api_version
         )
 
-    def check_decoded(self, exchange: ActiveRequest) -> bool:
-        """Check that name and JSON value of a decoded request can be translated to identifier and raw value.
+    def check_decoded(self, active_request: ActiveRequest) -> bool:
+        """Return whether a decoded request can be converted to a raw one; if not, send an error response.
 
-        Return False after sending an error response if not. Return True for a raw request.
+        The name must be in the catalogue, and the JSON value must fit its layout. Return True for a raw
+        request.
         """
-        if not exchange.topic.operation.is_decoded:
+        if not active_request.topic.operation.is_decoded:
             return True
-        definition = self._find_definition(exchange)
+        definition = self._find_definition(active_request)
         if definition is None:
-            exchange.fail_at_gateway(
-                Status.UNKNOWN_IDENTIFIER, f"no identifier has the name {exchange.topic.identifier}"
+            active_request.fail_at_gateway(
+                Status.UNKNOWN_IDENTIFIER, f"no identifier has the name {active_request.topic.identifier}"
             )
             return False
         if definition.layout is None:
-            exchange.fail_at_gateway(
+            active_request.fail_at_gateway(
                 Status.NOT_SUPPORTED,
                 f"{definition.name} ({definition.id}) has no decoded form, use a raw request",
             )
             return False
         try:
-            self._encode_value(exchange)
+            self._encode_value(active_request)
         except UnencodableValue as exc:
-            exchange.fail_at_gateway(Status.INVALID_VALUE, str(exc))
+            active_request.fail_at_gateway(Status.INVALID_VALUE, str(exc))
             return False
         return True
 
-    def can_receive(self, exchange: ActiveRequest) -> bool:
-        """Return whether the device receives a request; in storage mode only writes of 8110 (gateway-32)."""
-        device = exchange.device
+    def can_receive(self, active_request: ActiveRequest) -> bool:
+        """Return whether the target device of a request receives the request.
+
+        A device in storage mode receives only writes of property 8110 (gateway-32).
+        """
+        device = active_request.device
         if device is None or not device.battery_level(self._context.scheduler.now):
             return False
-        can_wake = device.mode is DeviceMode.STORAGE and exchange.topic.operation in _WRITE_OPERATIONS
-        if can_wake and self._get_identifier(exchange) == _DEVICE_MODE:
+        can_wake = device.mode is DeviceMode.STORAGE and active_request.topic.operation in _WRITE_OPERATIONS
+        if can_wake and self._get_identifier(active_request) == _DEVICE_MODE:
             return not (device.is_silent or device.is_offline)
         return device.is_reachable
 
-    def execute_now(self, exchange: ActiveRequest) -> None:
+    def execute_now(self, active_request: ActiveRequest) -> None:
         """Execute a request to the gateway itself and send the response at once."""
-        self.execute(exchange)()
+        self.execute(active_request)()
 
-    def execute(self, exchange: ActiveRequest) -> Callable[[], None]:
-        """Execute a request. Return the function that publishes the response when it reaches the gateway."""
-        device = exchange.device
+    def execute(self, active_request: ActiveRequest) -> Callable[[], None]:
+        """Execute a request on its target device.
+
+        Return a function that publishes the response. The caller calls it when the response has reached the
+        gateway.
+        """
+        device = active_request.device
         assert device is not None  # noqa: S101 # requests to unknown devices are rejected before
-        if rejection := self._check_access(device, exchange) or self._check_identifier(device, exchange):
-            return lambda: exchange.reject(*rejection)
-        if exchange.topic.operation in _WRITE_OPERATIONS:
-            return self._write(device, exchange)
-        return self._read(device, exchange)
+        if rejection := self._check_access(device, active_request) or self._check_identifier(
+            device, active_request
+        ):
+            return lambda: active_request.reject(*rejection)
+        if active_request.topic.operation in _WRITE_OPERATIONS:
+            return self._write(device, active_request)
+        return self._read(device, active_request)
 
-    def _read(self, device: SimulatedDevice, exchange: ActiveRequest) -> Callable[[], None]:
-        raw = properties.read_property(device, self._get_identifier(exchange), self._context.scheduler.now)
-        if exchange.topic.operation is Operation.READ:
-            return lambda: exchange.complete(value=format_hex(raw))
+    def _read(self, device: SimulatedDevice, active_request: ActiveRequest) -> Callable[[], None]:
+        """Read a property. Return the function that publishes the response."""
+        raw = properties.read_property(
+            device, self._get_identifier(active_request), self._context.scheduler.now
+        )
+        if active_request.topic.operation is Operation.READ:
+            return lambda: active_request.complete(value=format_hex(raw))
         try:
-            decoded = self._context.catalogue.decode(self._get_identifier(exchange), raw)
+            decoded = self._context.catalogue.decode(self._get_identifier(active_request), raw)
         except UndecodableValue as exc:
             reason = str(exc)
-            return lambda: exchange.reject(Status.FAILED, reason)
+            return lambda: active_request.reject(Status.FAILED, reason)
         ext = UNSET if decoded.ext is None else decoded.ext
-        return lambda: exchange.complete(value=decoded.value, ext=ext)
+        return lambda: active_request.complete(value=decoded.value, ext=ext)
 
-    def _write(self, device: SimulatedDevice, exchange: ActiveRequest) -> Callable[[], None]:
+    def _write(self, device: SimulatedDevice, active_request: ActiveRequest) -> Callable[[], None]:
+        """Write a property. Return the function that publishes the response."""
         now = self._context.scheduler.now
         rejection = self._writer.write(
-            device, self._get_identifier(exchange), self._encode_value(exchange), now
+            device, self._get_identifier(active_request), self._encode_value(active_request), now
         )
         if rejection is None:
-            return exchange.complete
-        return lambda: exchange.reject(*rejection)
+            return active_request.complete
+        return lambda: active_request.reject(*rejection)
 
     # Checks
 
-    def _check_access(self, device: SimulatedDevice, exchange: ActiveRequest) -> RequestRejection | None:
+    def _check_access(
+        self, device: SimulatedDevice, active_request: ActiveRequest
+    ) -> RequestRejection | None:
         """Check key and access type of a request (response-32). API versions before 2.2.0 have neither."""
-        request = exchange.request
+        request = active_request.request
         if not self._checks_access or not isinstance(
             request, ReadRequest | WriteRequest | WriteDecodedRequest
         ):
@@ -195,15 +211,17 @@ class RequestExecutor:
             )
         return None
 
-    def _check_identifier(self, device: SimulatedDevice, exchange: ActiveRequest) -> RequestRejection | None:
+    def _check_identifier(
+        self, device: SimulatedDevice, active_request: ActiveRequest
+    ) -> RequestRejection | None:
         """Check that the device has the identifier and allows the access (response-26, response-28)."""
-        identifier = self._get_identifier(exchange)
+        identifier = self._get_identifier(active_request)
         if identifier not in device.product.identifiers:
             if identifier in _GATEWAY_ONLY_IDENTIFIERS:
                 return RequestRejection(Status.NOT_SUPPORTED, f"only gateways have {identifier}")
             return RequestRejection(Status.UNKNOWN_IDENTIFIER, f"{device.product.name} has no {identifier}")
         access = self._context.catalogue[identifier].access
-        is_write = exchange.topic.operation in _WRITE_OPERATIONS
+        is_write = active_request.topic.operation in _WRITE_OPERATIONS
         if access in (_WRITABLE if is_write else _READABLE):
             return None
         reason = f"{identifier} is {'read-only' if is_write else 'write-only'}"
@@ -211,27 +229,32 @@ class RequestExecutor:
 
     # Content of the request
 
-    def _find_definition(self, exchange: ActiveRequest) -> IdentifierDefinition | None:
-        """Return the definition of the identifier that a decoded request names, or None if it is unknown."""
-        definition = self._context.catalogue.find(exchange.topic.identifier or "")
-        return definition if definition is not None and definition.name == exchange.topic.identifier else None
+    def _find_definition(self, active_request: ActiveRequest) -> IdentifierDefinition | None:
+        """Return the definition of the name in the topic of a decoded request; None if it is unknown."""
+        definition = self._context.catalogue.find(active_request.topic.identifier or "")
+        return (
+            definition
+            if definition is not None and definition.name == active_request.topic.identifier
+            else None
+        )
 
-    def _get_identifier(self, exchange: ActiveRequest) -> Identifier:
-        if exchange.topic.operation.is_decoded:
-            definition = self._find_definition(exchange)
+    def _get_identifier(self, active_request: ActiveRequest) -> Identifier:
+        """Return the identifier that a raw or decoded request reads or writes."""
+        if active_request.topic.operation.is_decoded:
+            definition = self._find_definition(active_request)
             assert definition is not None  # noqa: S101 # checked by check_decoded
             return definition.id
-        return Identifier(exchange.topic.identifier or "")
+        return Identifier(active_request.topic.identifier or "")
 
-    def _encode_value(self, exchange: ActiveRequest) -> bytes | None:
+    def _encode_value(self, active_request: ActiveRequest) -> bytes | None:
         """Return the raw value that a request writes, or None for NULL (request-15 to request-17)."""
-        match exchange.request:
+        match active_request.request:
             case WriteRequest(value=value):
                 return None if value is None else parse_hex(value)
             case WriteDecodedRequest(value=None, ext=ext) if ext is UNSET or not ext:
                 return None
             case WriteDecodedRequest(value=value, ext=ext):
-                definition = self._context.catalogue[self._get_identifier(exchange)]
+                definition = self._context.catalogue[self._get_identifier(active_request)]
                 return definition.encode(value, None if ext is UNSET else ext)
         return None
 

@@ -37,6 +37,8 @@ _SAMPLE_KINDS: Final = (Kind.MEASUREMENT, Kind.EVENT)
 
 
 class _AckedSeries(NamedTuple):
+    """Samples of one kind and identifier of a device, to which an ack applies."""
+
     device: SimulatedDevice
     kind: Kind
     identifier: Identifier
@@ -50,7 +52,7 @@ class SampleAckHandler:
         self._context = context
 
     def handle(self, topic: RequestTopic, payload: bytes) -> None:
-        """Send an ack of samples to its device. Drop malformed acks and acks to unknown devices."""
+        """Send an ack through the mesh to its device. Drop malformed acks and acks to unknown devices."""
         device = self._context.devices.get(topic.device)
         definition = self._context.catalogue.find(topic.identifier or "")
         try:
@@ -69,6 +71,7 @@ class SampleAckHandler:
             self._send(device, identifier, ack)
 
     def _send(self, device: SimulatedDevice, identifier: Identifier, ack: AckRequest) -> None:
+        """Send an ack to a device, or drop the ack if there is no route to the device."""
         mesh = self._context.mesh
         relay = (
             device.node if device.is_connected else mesh.find_relay(device.node, self._context.scheduler.now)
@@ -81,6 +84,7 @@ class SampleAckHandler:
     def _on_arrival(
         self, device: SimulatedDevice, identifier: Identifier, ack: AckRequest, _sim_time: float
     ) -> None:
+        """Apply an ack that has arrived at its device, if the device can be reached."""
         if not device.is_reachable:
             return
         for kind in _SAMPLE_KINDS:
@@ -89,6 +93,7 @@ class SampleAckHandler:
                 self._apply(_AckedSeries(device, kind, identifier, samples), ack.type, to_millis(ack.time))
 
     def _apply(self, series: _AckedSeries, type_: AckType, millis: int) -> None:
+        """Delete the acknowledged sample, which has the Unix time `millis`; start a backfill if requested."""
         samples = series.samples
         if type_ is AckType.ERASE_ALL:
             samples.clear()
@@ -99,9 +104,12 @@ class SampleAckHandler:
             self._backfill(series, (millis, 0), self._context.scheduler.now)
 
     def _backfill(self, series: _AckedSeries, before: tuple[int, int], _sim_time: float) -> None:
-        """Publish the newest sample before `before` and schedule the next older sample (ack-20)."""
+        """Publish the newest sample before the Unix time (ms) and `seq` in `before`; schedule the next older.
+
+        (ack-20)
+        """
         device, kind, identifier, samples = series
-        sample = samples.newest_before(*before)
+        sample = samples.find_newest_before(*before)
         if sample is None or not device.is_reachable or self._context.is_restarting:
             samples.is_backfilling = False
             return
@@ -135,7 +143,7 @@ class GatewayRequestHandler:
         self._queued_count = 0
 
     def handle(self, topic: str, payload: bytes | None) -> None:
-        """Handle a message on a subscribed topic. `payload` is None if it was too long to read.
+        """Handle a message on a subscribed topic. `payload` is None if the payload was too long to read.
 
         Ignore messages to which no response is possible.
         """
@@ -152,7 +160,7 @@ class GatewayRequestHandler:
             self._handle_request(parsed, payload)
 
     def _reject_topic(self, topic: str, payload: bytes | None, error: MalformedInput) -> None:
-        """Respond to a topic that has the shape of a request but is malformed (response-24, response-26)."""
+        """Respond to a message on a request topic that is malformed (response-24, response-26)."""
         context, mac = self._context, self._context.settings.mac
         response_topic = context.topics.format_response_topic(topic, mac)
         if response_topic is None or len(response_topic.encode()) > MAX_STRING_BYTES:
@@ -163,9 +171,10 @@ class GatewayRequestHandler:
         is_broadcast = not topic.startswith(context.topics.request_filter(mac).removesuffix("#"))
         if is_broadcast and device not in context.devices:
             return  # only gateways that know the device respond (gateway-15)
-        if operation_part.partition("/")[0] in {Operation.ACK, Operation.ACK_DECODED} and self._supports(
-            Operation.ACK
-        ):
+        if operation_part.partition("/")[0] in {
+            Operation.ACK,
+            Operation.ACK_DECODED,
+        } and self._supports_operation(Operation.ACK):
             return
         is_identifier_error = isinstance(error, MalformedIdentifier)
         request_id = requests.decode_request_id(payload or b"")
@@ -178,142 +187,159 @@ class GatewayRequestHandler:
             error_message=str(error),
         )
         context.outbox.put(
-            response_topic, responses.encode_unknown_operation(response, version=context.settings.api_version)
+            response_topic,
+            responses.encode_unknown_operation_response(response, version=context.settings.api_version),
         )
 
-    def _supports(self, operation: Operation) -> bool:
+    def _supports_operation(self, operation: Operation) -> bool:
         return api_versions.is_supported("request", operation, None, self._context.settings.api_version)
 
     def _handle_request(self, topic: RequestTopic, payload: bytes | None) -> None:
+        """Decode a request and start its execution, or send an error response."""
         operation, version = topic.operation, self._context.settings.api_version
-        if not operation.is_answered and self._supports(operation):
+        if not operation.is_answered and self._supports_operation(operation):
             self._acks.handle(topic, payload or b"")
             return
-        exchange = ActiveRequest(self._context, topic, requests.decode_request_id(payload or b""))
-        if not self._supports(operation):
-            exchange.fail_at_gateway(
+        active_request = ActiveRequest(self._context, topic, requests.decode_request_id(payload or b""))
+        if not self._supports_operation(operation):
+            active_request.fail_at_gateway(
                 Status.UNKNOWN_OPERATION, f"{operation} is not supported in API version {version}"
             )
             return
         if payload is None:
-            exchange.fail_at_gateway(
+            active_request.fail_at_gateway(
                 Status.INVALID_REQUEST, f"the payload has more than {MAX_PAYLOAD_BYTES} bytes"
             )
             return
         try:
-            exchange.request = requests.decode_request(operation, payload, version=version)
+            active_request.request = requests.decode_request(operation, payload, version=version)
         except MalformedInput as exc:
             is_value_error = exc.field.partition(".")[0] in {"value", "ext"}
             status = Status.INVALID_VALUE if is_value_error else Status.INVALID_REQUEST
-            exchange.fail_at_gateway(status, str(exc))
+            active_request.fail_at_gateway(status, str(exc))
             return
-        self._dispatch(exchange)
+        self._dispatch(active_request)
 
-    def _dispatch(self, exchange: ActiveRequest) -> None:
+    def _dispatch(self, active_request: ActiveRequest) -> None:
         """Check a parsed request and start its execution."""
-        context, topic = self._context, exchange.topic
+        context, topic = self._context, active_request.topic
         if topic.operation is Operation.APIVERSION:
-            self._respond_version(exchange)
-        elif exchange.device is None:
-            exchange.fail_at_gateway(Status.UNREACHABLE, f"device {topic.device} not found at this gateway")
+            self._respond_with_version(active_request)
+        elif active_request.device is None:
+            active_request.fail_at_gateway(
+                Status.UNREACHABLE, f"device {topic.device} not found at this gateway"
+            )
         elif len(self._open_requests) >= MAX_OPEN_REQUESTS:
-            exchange.fail_at_gateway(
+            active_request.fail_at_gateway(
                 Status.BUSY, f"the gateway is already processing {MAX_OPEN_REQUESTS} requests"
             )
-        elif not self._executor.check_decoded(exchange):
+        elif not self._executor.check_decoded(active_request):
             return
-        elif exchange.device is context.gateway_device:
+        elif active_request.device is context.gateway_device:
             context.scheduler.after(
-                _PROCESSING_SECONDS, lambda _sim_time: self._executor.execute_now(exchange)
+                _PROCESSING_SECONDS, lambda _sim_time: self._executor.execute_now(active_request)
             )
         else:
-            self._open_requests.add(exchange)
-            exchange.on_done = self._open_requests.discard
-            context.scheduler.after(DEVICE_TIMEOUT, partial(self._expire, exchange))
-            self._send(exchange)
+            self._open_requests.add(active_request)
+            active_request.on_done = self._open_requests.discard
+            context.scheduler.after(DEVICE_TIMEOUT, partial(self._expire, active_request))
+            self._send(active_request)
 
-    def _respond_version(self, exchange: ActiveRequest) -> None:
-        if exchange.topic.device == self._context.settings.mac:
-            exchange.complete(version=self._context.settings.api_version)
+    def _respond_with_version(self, active_request: ActiveRequest) -> None:
+        """Respond to an `apiversion` request. Only the gateway itself has an API version."""
+        if active_request.topic.device == self._context.settings.mac:
+            active_request.complete(version=self._context.settings.api_version)
         else:
-            exchange.fail_at_gateway(Status.NOT_SUPPORTED, "only a gateway has an API version")
+            active_request.fail_at_gateway(Status.NOT_SUPPORTED, "only a gateway has an API version")
 
-    def _expire(self, exchange: ActiveRequest, _sim_time: float) -> None:
-        self._open_requests.discard(exchange)
-        exchange.time_out()
+    def _expire(self, active_request: ActiveRequest, _sim_time: float) -> None:
+        """Send a timeout response, because the device did not respond in time."""
+        self._open_requests.discard(active_request)
+        active_request.time_out()
 
     # Transport through the mesh
 
-    def _send(self, exchange: ActiveRequest) -> None:
+    def _send(self, active_request: ActiveRequest) -> None:
         """Send a request through the mesh, to an unconnected device through an extender."""
-        device, mesh = exchange.device, self._context.mesh
+        device, mesh = active_request.device, self._context.mesh
         assert device is not None  # noqa: S101 # checked by _dispatch
         if device.is_connected:
             relay: MeshNode | None = device.node
-            on_arrival = partial(self._on_target_reached, exchange)
+            on_arrival = partial(self._on_target_reached, active_request)
         else:
-            relay = exchange.extender = self._select_relay(exchange)
-            on_arrival = partial(self._queue_at_extender, exchange)
+            relay = active_request.extender = self._select_relay(active_request)
+            on_arrival = partial(self._queue_at_extender, active_request)
         route = mesh.find_route(relay) if relay is not None else None
         if route is None:
-            exchange.fail_at_gateway(Status.UNREACHABLE, "no route to the device")
+            active_request.fail_at_gateway(Status.UNREACHABLE, "no route to the device")
         else:
-            exchange.route = route
+            active_request.route = route
             self._context.packets.send(
-                (mesh.root, *route), priority=_get_priority(exchange), on_arrival=on_arrival
+                (mesh.root, *route), priority=_get_priority(active_request), on_arrival=on_arrival
             )
 
-    def _select_relay(self, exchange: ActiveRequest) -> MeshNode | None:
-        device, extender_id = exchange.device, getattr(exchange.request, "extender_id", UNSET)
+    def _select_relay(self, active_request: ActiveRequest) -> MeshNode | None:
+        """Return the node that reaches the unconnected target: the requested extender, or the best one."""
+        device, extender_id = active_request.device, getattr(active_request.request, "extender_id", UNSET)
         assert device is not None  # noqa: S101 # checked by _dispatch
         if extender_id is UNSET:
             return self._context.mesh.find_relay(device.node, self._context.scheduler.now)
         return self._context.mesh.find_relay_by_mac(device.node, extender_id, self._context.scheduler.now)
 
-    def _queue_at_extender(self, exchange: ActiveRequest, sim_time: float) -> None:
+    def _queue_at_extender(self, active_request: ActiveRequest, sim_time: float) -> None:
         """Queue a request at its extender, which serves one unconnected device at a time (gateway-20)."""
-        extender = exchange.extender
+        extender = active_request.extender
         assert extender is not None  # noqa: S101 # set by _send for unconnected targets
         self._queued_count += 1
         is_free = extender not in self._sessions
         heappush(
-            self._sessions.setdefault(extender, []), (-_get_priority(exchange), self._queued_count, exchange)
+            self._sessions.setdefault(extender, []),
+            (-_get_priority(active_request), self._queued_count, active_request),
         )
         if is_free:
-            self._next_session(extender, sim_time)
+            self._start_next_session(extender, sim_time)
 
-    def _next_session(self, extender: MeshNode, sim_time: float) -> None:
+    def _start_next_session(self, extender: MeshNode, sim_time: float) -> None:
+        """Let an extender connect to the device of its next waiting request, if any."""
         queue = self._sessions[extender]
         while queue:
-            _, count, exchange = heappop(queue)
-            if exchange.is_pending and exchange.device is not None:
-                end = sim_time + exchange.device.seconds_to_advertisement(sim_time, count) + _SESSION_SECONDS
-                self._context.scheduler.at(end, partial(self._end_session, extender, exchange))
+            _, count, active_request = heappop(queue)
+            if active_request.is_pending and active_request.device is not None:
+                end = (
+                    sim_time
+                    + active_request.device.seconds_to_advertisement(sim_time, count)
+                    + _SESSION_SECONDS
+                )
+                self._context.scheduler.at(end, partial(self._end_session, extender, active_request))
                 return
         del self._sessions[extender]
 
-    def _end_session(self, extender: MeshNode, exchange: ActiveRequest, sim_time: float) -> None:
-        self._on_target_reached(exchange, sim_time)
-        self._next_session(extender, sim_time)
+    def _end_session(self, extender: MeshNode, active_request: ActiveRequest, sim_time: float) -> None:
+        """Pass a request to the device that the extender is connected to, and free the extender."""
+        self._on_target_reached(active_request, sim_time)
+        self._start_next_session(extender, sim_time)
 
-    def _on_target_reached(self, exchange: ActiveRequest, _sim_time: float) -> None:
-        if exchange.is_pending and self._executor.can_receive(exchange):
-            self._context.scheduler.after(_PROCESSING_SECONDS, partial(self._execute_and_respond, exchange))
+    def _on_target_reached(self, active_request: ActiveRequest, _sim_time: float) -> None:
+        """Let the target device execute a request, if the device can receive it."""
+        if active_request.is_pending and self._executor.can_receive(active_request):
+            self._context.scheduler.after(
+                _PROCESSING_SECONDS, partial(self._execute_and_respond, active_request)
+            )
 
-    def _execute_and_respond(self, exchange: ActiveRequest, _sim_time: float) -> None:
+    def _execute_and_respond(self, active_request: ActiveRequest, _sim_time: float) -> None:
         """Execute a request and send the response back over the current route to the gateway."""
-        if not exchange.is_pending or exchange.device is None:
+        if not active_request.is_pending or active_request.device is None:
             return
-        node = exchange.extender or exchange.device.node
+        node = active_request.extender or active_request.device.node
         route = self._context.mesh.find_route(node)
-        deliver = self._executor.execute(exchange)
+        deliver = self._executor.execute(active_request)
         if route is not None:
-            exchange.route = route
+            active_request.route = route
             path = (*reversed(route), self._context.mesh.root)
             self._context.packets.send(
-                path, priority=_get_priority(exchange), on_arrival=lambda _sim_time: deliver()
+                path, priority=_get_priority(active_request), on_arrival=lambda _sim_time: deliver()
             )
 
 
-def _get_priority(exchange: ActiveRequest) -> int:
-    return exchange.request.priority if exchange.request is not None else Priority.MEDIUM
+def _get_priority(active_request: ActiveRequest) -> int:
+    return active_request.request.priority if active_request.request is not None else Priority.MEDIUM

@@ -85,7 +85,7 @@ async def claim_gateways(  # noqa: PLR0913 # all but the first are keyword-only
 
 
 def _parse_service_url(service: str) -> httpx.URL:
-    """Parse and check the base URL of a service, which may have a path. Raise `MalformedAddress`."""
+    """Parse the base URL of a service, perhaps with a path. Raise `MalformedAddress` if it is invalid."""
     if not service.isprintable() or " " in service:
         raise MalformedAddress("service", "must not contain spaces or control characters")
     try:
@@ -151,7 +151,7 @@ class _ClaimClient:
     async def _post(
         self, path: str, request_body: RequestBody | None, token: str | None = None
     ) -> tuple[httpx.Response, bytes]:
-        """Send a POST request; repeat it while the service limits the request rate (HTTP status 429)."""
+        """Send a POST request, again while the service limits the request rate (HTTP status 429)."""
         headers = {"Accept": "application/json, application/problem+json", "Accept-Encoding": "identity"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
@@ -164,7 +164,7 @@ class _ClaimClient:
             response, body = await self._send(request)
             if response.status_code != httpx.codes.TOO_MANY_REQUESTS:
                 return response, body
-            await asyncio.sleep(self._retry_seconds(response))
+            await asyncio.sleep(self._get_retry_seconds(response))
         raise self._build_error("keeps limiting the request rate; try again later")
 
     async def _send(self, request: httpx.Request) -> tuple[httpx.Response, bytes]:
@@ -189,7 +189,8 @@ class _ClaimClient:
         # Drop the cause, which holds the request with the password or token.
         raise self._build_error(reason) from None
 
-    def _retry_seconds(self, response: httpx.Response) -> int:
+    def _get_retry_seconds(self, response: httpx.Response) -> int:
+        """Return the seconds to wait after HTTP status 429. Raise `ServiceRefused` if they are too many."""
         seconds = parse_retry_after(response.headers.get("Retry-After", ""))
         if seconds is not None and seconds > _MAX_RETRY_SECONDS:
             raise self._build_error(f"limits the request rate; try again in {seconds} s")
@@ -242,7 +243,7 @@ class _ClaimClient:
 
 
 async def _run_concurrently(coroutines: Iterable[Coroutine[None, None, None]]) -> None:
-    """Run coroutines concurrently. At the first failure, cancel all and raise the exception itself."""
+    """Run coroutines concurrently. If one fails, cancel the others and raise its exception, not a group."""
     try:
         async with asyncio.TaskGroup() as tasks:
             for number, coroutine in enumerate(coroutines):

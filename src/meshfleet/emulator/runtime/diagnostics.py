@@ -35,8 +35,8 @@ _KEEP_ALIVE_SECONDS: Final = 15
 class DiagnosticsConnection:
     """Diagnostics connection of one gateway, shared by all image fetches that run at the same time.
 
-    If the MAC has no letters, `shared`, the main connection of the gateway, is used instead. The owner of the
-    main connection then handles received answers, and `on_answer` is not called.
+    If the MAC has no letters, `main_client`, the client of the gateway's main connection, is used instead.
+    The owner of `main_client` then handles received answers, and `on_answer` is not called.
     """
 
     def __init__(
@@ -44,19 +44,19 @@ class DiagnosticsConnection:
         address: BrokerAddress,
         gateway: Mac,
         *,
-        shared: MqttClient | None,
+        main_client: MqttClient | None,
         on_answer: Callable[[bytes], None],
         options: MqttOptions,
     ) -> None:
         has_same_client_id = gateway.upper() == gateway
-        if has_same_client_id and shared is None:
+        if has_same_client_id and main_client is None:
             raise ValueError(f"{gateway} has no letters: it needs its main connection for diagnostics")
         self._address = address
         self._gateway = gateway
-        self._shared = shared if has_same_client_id else None
+        self._main_client = main_client if has_same_client_id else None
         self._options = replace(options, keep_alive=_KEEP_ALIVE_SECONDS, retry_first_connect=True)
         self._on_answer = on_answer
-        self._link = self._shared
+        self._client = self._main_client
         self._users = 0
         self._ready: Future[MqttClient] | None = None
         self._task: Task[None] | None = None
@@ -64,14 +64,14 @@ class DiagnosticsConnection:
     @property
     def problem(self) -> MqttError | None:
         """Error that keeps the diagnostics connection from being established, or None."""
-        return None if self._link is None else self._link.connection_error
+        return None if self._client is None else self._client.connection_error
 
     @asynccontextmanager
     async def acquire(self) -> AsyncIterator[Future[MqttClient]]:
         """Open the diagnostics connection, or share it if it is already open.
 
-        Yield a future of the MQTT client that resolves when answers can be received. Await the future with
-        `asyncio.shield`, because other callers wait for it too. The last caller closes the connection.
+        Yield a future of the MQTT client. The future resolves when answers can be received. Await the future
+        with `asyncio.shield`, because other callers wait for it too. The last caller closes the connection.
         """
         ready = self._ready = self._ready or self._start()
         self._users += 1
@@ -83,6 +83,7 @@ class DiagnosticsConnection:
                 await self._stop()
 
     def _start(self) -> Future[MqttClient]:
+        """Start the task of the diagnostics connection. Return a future of the connected MQTT client."""
         loop = asyncio.get_running_loop()
         ready: Future[MqttClient] = loop.create_future()
         self._task = loop.create_task(
@@ -91,6 +92,7 @@ class DiagnosticsConnection:
         return ready
 
     async def _stop(self) -> None:
+        """Close the diagnostics connection, and wait until it is closed."""
         self._ready = None
         if (task := self._task) is not None:
             task.cancel()
@@ -101,10 +103,10 @@ class DiagnosticsConnection:
         if previous_task is not None:
             await asyncio.wait((previous_task,))
         try:
-            if self._shared is None:
+            if self._main_client is None:
                 await self._connect(ready)
             else:
-                await self._use_shared_link(self._shared, ready)
+                await self._use_main_connection(self._main_client, ready)
         except MqttError as error:
             if not ready.done():
                 ready.set_exception(error)
@@ -112,22 +114,24 @@ class DiagnosticsConnection:
             _log.debug("%s has no diagnostics connection: %s", self._gateway, error)
 
     async def _connect(self, ready: Future[MqttClient]) -> None:
-        self._link = MqttClient(self._address, self._gateway.upper(), clean=True, options=self._options)
-        async with self._link as link:
-            await link.subscribe(format_answer_topic(self._gateway))
-            ready.set_result(link)
-            async for batch in link:
+        """Open the diagnostics connection, and receive answers until canceled."""
+        self._client = MqttClient(self._address, self._gateway.upper(), clean=True, options=self._options)
+        async with self._client as client:
+            await client.subscribe(format_answer_topic(self._gateway))
+            ready.set_result(client)
+            async for batch in client:
                 for message in batch.messages:
                     self._on_answer(message.payload)
                 batch.acknowledge()
 
-    async def _use_shared_link(self, link: MqttClient, ready: Future[MqttClient]) -> None:
+    async def _use_main_connection(self, client: MqttClient, ready: Future[MqttClient]) -> None:
+        """Subscribe to the answers on the main connection of the gateway until canceled."""
         topic = format_answer_topic(self._gateway)
         try:
-            await link.subscribe(topic)
-            ready.set_result(link)
+            await client.subscribe(topic)
+            ready.set_result(client)
             await asyncio.Event().wait()  # until canceled
         finally:
             with suppress(MqttError, TimeoutError):
                 async with asyncio.timeout(self._options.timeout):
-                    await link.unsubscribe(topic)
+                    await client.unsubscribe(topic)

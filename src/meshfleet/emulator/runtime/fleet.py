@@ -59,7 +59,7 @@ class EmulatedFleet:
         return self._report_count
 
     async def run(self) -> None:
-        """Run all gateways until canceled. Raise if the first connection of a gateway fails."""
+        """Run all gateways until canceled. If the first connection of a gateway fails, raise its error."""
         connect_slots = asyncio.Semaphore(_MAX_CONNECTING)
         unconnected_count = len(self.uplinks)
 
@@ -79,14 +79,14 @@ class EmulatedFleet:
             tasks.create_task(self._run_simulation(), name="fleet simulation")
 
     async def _run_simulation(self) -> None:
-        """Advance the gateways that are due in every tick, after all gateways have connected."""
+        """Wait until all gateways have connected; then, in every tick, advance the gateways that are due."""
         await self.all_connected.wait()
         while True:
-            self._catch_up()
+            self._simulate_until_now()
             await asyncio.sleep(_TICK_SECONDS)
 
-    def _catch_up(self) -> None:
-        """Run the simulation up to now, but for at most `_MAX_STEP_SECONDS`, as other tasks must run too."""
+    def _simulate_until_now(self) -> None:
+        """Run the simulation up to now, but stop after `_MAX_STEP_SECONDS`, so that other tasks can run."""
         budget = self._pace.limit_next_step(self._due[0][0] if self._due else inf, self._report_count)
         max_reports = self._report_count + budget.reports
         deadline = time.monotonic() + _MAX_STEP_SECONDS
@@ -104,6 +104,7 @@ class EmulatedFleet:
         self._advance(uplink, self._pace.now())
 
     def _advance(self, uplink: Uplink, moment: float) -> None:
+        """Simulate a gateway up to the simulated time `moment`; publish its messages, perform its actions."""
         gateway = uplink.gateway
         if messages := self._advance_gateway(moment, gateway):
             uplink.publish(messages)
@@ -116,6 +117,7 @@ class EmulatedFleet:
 
     @staticmethod
     def _advance_gateway(moment: float, gateway: GatewayEmulator) -> list[Publish]:
+        """Simulate a gateway, and return its messages. Log an exception and return no messages."""
         try:
             return gateway.advance(moment)
         except Exception:  # noqa: BLE001 # a failure of one gateway must not stop the others
@@ -125,5 +127,6 @@ class EmulatedFleet:
             return []
 
     def _schedule(self, uplink: Uplink) -> None:
+        """Schedule a gateway for its next simulated event."""
         uplink.next_due = uplink.gateway.next_due
         heappush(self._due, (uplink.next_due, next(self._order), uplink))

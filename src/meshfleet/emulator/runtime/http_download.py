@@ -80,6 +80,7 @@ async def read_body(response: Response, *, max_bytes: int) -> bytes | None:
 
 
 async def _follow_redirects(http: AsyncClient, request: Request, max_bytes: int) -> bytes:
+    """Send an HTTP request, follow up to `_MAX_REDIRECTS` redirects, and return the body of the response."""
     for _ in range(1 + _MAX_REDIRECTS):
         _check_url(request.url)
         # Send no credentials: those of the HTTP client belong to another server.
@@ -94,11 +95,13 @@ async def _follow_redirects(http: AsyncClient, request: Request, max_bytes: int)
 
 
 def _check_url(url: httpx.URL) -> None:
+    """Raise `ImageUnavailable` if a URL is not an HTTP URL with a host."""
     if url.scheme not in {"http", "https"} or not url.host:
         raise ImageUnavailable("the URL of the image must begin with http:// or https:// and a host")
 
 
 async def _read_image_body(response: Response, max_bytes: int) -> bytes:
+    """Return the body of a successful HTTP response. Raise an error for any other response."""
     if response.status_code != httpx.codes.OK:
         raise ImageUnavailable(f"{redact_url(response.url)} returned HTTP status {response.status_code}")
     if response.headers.get("Content-Encoding", "identity") != "identity":

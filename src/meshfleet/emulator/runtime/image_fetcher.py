@@ -37,7 +37,7 @@ _MAX_ATTEMPTS: Final = 3
 
 
 class ImageFetchOptions(Struct, frozen=True, kw_only=True):
-    """Limits and TLS settings for fetching firmware images, which gateways may share."""
+    """Limits and TLS settings for fetching firmware images. Several gateways may share one instance."""
 
     idle_timeout: float = 10.0
     """Maximum seconds to wait for an answer of the service, or for data of the image server."""
@@ -55,8 +55,8 @@ _DEFAULTS: Final = ImageFetchOptions()
 class GatewayImageFetcher:
     """Fetches firmware images for one gateway.
 
-    `link` is the main MQTT connection of the gateway, used only if its MAC has no letters (see module
-    `diagnostics`). The owner of `link` then passes messages on the answer topic to `on_answer`.
+    `main_client` is the MQTT client of the gateway's main connection. It is used only if the MAC has no
+    letters (see module `diagnostics`); its owner then passes messages on the answer topic to `on_answer`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class GatewayImageFetcher:
         address: BrokerAddress,
         gateway: Mac,
         *,
-        link: MqttClient | None,
+        main_client: MqttClient | None,
         http: AsyncClient,
         fetch_options: ImageFetchOptions = _DEFAULTS,
     ) -> None:
@@ -74,7 +74,7 @@ class GatewayImageFetcher:
         self._pending: dict[str, Future[FirmwareAnswer | None]] = {}
         options = MqttOptions(timeout=fetch_options.idle_timeout, tls=fetch_options.tls)
         self._diagnostics = DiagnosticsConnection(
-            address, gateway, shared=link, on_answer=self.on_answer, options=options
+            address, gateway, main_client=main_client, on_answer=self.on_answer, options=options
         )
 
     async def fetch(self, question: FirmwareQuestion) -> ImageInfo:
@@ -137,12 +137,12 @@ class GatewayImageFetcher:
     async def _publish_until_answered(
         self, connection: Future[MqttClient], question: bytes, answer: Future[FirmwareAnswer | None]
     ) -> bool:
-        """Publish an image request up to three times until `answer` is set. Return whether it was set."""
+        """Publish an image request up to three times, until `answer` is done. Return whether it is done."""
         for _ in range(_MAX_ATTEMPTS):
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._fetch_options.idle_timeout):
-                    link = await asyncio.shield(connection)
-                    await link.publish(format_question_topic(self._gateway), question)
+                    client = await asyncio.shield(connection)
+                    await client.publish(format_question_topic(self._gateway), question)
                     await asyncio.shield(answer)
             if answer.done():
                 return True

@@ -73,7 +73,7 @@ class RealTimePace:
         self._clock.rebase(0.0, self._last_wall_ms, self._clock.speed)
 
     def now(self) -> float:
-        """Return the current simulated time in seconds, which never decreases and is 0 before the start."""
+        """Return the current simulated time in seconds. It never decreases, and is 0 before the start."""
         if not self._last_wall_ms:
             return 0.0
         now = read_wall_clock_ms()
@@ -84,14 +84,17 @@ class RealTimePace:
         return self._latest
 
     def limit_next_step(self, _due: float, _report_count: int) -> StepBudget:
-        """Return a simulation step up to the current simulated time, without a limit on reports."""
+        """Limit the next simulation step to the current simulated time, without a limit on reports."""
         return StepBudget(self.now(), inf)
 
     def advance_to(self, moment: float) -> None:
         """Do nothing: the simulated time follows the wall clock."""
 
     def fall_behind(self, moment: float) -> None:
-        """Set the simulated time to `moment` if the lag is too long. Log a warning the first time."""
+        """Continue from the simulated time `moment` if it is too far behind the wall clock.
+
+        Log a warning the first time.
+        """
         if self._clock.wall_seconds(self._latest - moment) < _MAX_LAG_SECONDS:
             return
         if not self._is_behind:
@@ -122,7 +125,10 @@ class ReportRatePace:
         return self._now
 
     def limit_next_step(self, due: float, report_count: int) -> StepBudget:
-        """Return a simulation step that creates the reports due by now, with the current wall-clock time."""
+        """Limit the next simulation step to the number of reports that are due by now.
+
+        The next event, at the simulated time `due`, gets the current wall-clock time.
+        """
         now = read_wall_clock_ms()
         moment, millis = self._speed_base
         if now - millis >= _SPEED_WINDOW_SECONDS * 1000.0 and self._now > moment:

@@ -59,9 +59,13 @@ class Uplink:
         self.fetch_options = ImageFetchOptions(tls=options.tls)
         """Limits for fetching firmware images."""
         self.published = 0
+        """Number of published messages."""
         self.received = 0
+        """Number of received messages."""
         self.dropped = 0
+        """Number of messages dropped because too many were queued."""
         self.connections = 0
+        """Number of connections so far."""
         self._address = address
         self._options = options
         self._http = http
@@ -72,29 +76,29 @@ class Uplink:
         self._is_up = asyncio.Event()
         self._crashed = False
         self._tasks: asyncio.TaskGroup | None = None
-        self._link: MqttClient | None = None
+        self._client: MqttClient | None = None
         self._image_fetcher: GatewayImageFetcher | None = None
 
     @property
     def is_connected(self) -> bool:
         """Whether the gateway is connected to its MQTT broker."""
-        return self._link is not None and self._link.connection_error is None
+        return self._client is not None and self._client.connection_error is None
 
     @property
     def disconnect_reason(self) -> str:
         """Reason why the gateway is not connected to its broker; empty if it is connected."""
         if self.gateway.is_restarting:
             return "the gateway is restarting"
-        if self._link is None:
+        if self._client is None:
             return "not connected yet"
-        return str(self._link.connection_error or "")
+        return str(self._client.connection_error or "")
 
     # Calls of the owner
 
     def publish(self, messages: list[Publish]) -> None:
         """Publish MQTT messages at once if possible; otherwise queue them until the broker accepts them."""
-        if not self._queue and self._link is not None:
-            sent = self._link.try_publish(messages)
+        if not self._queue and self._client is not None:
+            sent = self._client.try_publish(messages)
             self.published += sent
             if sent == len(messages):
                 return
@@ -128,21 +132,21 @@ class Uplink:
     ) -> None:
         """Stay connected until canceled. If the first connection fails, raise its error.
 
-        The first connection waits for one of `connect_slots`. Messages are handled only after `started`, the
-        start of the simulation.
+        `connect_slots` limits how many gateways connect at the same time. `on_connected` is called after the
+        first connection. Messages are handled only after the simulation has started: `started` is set.
         """
         async with connect_slots:
-            self._link = link = await self._connect(self._options)
+            self._client = client = await self._connect(self._options)
         on_connected()
         try:
             await started.wait()
         except BaseException:
-            await link.abort()
+            await client.abort()
             raise
         while True:
-            await self._serve(link)
+            await self._serve(client)
             await self._is_up.wait()
-            link = await self._connect(replace(self._options, retry_first_connect=True))
+            client = await self._connect(replace(self._options, retry_first_connect=True))
 
     # Connection
 
@@ -151,83 +155,87 @@ class Uplink:
         return self.gateway.settings.mac
 
     async def _connect(self, options: MqttOptions) -> MqttClient:
+        """Connect the gateway to its broker, and subscribe to its requests. Return the MQTT client."""
         settings = self.gateway.settings
         # A gateway that does not subscribe needs no stored session.
         clean = settings.clean_session or settings.disable_subscribe
-        link = MqttClient(self._address, self._mac, clean=clean, options=options)
-        await link.__aenter__()
+        client = MqttClient(self._address, self._mac, clean=clean, options=options)
+        await client.__aenter__()
         try:
-            await self._subscribe(link)
+            await self._subscribe(client)
         except BaseException:
-            await link.abort()
+            await client.abort()
             raise
         self.connections += 1
-        return link
+        return client
 
-    async def _subscribe(self, link: MqttClient) -> None:
+    async def _subscribe(self, client: MqttClient) -> None:
         settings, topics = self.gateway.settings, self.gateway.topics
         if not settings.disable_subscribe:
-            await link.subscribe(topics.request_filter(settings.mac), topics.broadcast_filter())
+            await client.subscribe(topics.request_filter(settings.mac), topics.broadcast_filter())
 
-    async def _serve(self, link: MqttClient) -> None:
+    async def _serve(self, client: MqttClient) -> None:
         """Publish queued messages and receive requests until the gateway restarts."""
-        self._link = link
+        self._client = client
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                tasks.create_task(self._publish_queue(link), name=f"reports of {self._mac}")
-                tasks.create_task(self._receive(link), name=f"requests to {self._mac}")
+                tasks.create_task(self._publish_queue(client), name=f"reports of {self._mac}")
+                tasks.create_task(self._receive(client), name=f"requests to {self._mac}")
                 await self._raise_on_restart()
         except* _GatewayRestart:
             if self._crashed:
                 self._queue.clear()
-                await link.abort()
+                await client.abort()
         finally:
-            self._link = self._image_fetcher = self._tasks = None
+            self._client = self._image_fetcher = self._tasks = None
             self._restart.clear()
-            await self._close(link)
+            await self._close(client)
         # Python 3.11: a task group that ends with its own error discards a concurrent cancellation.
         if (task := asyncio.current_task()) is not None and task.cancelling():
             raise asyncio.CancelledError
 
-    async def _close(self, link: MqttClient) -> None:
+    async def _close(self, client: MqttClient) -> None:
         """Publish the remaining messages and disconnect. Log messages that cannot be delivered in time."""
         try:
             with suppress(TimeoutError, ConnectionClosed):
                 async with asyncio.timeout(self._options.timeout):
-                    await self._drain(link)
+                    await self._drain(client)
             if self._queue:
                 _log.warning("%s disconnects with %d unpublished messages", self._mac, len(self._queue))
-            await link.close()
+            await client.close()
         except Undelivered as undelivered:
             _log.warning("%s: %s", self._mac, undelivered)
 
     async def _raise_on_restart(self) -> None:
+        """Wait until the gateway restarts, then end the tasks of the connection with an exception."""
         await self._restart.wait()
         raise _GatewayRestart
 
-    async def _publish_queue(self, link: MqttClient) -> None:
+    async def _publish_queue(self, client: MqttClient) -> None:
+        """Publish queued messages whenever there are some, until canceled."""
         while True:
             await self._ready.wait()
             self._ready.clear()
-            await self._drain(link)
+            await self._drain(client)
 
-    async def _drain(self, link: MqttClient) -> None:
-        """Publish the queued messages, waiting while the connection is not writable."""
+    async def _drain(self, client: MqttClient) -> None:
+        """Publish the queued messages; wait while the connection accepts none."""
         while self._queue:
-            sent = link.try_publish(self._queue)
+            sent = client.try_publish(self._queue)
             del self._queue[:sent]
             self.published += sent
             if not sent:
-                await link.wait_writable()
+                await client.wait_writable()
 
-    async def _receive(self, link: MqttClient) -> None:
+    async def _receive(self, client: MqttClient) -> None:
+        """Pass received messages to the gateway, until the connection is closed."""
         answer_topic = format_answer_topic(self.gateway.settings.mac)
-        async for batch in link:
+        async for batch in client:
             for message in batch.messages:
                 self.received += 1
                 if message.topic == answer_topic:
-                    self._get_image_fetcher(link).on_answer(message.payload)
+                    self._get_image_fetcher(client).on_answer(message.payload)
                 else:
                     self._deliver(message)
             batch.acknowledge()
@@ -243,18 +251,19 @@ class Uplink:
 
     # Actions
 
-    def _get_image_fetcher(self, link: MqttClient) -> GatewayImageFetcher:
+    def _get_image_fetcher(self, client: MqttClient) -> GatewayImageFetcher:
         if self._image_fetcher is None:
             mac = self.gateway.settings.mac
             self._image_fetcher = GatewayImageFetcher(
-                self._address, mac, link=link, http=self._http, fetch_options=self.fetch_options
+                self._address, mac, main_client=client, http=self._http, fetch_options=self.fetch_options
             )
         return self._image_fetcher
 
     async def _fetch(self, question: FirmwareQuestion) -> None:
-        assert self._link is not None  # noqa: S101 # fetch tasks end before the link closes
+        """Fetch a firmware image, and pass the image or the error to the gateway."""
+        assert self._client is not None  # noqa: S101 # fetch tasks end before the client closes
         try:
-            image = await self._get_image_fetcher(self._link).fetch(question)
+            image = await self._get_image_fetcher(self._client).fetch(question)
         except (ImageUnavailable, ConnectionClosed) as exc:
             _log.warning("%s cannot fetch a firmware image: %s", self._mac, exc)
             self.gateway.on_image_failed(question, Error.NO_IMAGE, self._now())

@@ -96,6 +96,6 @@ class SimulatedClock:
         return seconds / self.speed
 
     def rebase(self, sim_time: float, millis: float, speed: float) -> None:
-        """Map a simulated time in seconds to the Unix time `millis` (milliseconds), and set the speed."""
+        """Set the Unix time in milliseconds of a simulated time in seconds, and the speed from then on."""
         self._base_time, self._base_millis, self.speed = sim_time, millis, speed
         self._cached_time = (nan, self._cached_time[1])

@@ -219,12 +219,13 @@ class SimulatedDevice:
     def seconds_to_advertisement(self, sim_time: float, n: int) -> float:
         """Return the simulated seconds until the next advertisement, to which an extender can connect.
 
-        The delay is random, but always equal for the same count.
+        The delay is random, but always equal for the same count `n`.
         """
-        interval = int.from_bytes(self._advertisement(sim_time)[:2], "big") / 1000.0
+        interval = int.from_bytes(self._get_advertising_settings(sim_time)[:2], "big") / 1000.0
         return interval * uniform_noise(self.noise_key, n)
 
-    def _advertisement(self, sim_time: float) -> bytes:
+    def _get_advertising_settings(self, sim_time: float) -> bytes:
+        """Return the raw value of the property that sets the advertising interval at a simulated time."""
         for alarm, interval in (("9800", "9805"), ("9801", "9806")):
             if Identifier(alarm) in self.product.default_values and any(self.value(Identifier(alarm))):
                 return (
@@ -233,7 +234,7 @@ class SimulatedDevice:
         mode = Identifier("9807" if self.is_asleep(sim_time) else "9804")
         return self.value(mode) if mode in self.product.default_values else b"\0\xc8"
 
-    def new_door_openings(self) -> int:
+    def count_new_door_openings(self) -> int:
         """Return the random number of door openings since the last heartbeat."""
         return max(
             0,

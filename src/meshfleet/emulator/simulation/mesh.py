@@ -10,7 +10,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from math import hypot, inf
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.emulator.simulation import radio
 from meshfleet.emulator.simulation.noise import derive_noise_key
@@ -36,6 +36,14 @@ _RELIABLE_DBM: Final = -86.0
 """Minimum mean RSSI in dBm of a reliable mesh link (inclusive)."""
 
 
+class Receivers(NamedTuple):
+    """Nodes that receive the radio signal of a node, the strongest first."""
+
+    nodes: tuple[MeshNode, ...]
+    mean_rssi: array[float]
+    """Mean RSSI in dBm at each of `nodes`."""
+
+
 class ReceiverIndex:
     """Finds the nodes that may receive the radio signal of another node.
 
@@ -50,16 +58,14 @@ class ReceiverIndex:
             floor_nodes.append(node)
             xs.append(node.position.x)
 
-    def find_receivers(
-        self, node: MeshNode, *, preferred: Mac | None = None
-    ) -> tuple[tuple[MeshNode, ...], array[float]]:
-        """Return the receivers of a node and the mean RSSI in dBm at each receiver, the strongest first.
+    def find_receivers(self, node: MeshNode, *, preferred: Mac | None = None) -> Receivers:
+        """Return at most `MAX_RECEIVERS` nodes that receive the radio signal of `node`.
 
-        The node with the MAC `preferred` is included if it receives the node at all.
+        If the node with the MAC `preferred` receives the signal at all, that node is included.
         """
         candidates = [
             (level, receiver)
-            for receiver in self._iterate_nearby(node.position)
+            for receiver in self._iterate_nearby_nodes(node.position)
             if receiver is not node
             and (level := radio.estimate_mean_rssi(node.position, receiver.position, self._walls))
             >= radio.MIN_AUDIBLE_DBM
@@ -69,9 +75,12 @@ class ReceiverIndex:
         if preferred is not None and all(receiver.mac != preferred for _, receiver in chosen):
             chosen[-1:] = [entry for entry in candidates if entry[1].mac == preferred] or chosen[-1:]
             chosen.sort(key=_by_strength)
-        return tuple(receiver for _, receiver in chosen), array("f", [level for level, _ in chosen])
+        return Receivers(
+            tuple(receiver for _, receiver in chosen), array("f", [level for level, _ in chosen])
+        )
 
-    def _iterate_nearby(self, position: SitePosition) -> Iterator[MeshNode]:
+    def _iterate_nearby_nodes(self, position: SitePosition) -> Iterator[MeshNode]:
+        """Yield the nodes that are near enough to receive a signal from a position."""
         for floor_offset, range_meters in _RANGE_BY_FLOOR:
             floor_nodes, xs = self._floors.get(position.floor + floor_offset, _EMPTY_FLOOR)
             for node in floor_nodes[
@@ -99,7 +108,7 @@ def _by_strength(candidate: tuple[float, MeshNode]) -> float:
 
 
 def _select_receivers(candidates: list[tuple[float, MeshNode]]) -> list[tuple[float, MeshNode]]:
-    """Select receivers: one half the strongest, the other half reliable receivers near the gateway.
+    """Select receivers: half of them the strongest, the other half reliable receivers near the gateway.
 
     Without the second half, the nodes of a dense group would track only each other.
     """
@@ -112,6 +121,7 @@ def _select_receivers(candidates: list[tuple[float, MeshNode]]) -> list[tuple[fl
 
 
 def _by_hops_to_gateway(candidate: tuple[float, MeshNode]) -> float:
+    """Return the estimated number of hops from a candidate to the gateway, as a sort key."""
     position = candidate[1].position
     return hypot(position.x, position.y) / _HOP_METERS + abs(position.floor)
 
@@ -190,7 +200,7 @@ _MAX_READING_DBM: Final = -20
 
 
 class SimulatedMesh:
-    """Simulated mesh of a site. At time 0 every node in connected mode has joined, if it has a parent."""
+    """Simulated mesh of a site. At time 0, every node in connected mode that finds a parent has joined."""
 
     __slots__ = ("_preferred_parents", "nodes", "root")
 
@@ -219,19 +229,25 @@ class SimulatedMesh:
         self._index_receivers(site.walls)
         self._join_all()
 
-    def link_rssi(self, node: MeshNode, i: int, sim_time: float) -> float:
-        """Return the RSSI of a node at one of its receivers in dBm, without fast fading."""
+    def compute_link_rssi(self, node: MeshNode, i: int, sim_time: float) -> float:
+        """Return the RSSI in dBm of a node at the receiver with the index `i`, without fast fading."""
         return (
             node.mean_rssi[i]
             + node.tx_gain
-            + radio.slow_fading(node.noise_key ^ node.receivers[i].noise_key, sim_time)
+            + radio.compute_slow_fading(node.noise_key ^ node.receivers[i].noise_key, sim_time)
         )
 
     def measure_rssi(self, node: MeshNode, i: int, sim_time: float, n: int) -> int:
-        """Return one RSSI reading of a node at one of its receivers in dBm, with fast fading."""
+        """Return the `n`th RSSI reading in dBm of a node at the receiver with the index `i`.
+
+        The reading includes fast fading.
+        """
         pair = node.noise_key ^ node.receivers[i].noise_key
         level = round(
-            node.mean_rssi[i] + node.tx_gain + radio.slow_fading(pair, sim_time) + radio.fast_fading(pair, n)
+            node.mean_rssi[i]
+            + node.tx_gain
+            + radio.compute_slow_fading(pair, sim_time)
+            + radio.compute_fast_fading(pair, n)
         )
         return _MIN_READING_DBM if level < _MIN_READING_DBM else min(level, _MAX_READING_DBM)
 
@@ -247,7 +263,7 @@ class SimulatedMesh:
         return tuple(reversed(hops))
 
     def find_relay(self, node: MeshNode, sim_time: float) -> MeshNode | None:
-        """Return the mesh node that receives an unconnected node best at a simulated time, or None."""
+        """Return the mesh node that receives an unconnected node best; None if the signal is too weak."""
         best, strongest = None, MIN_USABLE_DBM
         means, gain = node.mean_rssi, node.tx_gain
         for i, receiver in enumerate(node.receivers):
@@ -255,7 +271,7 @@ class SimulatedMesh:
                 break  # the remaining receivers are weaker even with the best fading
             if (
                 receiver.depth != DISCONNECTED_DEPTH
-                and (level := self.link_rssi(node, i, sim_time)) >= strongest
+                and (level := self.compute_link_rssi(node, i, sim_time)) >= strongest
             ):
                 best, strongest = receiver, level
         return best
@@ -266,7 +282,7 @@ class SimulatedMesh:
             if receiver.mac == mac:
                 is_received = (
                     receiver.depth != DISCONNECTED_DEPTH
-                    and self.link_rssi(node, i, sim_time) >= radio.MIN_AUDIBLE_DBM
+                    and self.compute_link_rssi(node, i, sim_time) >= radio.MIN_AUDIBLE_DBM
                 )
                 return receiver if is_received else None
         return None
@@ -278,7 +294,7 @@ class SimulatedMesh:
         return node.depth != DISCONNECTED_DEPTH
 
     def leave(self, node: MeshNode) -> None:
-        """Remove the mesh link of a node. Its children lose their parent and must select another."""
+        """Remove the mesh link of a node. Its children lose their parent and must select another parent."""
         if node is self.root:
             raise ValueError("the gateway cannot leave its mesh")
         node.wants_link = False
@@ -307,7 +323,7 @@ class SimulatedMesh:
 
     def _select_parent(self, node: MeshNode, parent: MeshNode, sim_time: float) -> MeshNode | None:
         """Return the best parent for a node. Margins favor the current parent, to avoid flapping."""
-        level = self.link_rssi(node, node.receivers.index(parent), sim_time)
+        level = self.compute_link_rssi(node, node.receivers.index(parent), sim_time)
         merit = level - HOP_PENALTY_DB * parent.depth
         if level < MIN_USABLE_DBM:
             fallback = parent if level >= MIN_USABLE_DBM - FADED_SWITCH_MARGIN_DB else None
@@ -327,18 +343,21 @@ class SimulatedMesh:
         if preferred_mac is not None:
             for i, receiver in enumerate(node.receivers):
                 if receiver.mac == preferred_mac and self._can_adopt(receiver, node, self._get_height(node)):
-                    return receiver if self.link_rssi(node, i, sim_time) >= MIN_USABLE_DBM else None
+                    return receiver if self.compute_link_rssi(node, i, sim_time) >= MIN_USABLE_DBM else None
         return None
 
     def _find_best_parent(self, node: MeshNode, sim_time: float, *, merit: float) -> MeshNode | None:
-        """Return the best new parent for a node, or None if none has `merit` (RSSI minus hop penalty)."""
+        """Return the best new parent for a node, or None if no parent has at least the merit `merit`.
+
+        The merit of a parent is the RSSI in dBm minus the penalty for its hops.
+        """
         best, height = None, self._get_height(node)
         for i, receiver in enumerate(node.receivers):
             if node.mean_rssi[i] + node.tx_gain + SLOW_FADING_DB < max(merit, MIN_USABLE_DBM):
                 break  # the remaining receivers are weaker even with the best fading
             if (
                 self._can_adopt(receiver, node, height)
-                and (level := self.link_rssi(node, i, sim_time)) >= MIN_USABLE_DBM
+                and (level := self.compute_link_rssi(node, i, sim_time)) >= MIN_USABLE_DBM
             ):
                 new_merit = level - HOP_PENALTY_DB * receiver.depth
                 if new_merit >= merit:
@@ -346,7 +365,10 @@ class SimulatedMesh:
         return best
 
     def _can_adopt(self, receiver: MeshNode, node: MeshNode, height: int) -> bool:
-        """Return whether `receiver` may become the parent of `node`: depth, children, no loop."""
+        """Return whether `receiver` may become the parent of `node`, which has `height` levels below it.
+
+        This depends on the depth of the mesh tree and on the children of `receiver`. Loops are not allowed.
+        """
         return (
             receiver is not node.parent
             and receiver.depth != DISCONNECTED_DEPTH
@@ -362,10 +384,10 @@ class SimulatedMesh:
         node.parent = parent
         if parent is not None:
             parent.child_count += 1
-        node.depth = _child_depth(parent)
+        node.depth = _compute_child_depth(parent)
         for level in self._iterate_levels(node):
             for child in level:
-                child.depth = _child_depth(child.parent)
+                child.depth = _compute_child_depth(child.parent)
 
     def _iterate_levels(self, node: MeshNode) -> Iterator[list[MeshNode]]:
         """Yield the nodes below a node level by level: its children, their children, and so on."""
@@ -375,14 +397,16 @@ class SimulatedMesh:
             level = [child for parent in level for child in self._find_children(parent)]
 
     def _find_children(self, node: MeshNode) -> list[MeshNode]:
+        """Return the nodes whose parent is `node`."""
         # Searched, not stored: extenders rarely change parents, and 250,000 lists would need much memory.
         return [child for child in self.nodes.values() if child.parent is node] if node.child_count else []
 
     def _get_height(self, node: MeshNode) -> int:
+        """Return the number of levels of the mesh tree below a node."""
         return sum(1 for _ in self._iterate_levels(node))
 
     def _index_receivers(self, walls: Walls) -> None:
-        """Find the receivers of all nodes."""
+        """Find and store the receivers of every node."""
         relays = [node for node in self.nodes.values() if node.role is not NodeRole.LEAF]
         index = ReceiverIndex(relays, walls)
         for node in self.nodes.values():
@@ -409,7 +433,7 @@ class SimulatedMesh:
         )
 
     def _join_nodes(self, waiting: list[MeshNode]) -> None:
-        """Join nodes until no more of them can join."""
+        """Let the waiting nodes join the mesh, until none of the remaining nodes can join."""
         while any(sum(self.join(node, 0.0) for node in tier) for tier in self._iterate_tiers(waiting)):
             waiting = [node for node in waiting if node.depth == DISCONNECTED_DEPTH]
 
@@ -433,7 +457,8 @@ class SimulatedMesh:
         yield list(preferences)
 
 
-def _child_depth(parent: MeshNode | None) -> int:
+def _compute_child_depth(parent: MeshNode | None) -> int:
+    """Return the depth of a child of `parent` in the mesh tree."""
     return DISCONNECTED_DEPTH if parent is None or parent.depth == DISCONNECTED_DEPTH else parent.depth + 1
 
 

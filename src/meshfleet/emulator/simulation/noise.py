@@ -23,7 +23,7 @@ def derive_noise_key(*parts: object) -> int:
 
 
 def noise_bits(key: int, n: int) -> int:
-    """Return 32 pseudo-random bits, which are always equal for the same key and count."""
+    """Return 32 pseudo-random bits, which are always equal for the same key and count `n`."""
     bits = (key ^ n * _SPREAD) & _MASK
     bits = (bits >> 16 ^ bits) * 0x7FEB352D & _MASK
     bits = (bits >> 15 ^ bits) * 0x846CA68B & _MASK

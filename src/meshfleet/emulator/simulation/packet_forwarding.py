@@ -34,6 +34,8 @@ _MAX_QUEUED_PACKETS: Final = 500
 
 
 class _Packet:
+    """Packet on its way along a path of mesh nodes; `hop_index` is the index of its current node."""
+
     __slots__ = ("hop_index", "on_arrival", "on_loss", "path", "priority", "retries")
 
     def __init__(
@@ -81,7 +83,10 @@ class PacketForwarder:
         on_arrival: ScheduledCallback,
         on_loss: ScheduledCallback | None = None,
     ) -> None:
-        """Send a packet along a path, starting at the first node. Call `on_arrival` or `on_loss` later."""
+        """Send a packet along a path, starting at the first node.
+
+        Call `on_arrival` when the packet has reached the last node, or `on_loss` when it is lost.
+        """
         self._enqueue(_Packet(path, priority, on_arrival, on_loss), self._scheduler.now)
 
     def is_queue_full(self, node: MeshNode, priority: int) -> bool:
@@ -103,7 +108,7 @@ class PacketForwarder:
             return
         sender = self._senders.setdefault(packet.path[packet.hop_index], _Sender())
         if sender.queued_by_priority[packet.priority] >= _MAX_QUEUED_PACKETS:
-            self._drop(packet, sim_time)
+            self._drop_packet(packet, sim_time)
             return
         sender.queued_by_priority[packet.priority] += 1
         heappush(sender.queue, (-packet.priority, next(self._order), packet))
@@ -111,6 +116,7 @@ class PacketForwarder:
             self._send_next(packet.path[packet.hop_index], sim_time)
 
     def _send_next(self, node: MeshNode, sim_time: float) -> None:
+        """Start to send the next queued packet of a node, if any."""
         sender = self._senders[node]
         if sender.queue:
             sender.is_busy = True
@@ -123,7 +129,7 @@ class PacketForwarder:
     def _on_sent(self, node: MeshNode, packet: _Packet, order: int, sim_time: float) -> None:
         """Move a sent packet to the next node; if it was lost, queue it again or drop it."""
         sender_node, receiver_node = packet.path[packet.hop_index], packet.path[packet.hop_index + 1]
-        if uniform_noise(self._key + packet.retries, order) >= self._loss_probability(
+        if uniform_noise(self._key + packet.retries, order) >= self._compute_loss_probability(
             sender_node, receiver_node, sim_time
         ):
             packet.hop_index += 1
@@ -134,10 +140,12 @@ class PacketForwarder:
             self._senders[node].queued_by_priority[packet.priority] += 1
             heappush(self._senders[node].queue, (-packet.priority, order, packet))
         else:
-            self._drop(packet, sim_time)
+            self._drop_packet(packet, sim_time)
         self._send_next(node, sim_time)
 
-    def _loss_probability(self, sender_node: MeshNode, receiver_node: MeshNode, sim_time: float) -> float:
+    def _compute_loss_probability(
+        self, sender_node: MeshNode, receiver_node: MeshNode, sim_time: float
+    ) -> float:
         """Return the probability that a packet is lost on a link; 1 if the link no longer exists."""
         child, parent = (
             (sender_node, receiver_node)
@@ -146,8 +154,11 @@ class PacketForwarder:
         )
         if child.parent is not parent:
             return 1.0
-        return radio.packet_loss(self._mesh.link_rssi(child, child.receivers.index(parent), sim_time))
+        return radio.compute_packet_loss(
+            self._mesh.compute_link_rssi(child, child.receivers.index(parent), sim_time)
+        )
 
-    def _drop(self, packet: _Packet, sim_time: float) -> None:
+    def _drop_packet(self, packet: _Packet, sim_time: float) -> None:
+        """Give up a packet, and call its `on_loss`."""
         if packet.on_loss is not None:
             packet.on_loss(sim_time)

@@ -147,6 +147,7 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
 
 
 def _parse_ids(text: str) -> tuple[Identifier, ...]:
+    """Return the identifiers in a string, which are separated by spaces."""
     return tuple(map(Identifier, text.split()))
 
 

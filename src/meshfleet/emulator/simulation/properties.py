@@ -25,18 +25,19 @@ _PRESS_STEP_MS: Final = 100
 
 
 def accepts_value(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> bool:
-    """Return whether a device accepts a raw value for a property, whose layout was checked before."""
+    """Return whether a device accepts a raw value for a property. The caller has checked the layout."""
     accepts = _VALUE_CHECKS.get(identifier)
     return accepts is None or accepts(device, raw)
 
 
 def apply_value_effects(device: SimulatedDevice, identifier: Identifier, raw: bytes) -> None:
-    """Apply a written value to the mesh node: 8210 sets the number of children, 9802 the transmit power."""
+    """Apply a written value to the mesh node: 8210 sets the maximum of children, 9802 the transmit power."""
     if effect := _EFFECTS.get(identifier):
         effect(device, raw)
 
 
 def _accepts_power(device: SimulatedDevice, raw: bytes) -> bool:
+    """Return whether the chip of a device supports a transmit power."""
     return int.from_bytes(raw, "big", signed=True) in device.product.chip.value
 
 
@@ -55,10 +56,12 @@ _VALUE_CHECKS: Final[Mapping[str, Callable[[SimulatedDevice, bytes], bool]]] = {
 
 
 def _set_power(device: SimulatedDevice, raw: bytes) -> None:
+    """Set the transmit power of the mesh node of a device."""
     device.node.tx_gain = float(int.from_bytes(raw, "big", signed=True) - _DEFAULT_POWER_DBM)
 
 
 def _set_capacity(device: SimulatedDevice, raw: bytes) -> None:
+    """Set the maximum number of children of the mesh node of a device."""
     device.node.capacity = raw[0]
 
 
@@ -93,7 +96,7 @@ def encode_version(device: SimulatedDevice) -> bytes:
     ]
 
 
-def model_number_of(device: SimulatedDevice) -> int:
+def get_model_number(device: SimulatedDevice) -> int:
     """Return the model number of a device as an integer."""
     return int(device.product.model, 16)
 
@@ -117,7 +120,7 @@ def _encode_production_info(device: SimulatedDevice, _sim_time: float) -> bytes:
     major, minor, patch, _ = device.firmware_version
     entries = (
         bytes.fromhex(device.mac),
-        pack(">H", model_number_of(device)),
+        pack(">H", get_model_number(device)),
         bytes((device.product.variant,)),
         bytes((major, minor, patch, device.firmware_version.beta)),
         derive_public_key(device.mac),
@@ -139,7 +142,7 @@ _BROADCAST_IDLE: Final = IDLE_UPDATE_STATE + bytes(4)
 _NORDIC_IDLE: Final = IDLE_UPDATE_STATE + bytes(6)
 
 _STATE_READERS: Final[Mapping[str, Callable[[SimulatedDevice, float], bytes]]] = {
-    "8000": lambda device, _: pack(">H", model_number_of(device)),
+    "8000": lambda device, _: pack(">H", get_model_number(device)),
     "8001": lambda device, _: encode_version(device),
     "8002": lambda device, _: bytes(device.product.hardware),
     "8003": lambda device, _: bytes.fromhex(device.mac),

@@ -57,22 +57,29 @@ def estimate_mean_rssi(a: SitePosition, b: SitePosition, walls: Walls) -> float:
     return RSSI_AT_ONE_METER - path_loss - FLOOR_LOSS_DB * floors - WALL_LOSS_DB * walls.count_between(a, b)
 
 
-def compute_range(lost: float = 0.0) -> float:
-    """Return the radio range in meters with `lost` dB of additional loss."""
-    return float(10.0 ** ((RSSI_AT_ONE_METER - MIN_AUDIBLE_DBM - lost) / (10.0 * PATH_LOSS_EXPONENT)))
+def compute_range(extra_loss_db: float = 0.0) -> float:
+    """Return the radio range in meters if walls or floors take `extra_loss_db` dB of the signal."""
+    max_path_loss_db = RSSI_AT_ONE_METER - MIN_AUDIBLE_DBM - extra_loss_db
+    return float(10.0 ** (max_path_loss_db / (10.0 * PATH_LOSS_EXPONENT)))
 
 
-def slow_fading(pair: int, sim_time: float) -> float:
-    """Return the slow fading between two nodes in dB at a simulated time. `pair` XORs their noise keys."""
+def compute_slow_fading(pair: int, sim_time: float) -> float:
+    """Return the slow fading between two nodes in dB at a simulated time.
+
+    `pair` is the noise keys of the two nodes, combined with XOR.
+    """
     return SLOW_FADING_DB * drift_noise(pair, sim_time, _SLOW_FADING_SECONDS)
 
 
-def fast_fading(pair: int, n: int) -> float:
-    """Return the fast fading of one RSSI reading between two nodes in dB. `pair` XORs their noise keys."""
+def compute_fast_fading(pair: int, n: int) -> float:
+    """Return the fast fading of the `n`th RSSI reading between two nodes in dB.
+
+    `pair` is the noise keys of the two nodes, combined with XOR.
+    """
     return FAST_FADING_DB * fast_noise(pair ^ _FAST_KEY, n)
 
 
-def packet_loss(rssi: float) -> float:
+def compute_packet_loss(rssi: float) -> float:
     """Return the probability that one packet is lost on a link with this RSSI in dBm."""
     return _MIN_PACKET_LOSS + (1.0 - _MIN_PACKET_LOSS) / (
         1.0 + exp((rssi - MIN_USABLE_DBM) / _STEEPNESS + _ODDS)

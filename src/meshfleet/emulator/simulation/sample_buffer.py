@@ -45,7 +45,7 @@ class SampleBuffer:
         return len(self._keys)
 
     def __iter__(self) -> Iterator[DeviceSample]:
-        return map(self._sample, range(len(self)))
+        return map(self._get_sample, range(len(self)))
 
     def add(self, sample: DeviceSample) -> None:
         """Add a sample in the order of time; drop the oldest sample if the buffer is full."""
@@ -66,18 +66,18 @@ class SampleBuffer:
         del self._keys[index], self._values[index]
         return True
 
-    def newest_before(self, millis: int, seq: int = 0) -> DeviceSample | None:
+    def find_newest_before(self, millis: int, seq: int = 0) -> DeviceSample | None:
         """Return the newest sample before a time and sequence number, or None if there is none.
 
         The sequence number is needed because samples of a fast simulation may have the same time.
         """
         index = bisect_left(self._keys, millis << _SEQ_BITS | seq)
-        return self._sample(index - 1) if index else None
+        return self._get_sample(index - 1) if index else None
 
     def clear(self) -> None:
         """Delete all samples (ack-23)."""
         del self._keys[:], self._values[:]
 
-    def _sample(self, index: int) -> DeviceSample:
+    def _get_sample(self, index: int) -> DeviceSample:
         key = self._keys[index]
         return DeviceSample(key >> _SEQ_BITS, key & (1 << _SEQ_BITS) - 1, self._values[index])

@@ -97,8 +97,8 @@ def read_text(value: Any) -> str:
     return value
 
 
-def array_reader(max_length: int) -> Callable[[Any], list[Any]]:
-    """Return a function that checks that a JSON value is an array of at most `max_length` entries."""
+def build_array_reader(max_length: int) -> Callable[[Any], list[Any]]:
+    """Build a function that checks that a JSON value is an array of at most `max_length` entries."""
 
     def read_array(value: Any) -> list[Any]:
         if not isinstance(value, list):
@@ -110,8 +110,8 @@ def array_reader(max_length: int) -> Callable[[Any], list[Any]]:
     return read_array
 
 
-def choice_reader(choices: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Return a function that checks that a JSON value is a key of `choices`, and returns its entry."""
+def build_choice_reader(choices: Mapping[str, Any]) -> Callable[[Any], Any]:
+    """Build a function that checks that a JSON value is a key of `choices`, and returns the key's entry."""
 
     def read_choice(value: Any) -> Any:
         if read_text(value) not in choices:
@@ -121,8 +121,8 @@ def choice_reader(choices: Mapping[str, Any]) -> Callable[[Any], Any]:
     return read_choice
 
 
-def integer_reader(lowest: int, highest: int) -> Callable[[Any], int]:
-    """Return a function that checks that a JSON value is an integer from `lowest` to `highest`."""
+def build_integer_reader(lowest: int, highest: int) -> Callable[[Any], int]:
+    """Build a function that checks that a JSON value is an integer from `lowest` to `highest`."""
 
     def read_integer(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
@@ -132,8 +132,8 @@ def integer_reader(lowest: int, highest: int) -> Callable[[Any], int]:
     return read_integer
 
 
-def number_reader(lowest: int, highest: int) -> Callable[[Any], float]:
-    """Return a function that checks that a JSON value is a number from `lowest` to `highest`."""
+def build_number_reader(lowest: int, highest: int) -> Callable[[Any], float]:
+    """Build a function that checks that a JSON value is a number from `lowest` to `highest`."""
 
     def read_number(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
@@ -143,8 +143,8 @@ def number_reader(lowest: int, highest: int) -> Callable[[Any], float]:
     return read_number
 
 
-def hex_reader(length: int) -> Callable[[Any], bytes]:
-    """Return a function that decodes `length` bytes in hex, with errors that do not quote the value."""
+def build_hex_reader(length: int) -> Callable[[Any], bytes]:
+    """Build a function that decodes `length` bytes in hex. Its errors do not quote the value, maybe a key."""
 
     def read_hex(value: Any) -> bytes:
         try:
@@ -159,7 +159,7 @@ def hex_reader(length: int) -> Callable[[Any], bytes]:
 
 
 def describe_site(site: Site, mesh: SimulatedMesh) -> dict[str, Any]:
-    """Describe a site as the JSON object of a site file. Parents are those of the initial mesh."""
+    """Convert a site to the JSON object of a site file. `mesh` gives the parent of each device."""
     description = {
         "gateway": site.gateway,
         "devices": [_describe_device(each, mesh) for each in site.devices],
@@ -168,6 +168,7 @@ def describe_site(site: Site, mesh: SimulatedMesh) -> dict[str, Any]:
 
 
 def _describe_device(site_device: SiteDevice, mesh: SimulatedMesh) -> dict[str, Any]:
+    """Convert a device to the JSON object of a site file."""
     product, position = site_device.product, site_device.position
     description: dict[str, Any] = {"mac": site_device.mac, "model": product.model, "name": product.name}
     description |= {
@@ -184,7 +185,7 @@ def _describe_device(site_device: SiteDevice, mesh: SimulatedMesh) -> dict[str, 
 
 
 def _find_parent(site_device: SiteDevice, mesh: SimulatedMesh) -> Mac | None:
-    """Return the MAC of a device's parent, or of the node that reaches an unconnected device, or None."""
+    """Return the MAC of the parent of a device; for an unconnected device, of the node that reaches it."""
     node = mesh.nodes[site_device.mac]
     parent = node.parent
     if not node.wants_link:
@@ -265,6 +266,7 @@ def _find_conflicts(devices: list[dict[str, Any]], gateway: Mac) -> Iterator[tup
 
 
 def _build_device(fields: dict[str, Any]) -> SiteDevice:
+    """Build a device from the fields of a site file, which have been checked."""
     product: ProductProfile = fields["product"]
     return SiteDevice(
         mac=fields["mac"],
@@ -282,7 +284,7 @@ def _read_mac(value: Any) -> Mac:
 
 
 def _read_products(value: Any) -> list[ProductProfile]:
-    """Return the products with a model number or product code."""
+    """Return the products that have the model number or product code `value`."""
     code = read_text(value).upper()
     matches = [each for each in PRODUCTS if each.model == code or each is PRODUCTS_BY_CODE.get(code)]
     if not matches:
@@ -291,29 +293,29 @@ def _read_products(value: Any) -> list[ProductProfile]:
 
 
 def _read_walls(value: Any) -> tuple[float, ...]:
-    return tuple(sorted(map(_METERS, array_reader(_MAX_METERS)(value))))
+    return tuple(sorted(map(_METERS, build_array_reader(_MAX_METERS)(value))))
 
 
 _CODES: Final = tuple(code for code, product in PRODUCTS_BY_CODE.items() if product in PRODUCTS)
-_METERS: Final = number_reader(-_MAX_METERS, _MAX_METERS)
+_METERS: Final = build_number_reader(-_MAX_METERS, _MAX_METERS)
 
 SITE_FIELDS: Final = {
     "gateway": FieldSpec(_read_mac),
-    "devices": FieldSpec(array_reader(MAX_DEVICES), required=True),
+    "devices": FieldSpec(build_array_reader(MAX_DEVICES), required=True),
     "walls": FieldSpec(lambda value: value),
-    "key": FieldSpec(hex_reader(len(DEFAULT_NETWORK_KEY))),
+    "key": FieldSpec(build_hex_reader(len(DEFAULT_NETWORK_KEY))),
 }
 WALL_FIELDS: Final = {"x": FieldSpec(_read_walls), "y": FieldSpec(_read_walls)}
 DEVICE_FIELDS: Final = {
     "mac": FieldSpec(_read_mac, required=True),
     "model": FieldSpec(_read_products, required=True),
     "name": FieldSpec(read_text),
-    "floor": FieldSpec(integer_reader(*_FLOOR_LIMITS)),
+    "floor": FieldSpec(build_integer_reader(*_FLOOR_LIMITS)),
     "x": FieldSpec(_METERS, required=True),
     "y": FieldSpec(_METERS, required=True),
     "parent": FieldSpec(lambda value: None if value is None else _read_mac(value)),
-    "mode": FieldSpec(choice_reader(_MODES)),
-    "access": FieldSpec(choice_reader({access.value: access for access in AccessType})),
-    "publicKey": FieldSpec(hex_reader(65)),
-    "battery": FieldSpec(integer_reader(0, 100)),
+    "mode": FieldSpec(build_choice_reader(_MODES)),
+    "access": FieldSpec(build_choice_reader({access.value: access for access in AccessType})),
+    "publicKey": FieldSpec(build_hex_reader(65)),
+    "battery": FieldSpec(build_integer_reader(0, 100)),
 }

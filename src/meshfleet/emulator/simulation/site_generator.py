@@ -1,4 +1,7 @@
-"""Generates sites (a gateway and the devices around it) from a seed."""
+"""Generates sites (a gateway and the devices around it) from a seed.
+
+The parameter `next_random` of these functions returns the next pseudo-random number, from 0 to below 1.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +59,12 @@ def generate_site(gateway: Mac, *, devices: int, seed: int) -> Site:
     if not 0 <= devices <= MAX_DEVICES:
         raise ValueError(f"devices must be from 0 to {MAX_DEVICES}, not {devices}")
     key = derive_noise_key("site", seed, gateway)
-    draw = (uniform_noise(key, n) for n in count()).__next__
-    walls = Walls(*(_generate_walls(devices, draw) for _ in "xy"))
+    next_random = (uniform_noise(key, n) for n in count()).__next__
+    walls = Walls(*(_generate_walls(devices, next_random) for _ in "xy"))
     products = [_select_product(index, devices) for index in range(devices)]
     floors = _FLOORS[: ceil((devices / _DEVICES_ON_A_FLOOR) ** 0.6)]  # large buildings also grow in width
     floors_by_device = [floors[index * len(floors) // devices] for index in range(devices)]
-    positions = _place_devices(products, floors_by_device, walls=walls, draw=draw)
+    positions = _place_devices(products, floors_by_device, walls=walls, next_random=next_random)
     first_mac = _derive_first_mac(gateway, seed)
     return Site(
         gateway=gateway,
@@ -77,15 +80,16 @@ def generate_site(gateway: Mac, *, devices: int, seed: int) -> Site:
                 access=_UNSECURED_DEVICES[index][1]
                 if index in _UNSECURED_DEVICES and devices > max(_UNSECURED_DEVICES)
                 else None,
-                battery=55 + int(46 * draw()) if product.has_battery else 100,
+                battery=55 + int(46 * next_random()) if product.has_battery else 100,
             )
             for index, (product, position) in enumerate(zip(products, positions, strict=True))
         ),
     )
 
 
-def _select_product(index: int, devices: int) -> ProductProfile:
-    if index in _UNSECURED_DEVICES and devices > max(_UNSECURED_DEVICES):
+def _select_product(index: int, device_count: int) -> ProductProfile:
+    """Return the product of the device with this index, in a site of `device_count` devices."""
+    if index in _UNSECURED_DEVICES and device_count > max(_UNSECURED_DEVICES):
         return _UNSECURED_DEVICES[index][0]
     return _PRODUCT_CYCLE[index % len(_PRODUCT_CYCLE)]
 
@@ -96,44 +100,57 @@ def _derive_first_mac(gateway: Mac, seed: int) -> int:
     return top << 44 | ((int(gateway, 16) ^ derive_noise_key(seed)) & 0xFFFFFFF) << 16 | 2
 
 
-def _generate_walls(devices: int, draw: Callable[[], float]) -> tuple[float, ...]:
-    """Return coordinates in meters of walls about 8 m apart, with the gateway in the middle of a room."""
-    rooms = 3 + int(sqrt(devices / 4))
-    return tuple(round(8 * room + 4 + 2 * draw() - 1, 2) for room in range(-rooms, rooms))
+def _generate_walls(device_count: int, next_random: Callable[[], float]) -> tuple[float, ...]:
+    """Generate the walls along one axis, about 8 m apart, with the gateway in the middle of a room.
+
+    Return their coordinates in meters. A site with more devices has more rooms.
+    """
+    rooms = 3 + int(sqrt(device_count / 4))
+    return tuple(round(8 * room + 4 + 2 * next_random() - 1, 2) for room in range(-rooms, rooms))
 
 
 def _place_devices(
-    products: list[ProductProfile], floors: list[int], *, walls: Walls, draw: Callable[[], float]
+    products: list[ProductProfile], floors: list[int], *, walls: Walls, next_random: Callable[[], float]
 ) -> list[SitePosition]:
-    """Return the positions of all devices: extenders around relays, then leaves around the extenders."""
+    """Return the positions of all devices: first of the extenders, then of the leaves around them.
+
+    An extender is placed near the gateway or another extender. `floors` has the floor of each product.
+    """
     relays = {floor: list[_RelayPosition]() for floor in floors} | {
         0: [_RelayPosition(SitePosition(0, 0.0, 0.0), 0)]
     }
     positions: dict[int, SitePosition] = {}
     for index, (product, floor) in enumerate(zip(products, floors, strict=True)):
         if product.role is NodeRole.EXTENDER:
-            relay = _place_extender(relays, floor, walls=walls, draw=draw)
+            relay = _place_extender(relays, floor, walls=walls, next_random=next_random)
             relays[floor].append(relay)
             positions[index] = relay.position
     for index, floor in enumerate(floors):
         if index not in positions:
             candidates = relays[floor] or relays[0]
-            relay = candidates[int(len(candidates) * draw())]
-            positions[index] = _offset_position(relay.position, floor, 1.0 + 8.0 * draw(), draw=draw)
+            relay = candidates[int(len(candidates) * next_random())]
+            positions[index] = _offset_position(
+                relay.position, floor, 1.0 + 8.0 * next_random(), next_random=next_random
+            )
     return [positions[index] for index in range(len(floors))]
 
 
 def _place_extender(
-    relays: Mapping[int, list[_RelayPosition]], floor: int, *, walls: Walls, draw: Callable[[], float]
+    relays: Mapping[int, list[_RelayPosition]], floor: int, *, walls: Walls, next_random: Callable[[], float]
 ) -> _RelayPosition:
-    """Return a position for the next extender: 9.5 to 12.5 m from one relay, not close to other relays."""
+    """Return a position for the next extender: 9.5 to 12.5 m from one relay, not close to other relays.
+
+    A relay is the gateway or an extender; `relays` has the relays of each floor.
+    """
     floor_relays = relays[floor]
-    if not floor_relays or (floor and draw() < _VERTICAL_FRACTION):
-        return _place_on_next_floor(relays, floor, draw=draw)
+    if not floor_relays or (floor and next_random() < _VERTICAL_FRACTION):
+        return _place_on_next_floor(relays, floor, next_random=next_random)
     best, best_spacing = None, -1.0
     for _ in range(_PLACEMENT_ATTEMPTS):
-        anchor = floor_relays[int(len(floor_relays) * draw())]
-        position = _offset_position(anchor.position, floor, 9.5 + 3.0 * draw(), draw=draw)
+        anchor = floor_relays[int(len(floor_relays) * next_random())]
+        position = _offset_position(
+            anchor.position, floor, 9.5 + 3.0 * next_random(), next_random=next_random
+        )
         if (
             anchor.hops >= _MAX_EXTENDER_HOPS
             or radio.estimate_mean_rssi(anchor.position, position, walls) < _SAFE_LINK_DBM
@@ -147,24 +164,29 @@ def _place_extender(
         if spacing > _GOOD_SPACING_METERS:
             break
     if best is None:
-        anchor = floor_relays[int(len(floor_relays) * draw() / 2)]  # earlier ones have fewer hops
-        best = _RelayPosition(_offset_position(anchor.position, floor, 6.0, draw=draw), anchor.hops + 1)
+        anchor = floor_relays[int(len(floor_relays) * next_random() / 2)]  # earlier ones have fewer hops
+        best = _RelayPosition(
+            _offset_position(anchor.position, floor, 6.0, next_random=next_random), anchor.hops + 1
+        )
     return best
 
 
 def _place_on_next_floor(
-    relays: Mapping[int, list[_RelayPosition]], floor: int, *, draw: Callable[[], float]
+    relays: Mapping[int, list[_RelayPosition]], floor: int, *, next_random: Callable[[], float]
 ) -> _RelayPosition:
     """Return a position above or below an extender of the adjacent floor nearer to the gateway."""
     nearer_relays = relays[floor - 1 if floor > 0 else floor + 1]
-    anchor = nearer_relays[int(len(nearer_relays) * draw() / 2)]
-    return _RelayPosition(_offset_position(anchor.position, floor, draw(), draw=draw), anchor.hops + 1)
+    anchor = nearer_relays[int(len(nearer_relays) * next_random() / 2)]
+    return _RelayPosition(
+        _offset_position(anchor.position, floor, next_random(), next_random=next_random), anchor.hops + 1
+    )
 
 
 def _offset_position(
-    position: SitePosition, floor: int, distance: float, *, draw: Callable[[], float]
+    position: SitePosition, floor: int, distance: float, *, next_random: Callable[[], float]
 ) -> SitePosition:
-    angle = 2.0 * pi * draw()
+    """Return the position on `floor` at a distance in meters from `position`, in a random direction."""
+    angle = 2.0 * pi * next_random()
     return SitePosition(
         floor, round(position.x + distance * cos(angle), 2), round(position.y + distance * sin(angle), 2)
     )

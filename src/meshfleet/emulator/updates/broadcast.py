@@ -60,8 +60,8 @@ class MeshBroadcast:
         return self.progress.is_done
 
     def send(self, image: ImageInfo) -> None:
-        """Send the fetched firmware image to the devices that accept it."""
-        for update in self._list_active():
+        """Start to send the fetched firmware image to the devices that accept the image."""
+        for update in self._list_active_updates():
             if error := update.check_image(image):
                 update.fail(error)
         if self.is_done:
@@ -71,46 +71,50 @@ class MeshBroadcast:
 
     def apply(self) -> bool:
         """Apply the image on all devices that have staged it. Return False if there are no such devices."""
-        staged = [update for update in self._list_active() if update.progress.state is State.STAGED]
+        staged = [update for update in self._list_active_updates() if update.progress.state is State.STAGED]
         if not staged:
             return False
         self.progress.state = State.APPLYING
         self._report()
         for index, update in enumerate(staged):
-            self._context.scheduler.after(index * _APPLY_STAGGER_SECONDS, partial(self._apply_one, update))
+            self._context.scheduler.after(
+                index * _APPLY_STAGGER_SECONDS, partial(self._apply_staged_update, update)
+            )
         return True
 
-    def _apply_one(self, update: UpdateSession, _sim_time: float) -> None:
+    def _apply_staged_update(self, update: UpdateSession, _sim_time: float) -> None:
+        """Apply the image on one device, if the image is still staged there."""
         if update.progress.state is State.STAGED:
             update.apply()
 
     def fail(self, error: Error) -> None:
-        """Fail the updates of all devices that do not apply the image yet, as applying cannot be stopped."""
+        """Fail the broadcast: fail the updates of all devices that do not apply the image yet."""
         if self.is_done:
             return
         self._error = error
-        for update in self._list_active():
+        for update in self._list_active_updates():
             if update.progress.state is not State.APPLYING:
                 update.fail(error)
         self._update_overall_state()
 
-    def _list_active(self) -> list[UpdateSession]:
+    def _list_active_updates(self) -> list[UpdateSession]:
         return [update for update in self.updates if not update.is_done]
 
-    def bytes_per_second(self) -> float:
+    def get_bytes_per_second(self) -> float:
         """Return the transfer rate of the broadcast; 0 while the gateway is restarting."""
         return 0.0 if self._context.is_restarting else BROADCAST_RATE
 
     def on_progress(self, percent: int) -> None:
         """Update the transfer progress of the broadcast and of the devices that receive it."""
         self.progress.state, self.progress.percent = State.TRANSFERRING, percent
-        for update in self._list_active():
+        for update in self._list_active_updates():
             if self._is_receiving(update):
                 update.set_percent(min(percent, 99))
         if self.progress.record_report_if_due():
             self._report()
 
     def _is_receiving(self, update: UpdateSession) -> bool:
+        """Return whether the device of an update is online and has a route, so that it gets the image."""
         device = update.device
         return not device.is_offline and device.node.depth >= 0
 
@@ -122,7 +126,7 @@ class MeshBroadcast:
         """Let all devices that have received the whole image verify it; fail the updates of the others."""
         self.progress.state, self.progress.percent = State.VERIFYING, 100
         self._report()
-        for update in self._list_active():
+        for update in self._list_active_updates():
             if self._is_receiving(update):
                 update.verify()
             else:
@@ -130,20 +134,21 @@ class MeshBroadcast:
         self._context.scheduler.after(_VERIFIED_SECONDS, lambda _sim_time: self._update_overall_state())
 
     def _update_overall_state(self) -> None:
-        """Update the state of the broadcast from the states of its devices, and report the state."""
+        """Derive the state of the broadcast from the update states of its devices, and report it as 8125."""
         if self.is_done:
             return
-        active = self._list_active()
+        active = self._list_active_updates()
         states = {update.progress.state for update in active}
         if not active:
-            self._end()
+            self._finish()
         elif states == {State.STAGED} and self.progress.state is State.VERIFYING:
             self.progress.state = State.STAGED
         elif states <= {State.APPLYING, State.STAGED} and State.APPLYING in states:
             self.progress.state = State.APPLYING
         self._report()
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
+        """Stop the transfer, and set the final state: DONE if any device was updated, else FAILED."""
         if self._transfer is not None:
             self._transfer.stop()
         if self._count_done():
@@ -157,6 +162,7 @@ class MeshBroadcast:
         return sum(update.progress.state is State.DONE for update in self.updates)
 
     def _report(self) -> None:
+        """Report the state of the broadcast as property 8125 of the gateway."""
         counts = pack(">HH", self._count_done(), len(self.updates))
         self._behavior.set_property(
             self._context.gateway_device,

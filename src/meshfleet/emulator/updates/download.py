@@ -82,7 +82,10 @@ class UpdateSession:
         return Error.NONE
 
     def set_percent(self, percent: int) -> None:
-        """Record and report the percentage of the image that has arrived; may inject a power loss."""
+        """Record the percentage of the image that has arrived, and report it in steps of 5 %.
+
+        If the injected fault is a power loss at this percentage, fail the update and restart the device.
+        """
         self.progress.state, self.progress.percent = State.TRANSFERRING, percent
         if self._fault and self._fault.loses_power_at(percent):
             self.fail(Error.TRANSFER_LOST)
@@ -92,35 +95,37 @@ class UpdateSession:
 
     def verify(self) -> None:
         """Verify the complete image, then apply the image or wait for an apply command."""
-        self._enter(State.VERIFYING, percent=FULL_PERCENT)
+        self._set_state(State.VERIFYING, percent=FULL_PERCENT)
         self._context.scheduler.after(VERIFY_SECONDS, self._on_verified)
 
     def _on_verified(self, _sim_time: float) -> None:
+        """Apply or stage the verified image, or fail the update if the image is broken."""
         if self.progress.state is not State.VERIFYING:
             return
         if self._fault and self._fault.breaks_image:
             self.fail(Error.BAD_HASH)
         elif self._waits_for_apply:
-            self._enter(State.STAGED, percent=FULL_PERCENT)
+            self._set_state(State.STAGED, percent=FULL_PERCENT)
         else:
             self.apply()
 
     def apply(self) -> None:
         """Restart the device with the new firmware version. The update cannot be aborted any more."""
-        self._enter(State.APPLYING, percent=FULL_PERCENT)
-        self._context.scheduler.after(_RESTART_DELAY, self._restart)
+        self._set_state(State.APPLYING, percent=FULL_PERCENT)
+        self._context.scheduler.after(_RESTART_DELAY, self._restart_device)
 
-    def _restart(self, _sim_time: float) -> None:
+    def _restart_device(self, _sim_time: float) -> None:
         self._behavior.reboot(
             self.device, ResetCause.SOFTWARE, seconds=APPLY_SECONDS, on_restarted=self._on_applied
         )
 
     def _on_applied(self, _sim_time: float) -> None:
+        """End the update after the restart: with the new version, or with a rollback to the old version."""
         if self._fault and self._fault.rolls_back:
             self.fail(Error.ROLLED_BACK)
             return
         self.device.firmware_version = self.progress.image.version
-        self._enter(State.DONE, percent=FULL_PERCENT)
+        self._set_state(State.DONE, percent=FULL_PERCENT)
         self._notify_done()
 
     def fail(self, error: Error) -> None:
@@ -128,10 +133,11 @@ class UpdateSession:
         if self.is_done:
             return
         self.progress.error = error
-        self._enter(State.FAILED, percent=self.progress.percent)
+        self._set_state(State.FAILED, percent=self.progress.percent)
         self._notify_done()
 
-    def _enter(self, state: State, *, percent: int) -> None:
+    def _set_state(self, state: State, *, percent: int) -> None:
+        """Set and report the update state."""
         self.progress.state, self.progress.percent = state, percent
         self._report()
 
@@ -140,6 +146,7 @@ class UpdateSession:
             self.on_done()
 
     def _report(self) -> None:
+        """Report the update state as property 8120, unless the device is offline."""
         self.device.update_state = self.progress.to_bytes()
         if not self.device.is_offline:
             self._behavior.report_property(self.device, UPDATE_STATE_ID, self._context.scheduler.now)
@@ -154,11 +161,11 @@ class MeshDownload:
         update: UpdateSession,
         image: ImageInfo,
         *,
-        count_sharing: Callable[[MeshNode], int],
+        count_downloads_in_branch: Callable[[MeshNode], int],
     ) -> None:
         self._context = context
         self._session = update
-        self._count_sharing = count_sharing
+        self._count_downloads_in_branch = count_downloads_in_branch
         self._has_arrived = False
         update.set_percent(0)
         self._transfer = ImageTransfer(context.scheduler, image.size, self)
@@ -182,13 +189,13 @@ class MeshDownload:
         """Stop the transfer of the image."""
         self._transfer.stop()
 
-    def bytes_per_second(self) -> float:
+    def get_bytes_per_second(self) -> float:
         """Return the rate of this download, its share of the mesh branch's rate; 0 without a route."""
         if self._session.device is self._context.gateway_device:
             return HOST_RATE
         branch = self.branch
         return (
-            MESH_RATE / self._count_sharing(branch)
+            MESH_RATE / self._count_downloads_in_branch(branch)
             if branch is not None and not self._context.is_restarting
             else 0.0
         )

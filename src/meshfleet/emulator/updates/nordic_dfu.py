@@ -36,7 +36,7 @@ _APPLY_SECONDS: Final = 10.0
 """Simulated seconds that a device needs to restart from DFU mode."""
 
 
-def dfu_mac_of(device: SimulatedDevice) -> Mac:
+def get_dfu_mac(device: SimulatedDevice) -> Mac:
     """Return the MAC with which a device advertises in DFU mode (firmware-14)."""
     return to_dfu_mac(device.mac) if device.product.chip.is_nrf52 else device.mac
 
@@ -57,7 +57,7 @@ class DfuModeController:
         """Modes of devices before they entered DFU mode, by MAC."""
 
     def enter(self, device: SimulatedDevice, sim_time: float) -> None:
-        """Put a device into DFU mode, in which it leaves the mesh and advertises."""
+        """Put a device into DFU mode: the device leaves the mesh and advertises."""
         if device.mode is DeviceMode.DFU:
             return
         self._previous_modes[device.mac] = device.mode
@@ -70,6 +70,7 @@ class DfuModeController:
         self._behavior.reboot(device, ResetCause.SOFTWARE, seconds=_APPLY_SECONDS, on_restarted=on_restarted)
 
     def _advertise(self, device: SimulatedDevice, started_at: float, sim_time: float) -> None:
+        """Publish a `dfu` report and schedule the next one. End DFU mode if it has lasted too long."""
         if device.mode is not DeviceMode.DFU:
             return
         if sim_time - started_at >= _DFU_MODE_TIMEOUT and not self._is_receiving_image(device):
@@ -85,7 +86,7 @@ class DfuModeController:
 
 
 class NordicDfu:
-    """Nordic DFU transfer to one device, which cannot be aborted after its start (firmware-27)."""
+    """Nordic DFU transfer to one device. The transfer cannot be aborted after its start (firmware-27)."""
 
     def __init__(
         self,
@@ -99,7 +100,7 @@ class NordicDfu:
         self._context = context
         self._behavior = behavior
         self.device = device
-        self._mac = dfu_mac_of(device)
+        self._mac = get_dfu_mac(device)
         self.progress = UpdateStateValue(image)
         self._fault = fault
         self._transfer: ImageTransfer | None = None
@@ -117,10 +118,11 @@ class NordicDfu:
         if error := self._check_image(image):
             self.fail(error)
             return
-        self._enter(State.TRANSFERRING)
+        self._set_state(State.TRANSFERRING)
         self._transfer = ImageTransfer(self._context.scheduler, image.size, self)
 
     def _check_image(self, image: ImageInfo) -> Error:
+        """Return why the bootloader rejects an image, or NONE."""
         expected_model, product = self.progress.image.model, self.device.product
         if product.model != expected_model or image.model_number not in (None, expected_model):
             return Error.WRONG_MODEL
@@ -129,14 +131,17 @@ class NordicDfu:
             return Error.DOWNGRADE
         return Error.NONE
 
-    def bytes_per_second(self) -> float:
+    def get_bytes_per_second(self) -> float:
         """Return the rate of the direct link; 0 if the device is out of range or the gateway restarts."""
         return (
             0.0 if self._context.is_restarting or not is_in_range(self._context, self.device) else NORDIC_RATE
         )
 
     def on_progress(self, percent: int) -> None:
-        """Update and periodically report the DFU progress; may inject a power loss."""
+        """Record the percentage of the DFU transfer, and report it in steps of 5 %.
+
+        If the injected fault is a power loss at this percentage, fail the transfer.
+        """
         self.progress.percent = percent
         if self._fault and self._fault.loses_power_at(percent):
             self.fail(Error.TRANSFER_LOST)
@@ -152,16 +157,17 @@ class NordicDfu:
         if self._fault and self._fault.breaks_image:
             self.fail(Error.BAD_HASH)
         else:
-            self._enter(State.APPLYING)
+            self._set_state(State.APPLYING)
             if self.on_image_sent is not None:
                 self.on_image_sent(self.device, self._on_applied)
 
     def _on_applied(self, _sim_time: float) -> None:
+        """End the transfer after the restart: with the new version, or with a rollback to the old version."""
         if self._fault and self._fault.rolls_back:
             self.fail(Error.ROLLED_BACK)
             return
         self.device.firmware_version = self.progress.image.version
-        self._enter(State.DONE)
+        self._set_state(State.DONE)
 
     def fail(self, error: Error) -> None:
         """Fail the DFU transfer. The device stays in DFU mode, so that the transfer can be retried."""
@@ -170,13 +176,15 @@ class NordicDfu:
         if self._transfer is not None:
             self._transfer.stop()
         self.progress.error = error
-        self._enter(State.FAILED)
+        self._set_state(State.FAILED)
 
-    def _enter(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
+        """Set and report the state of the DFU transfer."""
         self.progress.state = state
         self._report()
 
     def _report(self) -> None:
+        """Report the state of the DFU transfer as property 8130 of the gateway."""
         raw = self.progress.to_bytes() + bytes.fromhex(self._mac)
         self._behavior.set_property(
             self._context.gateway_device, NORDIC_STATE_ID, raw, self._context.scheduler.now
@@ -188,6 +196,6 @@ def is_in_range(context: EmulatorContext, device: SimulatedDevice) -> bool:
     node, root = device.node, context.mesh.root
     return (
         root in node.receivers
-        and context.mesh.link_rssi(node, node.receivers.index(root), context.scheduler.now)
+        and context.mesh.compute_link_rssi(node, node.receivers.index(root), context.scheduler.now)
         >= radio.MIN_USABLE_DBM
     )

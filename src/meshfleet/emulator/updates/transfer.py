@@ -30,7 +30,7 @@ _STALL_TIMEOUT: Final = 60.0
 class TransferDelegate(Protocol):
     """Receives the progress of a firmware transfer, and determines its rate."""
 
-    def bytes_per_second(self) -> float:
+    def get_bytes_per_second(self) -> float:
         """Return the current transfer rate in bytes per second; 0 while the transfer is stalled."""
 
     def on_progress(self, percent: int) -> None:
@@ -63,13 +63,14 @@ class ImageTransfer:
 
     def _next_step_seconds(self) -> float:
         """Return the simulated seconds until the end of the next step; the last step may be shorter."""
-        rate = self._delegate.bytes_per_second()
+        rate = self._delegate.get_bytes_per_second()
         return min(STEP_SECONDS, (self._size - self._sent) / rate) if rate else STEP_SECONDS
 
     def _step(self, _sim_time: float) -> None:
+        """Send the bytes of one step, report a new percentage, and schedule the next step."""
         if self._is_stopped:
             return
-        rate = self._delegate.bytes_per_second()
+        rate = self._delegate.get_bytes_per_second()
         previous_percent = self._get_percent()
         self._sent = min(self._size, self._sent + rate * STEP_SECONDS)
         self._stalled_seconds = 0.0 if rate else self._stalled_seconds + STEP_SECONDS
@@ -78,6 +79,7 @@ class ImageTransfer:
         self._schedule_next_step()
 
     def _schedule_next_step(self) -> None:
+        """Schedule the next step, or tell the delegate that the transfer is complete or has stalled."""
         if self._is_stopped:
             return  # stopped by `on_progress`
         if self._sent >= self._size:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 
 class _FaultKind(Enum):
+    """Kind of an injected update fault."""
+
     POWER_LOST = auto()
     IMAGE_BROKEN = auto()
     ROLLED_BACK = auto()
@@ -49,7 +51,7 @@ class UpdateFaultInjector:
         self._key = derive_noise_key(context.noise_key, "updates")
         self._count = 0
 
-    def next_fault(self) -> UpdateFault | None:
+    def select_next_fault(self) -> UpdateFault | None:
         """Return the injected fault of the next firmware update, or None for no fault."""
         self._count += 1
         if uniform_noise(self._key, self._count) >= self._fraction:

@@ -59,7 +59,7 @@ class UpdateStateValue(Struct):
         return True
 
     def to_bytes(self) -> bytes:
-        """Encode as the raw value of property 8120, with which the properties 8125 and 8130 begin, too."""
+        """Encode as the raw value of property 8120. The values of 8125 and 8130 begin in the same way."""
         return _PROGRESS.pack(self.state, self.percent, self.error) + self.image.to_bytes()
 
     @property

@@ -8,7 +8,7 @@ from meshfleet.emulator.context import FetchImage
 from meshfleet.emulator.simulation.products import DeviceMode
 from meshfleet.emulator.updates.broadcast import MeshBroadcast
 from meshfleet.emulator.updates.download import MeshDownload, UpdateSession, UpdateSessionPlan
-from meshfleet.emulator.updates.nordic_dfu import DfuModeController, NordicDfu, dfu_mac_of, is_in_range
+from meshfleet.emulator.updates.nordic_dfu import DfuModeController, NordicDfu, get_dfu_mac, is_in_range
 from meshfleet.emulator.updates.update_faults import UpdateFaultInjector
 from meshfleet.emulator.updates.update_state import Error, State
 from meshfleet.protocol.codes import Status
@@ -52,7 +52,10 @@ class FirmwareUpdater:
     # Download
 
     def start_download(self, device: SimulatedDevice, image: ImageKey, *, stage: bool) -> Status:
-        """Start a firmware update of one device. With `stage`, the update waits for an apply command."""
+        """Start a firmware update of one device; return BUSY if the device is being updated.
+
+        With `stage`, the verified image waits for an apply command.
+        """
         if self._is_updating(device):
             return Status.BUSY
         update = self._start_session(device, image, stage=stage)
@@ -65,6 +68,7 @@ class FirmwareUpdater:
         return Status.OK
 
     def _start_transfer(self, update: UpdateSession, image: ImageInfo) -> None:
+        """Start to send a fetched image to a device, or fail the update if the device rejects the image."""
         if update.is_done:
             return
         if error := update.check_image(image):
@@ -72,10 +76,10 @@ class FirmwareUpdater:
             return
         update.on_done = lambda: self._stop_download(update.device)
         self._downloads[update.device.mac] = MeshDownload(
-            self._context, update, image, count_sharing=self._count_sharing
+            self._context, update, image, count_downloads_in_branch=self._count_downloads_in_branch
         )
 
-    def _count_sharing(self, branch: MeshNode) -> int:
+    def _count_downloads_in_branch(self, branch: MeshNode) -> int:
         """Return how many downloads share a branch of the mesh, at least 1."""
         return max(1, sum(each.branch is branch for each in self._downloads.values()))
 
@@ -98,7 +102,11 @@ class FirmwareUpdater:
     # Broadcast
 
     def start_broadcast(self, image: ImageKey, targets: Sequence[Mac], *, stage: bool) -> Status:
-        """Start a broadcast to `targets`, or to all devices of the image's model if empty (firmware-9)."""
+        """Start a firmware update by broadcast, and return the status for the response.
+
+        If `targets` is empty, the broadcast is for all devices of the image's model (firmware-9). With
+        `stage`, the devices wait for an apply command after they have verified the image.
+        """
         if self._broadcast is not None and not self._broadcast.is_done:
             return Status.BUSY
         devices = self._select_targets(image, targets)
@@ -113,6 +121,7 @@ class FirmwareUpdater:
         return Status.OK
 
     def _select_targets(self, image: ImageKey, targets: Sequence[Mac]) -> list[SimulatedDevice]:
+        """Return the connected devices for a broadcast: `targets`, or all of the image's model if empty."""
         named = [self._context.devices[mac] for mac in targets if mac in self._context.devices]
         candidates = named or [
             device
@@ -144,11 +153,11 @@ class FirmwareUpdater:
         if self._nordic is not None and not self._nordic.is_done:
             return Status.BUSY
         dfu_devices = (device for device in self._context.devices.values() if device.mode is DeviceMode.DFU)
-        device = next((device for device in dfu_devices if dfu_mac_of(device) == mac), None)
+        device = next((device for device in dfu_devices if get_dfu_mac(device) == mac), None)
         if device is None or not is_in_range(self._context, device):
             return Status.UNREACHABLE
         nordic = self._nordic = NordicDfu(
-            self._context, self._behavior, device, image=image, fault=self._faults.next_fault()
+            self._context, self._behavior, device, image=image, fault=self._faults.select_next_fault()
         )
         nordic.on_image_sent = self.dfu_mode.leave
         self._request_image(device, image, _ImageWaiter(nordic.send, nordic.fail))
@@ -185,7 +194,10 @@ class FirmwareUpdater:
     # State
 
     def _on_restart(self, device: SimulatedDevice) -> None:
-        """Fail the updates that the restart of a device interrupts; the gateway interrupts all transfers."""
+        """Fail the updates that the restart of a device interrupts.
+
+        A restart of the gateway interrupts all updates whose image is not verified yet.
+        """
         for update in list(self._sessions.values()):
             is_affected = update.device is device or device is self._context.gateway_device
             if is_affected and update.progress.state in (State.FETCHING, State.TRANSFERRING, State.VERIFYING):
@@ -198,8 +210,12 @@ class FirmwareUpdater:
                     transfer.fail(Error.TRANSFER_LOST)
 
     def _start_session(self, device: SimulatedDevice, image: ImageKey, *, stage: bool) -> UpdateSession:
+        """Create the update session of a device, perhaps with an injected fault."""
         update = UpdateSession(
-            self._context, self._behavior, device, UpdateSessionPlan(image, stage, self._faults.next_fault())
+            self._context,
+            self._behavior,
+            device,
+            UpdateSessionPlan(image, stage, self._faults.select_next_fault()),
         )
         self._sessions[device.mac] = update
         return update
@@ -214,5 +230,6 @@ class FirmwareUpdater:
         return update is not None and not update.is_done
 
     def _stop_download(self, device: SimulatedDevice) -> None:
+        """Stop the transfer of an image to a device, if one is in progress."""
         if download := self._downloads.pop(device.mac, None):
             download.stop()

@@ -49,7 +49,7 @@ class Authenticator(Protocol):
         """Check the credentials of a CONNECT. Return the account, or raise `NotAdmitted`."""
 
     def on_access_denied(self, account: Account, address: str, action: str, topic: str) -> None:
-        """Record that an account tried to publish or subscribe where the rules forbid it."""
+        """Record that the rules forbade an account an action: `publish`, `subscribe` or `will` (message)."""
 
 
 class AccountKind(StrEnum):
@@ -73,7 +73,7 @@ class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
 
     @classmethod
     def parse(cls, text: str) -> Account:
-        """Parse `KIND NAME`, the string form of an account, which lacks role and credential digest."""
+        """Parse `KIND NAME`, the string form of an account. The result lacks role and credential digest."""
         kind, _, name = text.partition(" ")
         return cls(kind=AccountKind(kind), name=name)
 
@@ -87,12 +87,12 @@ class TopicPermissions:
     __slots__ = ("_publish_rules", "publish_prefixes", "read_rules", "widest_filters")
 
     def __init__(self, account: Account | None, prefix: str = "") -> None:
-        self._publish_rules = () if account is None else _rules_for(_PUBLISH_RULES, account, prefix)
-        self.read_rules = () if account is None else _rules_for(_READ_RULES, account, prefix)
+        self._publish_rules = () if account is None else _select_patterns(_PUBLISH_RULES, account, prefix)
+        self.read_rules = () if account is None else _select_patterns(_READ_RULES, account, prefix)
         """Patterns of the topics that the account may read, each split into topic levels. Accounts with equal
         rules may read the same topics."""
         self.publish_prefixes = tuple(
-            fixed for rule in self._publish_rules if (fixed := _fixed_prefix(rule)) is not None
+            fixed for rule in self._publish_rules if (fixed := _find_fixed_prefix(rule)) is not None
         )
         """Topic prefixes below which the account may publish to every topic, for a fast check."""
         self.widest_filters = tuple("/".join(rule).replace(_ANY_MAC, "+") for rule in self.read_rules)
@@ -117,28 +117,35 @@ _Levels = tuple[str, ...]
 
 
 class _Rule(NamedTuple):
+    """Rule that allows the accounts with a role to use the topics that match a pattern."""
+
     least_role: Role | None
     """Lowest role of a user or API key that the rule applies to; None for a rule for gateways."""
     pattern: str
 
 
-def _rules_for(table: Sequence[_Rule], account: Account, prefix: str) -> tuple[_Levels, ...]:
+def _select_patterns(table: Sequence[_Rule], account: Account, prefix: str) -> tuple[_Levels, ...]:
+    """Return the patterns of the rules that apply to an account, with its name and the prefix filled in.
+
+    Each pattern is split into topic levels.
+    """
     topic_start = f"{prefix}/" if prefix else ""
     return tuple(
         tuple(rule.pattern.replace("{prefix}", topic_start).replace("{me}", account.name).split("/"))
         for rule in table
-        if _applies(rule.least_role, account)
+        if _rule_applies(rule.least_role, account)
     )
 
 
-def _applies(least_role: Role | None, account: Account) -> bool:
+def _rule_applies(least_role: Role | None, account: Account) -> bool:
+    """Return whether a rule with this `least_role` applies to an account."""
     if account.kind is AccountKind.GATEWAY or account.role is None or least_role is None:
         return account.kind is AccountKind.GATEWAY and least_role is None
     return account.role.includes(least_role)
 
 
-def _fixed_prefix(rule: _Levels) -> str | None:
-    """Return the prefix of the topics that a rule allows, or None if a prefix cannot express the rule."""
+def _find_fixed_prefix(rule: _Levels) -> str | None:
+    """Return the topic prefix below which a rule allows every topic, or None if a prefix is not enough."""
     *parent, any_level, rest = rule
     if any_level != "+" or rest != "#" or _ANY_MAC in parent:
         return None
@@ -151,12 +158,13 @@ def _covers(rule: _Levels, filter_levels: Sequence[str]) -> bool:
     return len(filter_levels) >= len(parent) and all(map(_covers_level, parent, filter_levels))
 
 
-def _covers_level(level: str, filter_level: str) -> bool:
+def _covers_level(rule_level: str, filter_level: str) -> bool:
+    """Return whether one level of a rule covers everything that one level of a topic filter matches."""
     if filter_level == "#":
         return False
-    if level == _ANY_MAC:
+    if rule_level == _ANY_MAC:
         return filter_level == "+" or _MAC.fullmatch(filter_level) is not None
-    return level in {"+", filter_level}
+    return rule_level in {"+", filter_level}
 
 
 _PUBLISH_RULES: Final = (

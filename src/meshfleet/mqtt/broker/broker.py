@@ -70,7 +70,7 @@ class Broker:
         self.limits = limits
         self.quotas = QueueQuotas(limits, slow_seconds)
         self.connections = ConnectionRegistry(limits)
-        self.retained = RetainedMessageStore(limits.retained, _max_retained_bytes(limits))
+        self.retained = RetainedMessageStore(limits.retained, _compute_max_retained_bytes(limits))
         self.retained.restore(stored_state.retained)
         times = WallClockConverter(
             monotonic_clock=monotonic_clock, wall_clock=wall_clock, request_max_age=request_max_age
@@ -154,7 +154,10 @@ class Broker:
         self.connections.apply_limits(limits)
         self.sessions.limits = limits
         self._packet_handler.limits = limits
-        self.retained.max_messages, self.retained.max_bytes = limits.retained, _max_retained_bytes(limits)
+        self.retained.max_messages, self.retained.max_bytes = (
+            limits.retained,
+            _compute_max_retained_bytes(limits),
+        )
 
     def set_request_max_age(self, seconds: float) -> None:
         """Change the maximum age of requests that are received from now on."""
@@ -219,7 +222,7 @@ class Broker:
         """Return the connection number of a gateway, or 0 if the gateway is disconnected."""
         gateway_connections = filter(
             _is_gateway_connection,
-            self.connections.of_account(str(Account(kind=AccountKind.GATEWAY, name=gateway))),
+            self.connections.find_by_account(str(Account(kind=AccountKind.GATEWAY, name=gateway))),
         )
         return max((connection.number for connection in gateway_connections), default=0)
 
@@ -244,7 +247,7 @@ class Broker:
         `delete_sessions` also deletes the account's retained messages and the sessions of its disconnected
         clients.
         """
-        for connection in self.connections.of_account(str(account)):
+        for connection in self.connections.find_by_account(str(account)):
             if not account.credential_digest or connection.account == account:
                 connection.will = None
                 connection.close("the account was changed or removed")
@@ -257,7 +260,7 @@ class Broker:
                 self.connect_handler.last_connection_ids.pop(account.name, None)
 
 
-def _max_retained_bytes(limits: BrokerLimits) -> int:
+def _compute_max_retained_bytes(limits: BrokerLimits) -> int:
     return min(limits.queue_bytes // 2, _MAX_RETAINED_BYTES)
 
 

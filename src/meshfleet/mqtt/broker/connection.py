@@ -149,7 +149,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         return not self._is_closed and not self._is_cut_off
 
     def accept(self, *, session_present: bool) -> None:
-        """Send CONNACK before any other packet [MQTT-3.2.0-1], then handle the packets that wait for it."""
+        """Accept the client: send CONNACK before any other packet [MQTT-3.2.0-1].
+
+        Then handle the packets that the client sent before it received CONNACK.
+        """
         self._pending_output.insert(0, encode_packet(Connack(session_present)))
         self._is_accepted = self.has_received = True
         self._flush()
@@ -162,7 +165,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.close(f"CONNECT refused with return code {code:d}")
 
     def send(self, data: bytes) -> None:
-        """Send bytes at the end of the current event loop iteration, together with its other output."""
+        """Send bytes to the client, together with the other output of this event loop iteration."""
         if self._is_closed or self._is_cut_off:
             return
         if not self._pending_output and self._is_accepted:
@@ -236,7 +239,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._loop.call_soon(partial(self.close, "the client was cut off", at_once=True))
 
     def close(self, reason: str, *, at_once: bool = False) -> None:
-        """Close the connection. Pending output is still sent, unless `at_once` is set. Idempotent."""
+        """Close the connection to the client, and log the reason. Do nothing if it is closed already.
+
+        Pending output is still sent, unless `at_once` is set.
+        """
         if self._is_closed:
             return
         _log.info("connection of %s closed: %s", self, reason)
@@ -331,6 +337,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # Internal
 
     def _abort(self) -> None:
+        """Close the network connection at once, without sending what is still in the write buffer."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -348,12 +355,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._connect_handler.handle_connect(self, first)
 
     def _handle_early_packets(self) -> None:
+        """Handle the packets that arrived between CONNECT and its CONNACK."""
         packets, self._early_packets = self._early_packets or [], None
         self.release_reading()
         if self.session is not None:
             self._handle_packets(self.session, packets, 0)
 
     def _handle_packets(self, session: MqttSession, packets: list[Packet], size: int) -> None:
+        """Handle the packets of one read of `size` bytes, and charge them to the packet budget."""
         if not packets or self._is_closed:
             return
         self.has_received = True
@@ -419,12 +428,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.session.update_backlog(len(data), self._transport.get_write_buffer_size())
 
     def _check_progress(self, now: float) -> None:
-        """Disconnect the client if it has read nothing for too long."""
+        """Cut off the client if bytes wait to be sent and it has read none of them for too long."""
         session = self.session
         if session is None or self._is_closed or self._transport is None:
             return
         session.update_backlog(0, backlog := self._transport.get_write_buffer_size())
-        if session.stalled_seconds(now) > _STUCK_SECONDS:
+        if session.measure_stall(now) > _STUCK_SECONDS:
             self.cut_off(
                 f"it has read nothing for {_STUCK_SECONDS:g} seconds, {backlog} bytes are waiting to be sent"
             )

@@ -44,23 +44,23 @@ class FailedLoginLimiter:
 
     def is_exceeded(self, address: str) -> bool:
         """Return whether too many connections from the network of an address failed to log in."""
-        return self.remaining(address) < 1
+        return self.count_remaining(address) < 1
 
-    def remaining(self, address: str) -> float:
+    def count_remaining(self, address: str) -> float:
         """Return how many more connections from the network of an address may fail to log in now."""
-        return self._remaining(to_network(address), self._clock()) if self._failures else self._capacity
+        return self._count_remaining(to_network(address), self._clock()) if self._failures else self._capacity
 
     def record_failure(self, address: str) -> None:
         """Count a failed login for the network of an address."""
         network, now = to_network(address), self._clock()
         # Never below zero: a network that stops failing is served again at once.
-        remaining = max(0.0, self._remaining(network, now) - 1)
+        remaining = max(0.0, self._count_remaining(network, now) - 1)
         self._failures[network] = _FailureBudget(remaining, now)
         self._failures.move_to_end(network)
         if len(self._failures) > _MAX_TRACKED_NETWORKS:
             self._failures.popitem(last=False)
 
-    def _remaining(self, network: str, now: float) -> float:
+    def _count_remaining(self, network: str, now: float) -> float:
         budget = self._failures.get(network)
         if budget is None:
             return self._capacity
@@ -101,8 +101,11 @@ class ConnectionRegistry:
         return iter(list(self._all))
 
     def reserve_slot(self, address: str) -> bool:
-        """Reserve a connection slot before the TLS or WebSocket handshake. Return False if there is none."""
-        if (reason := self._exceeded_limit(address)) is not None:
+        """Reserve a place for a connection before its TLS or WebSocket handshake.
+
+        Return False if a limit of connections is reached.
+        """
+        if (reason := self._describe_exceeded_limit(address)) is not None:
             self.rejected_count += 1
             if (
                 rejected := self._network_log_limiter.count(to_network(address))
@@ -117,7 +120,7 @@ class ConnectionRegistry:
         self._reserved[address] += 1
         return True
 
-    def _exceeded_limit(self, address: str) -> str | None:
+    def _describe_exceeded_limit(self, address: str) -> str | None:
         """Return why no further connection from an address is accepted, or None if no limit is reached."""
         limits, from_address = self._limits, self._by_address[address] + self._reserved[address]
         if self.failed_logins.is_exceeded(address):
@@ -130,7 +133,7 @@ class ConnectionRegistry:
 
     @property
     def reserved_slots(self) -> int:
-        """Number of connection slots reserved before a handshake."""
+        """Number of connections with a reserved slot, whose TLS or WebSocket handshake is in progress."""
         return self._reserved.total()
 
     def release_slot(self, address: str) -> None:
@@ -142,41 +145,46 @@ class ConnectionRegistry:
     def release_failed_slot(self, address: str) -> None:
         """Release a connection slot after a failed handshake, and count the connection as a failed login."""
         self.release_slot(address)
-        self.count_failure(address)
+        self.count_failed_login(address)
 
     async def wait_for_login_turn(self, address: str) -> bool:
         """Wait while too many logins from the network of an address are pending.
 
-        Return False if too many logins failed. So a flood of failing logins is stopped early, while clients
-        with valid credentials log in as fast as their credentials are checked.
+        Return True when the connection may log in, and count its login as pending. Return False if too many
+        logins from the network failed. So a flood of failing logins is stopped early, while clients with
+        valid credentials log in as fast as their credentials are checked.
         """
         network = to_network(address)
-        if self._pending_logins[network] + 1 <= self.failed_logins.remaining(address):
+        if self._pending_logins[network] + 1 <= self.failed_logins.count_remaining(address):
             self._pending_logins[network] += 1
             return True
         turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(network, deque()).append(turn)
         return await turn
 
-    def count_failure(self, address: str) -> None:
-        """Count a failed login for the network of an address, which is then no longer pending."""
+    def count_failed_login(self, address: str) -> None:
+        """Count a failed login for the network of an address. The login is then no longer pending."""
         self.failed_logins.record_failure(address)
         self._finish_pending_login(to_network(address))
 
     def reset_pending_logins(self) -> None:
-        """Reset the numbers of pending logins every second, so that silent clients do not delay others."""
+        """Count no login as pending any more, and let waiting connections log in.
+
+        Called every second, so that clients that never finish their login do not delay others.
+        """
         self._pending_logins.clear()
         for network in list(self._waiting):
             self._release_waiting(network)
 
     def _finish_pending_login(self, network: str) -> None:
+        """Count one pending login of a network less, and let waiting connections log in."""
         if self._pending_logins[network] > 0:
             self._pending_logins[network] -= 1
         self._release_waiting(network)
 
     def _release_waiting(self, network: str) -> None:
         """Let waiting connections of a network log in, or reject all of them if too many logins failed."""
-        waiting, remaining = self._waiting.get(network), self.failed_logins.remaining(network)
+        waiting, remaining = self._waiting.get(network), self.failed_logins.count_remaining(network)
         is_flood = remaining < 1
         while waiting and (is_flood or self._pending_logins[network] + 1 <= remaining):
             turn = waiting.popleft()
@@ -200,9 +208,10 @@ class ConnectionRegistry:
         return True
 
     def assign_account(self, connection: ServerConnection, *, replacing: object = None) -> bool:
-        """Register an authenticated connection for its account. Return False if the account has too many.
+        """Register an authenticated connection for its account.
 
-        The connection `replacing` is about to be closed and does not count.
+        Return False if the account has too many connections. The connection `replacing`, which is about to be
+        closed, does not count.
         """
         connections = self._by_account.setdefault(str(connection.account), set())
         if len(connections) - (replacing in connections) >= self._limits.connections_per_account:
@@ -216,7 +225,7 @@ class ConnectionRegistry:
         """Accounts that have at least one MQTT connection."""
         return self._by_account.keys()
 
-    def of_account(self, account: str) -> list[ServerConnection]:
+    def find_by_account(self, account: str) -> list[ServerConnection]:
         """Return the MQTT connections of an account."""
         return list(self._by_account.get(account, ()))
 

@@ -97,8 +97,8 @@ class ReportConsumer(Protocol):
     async def commit(self, batch: ReportBatch) -> None:
         """Commit the reports of a batch, and call `batch.write_changes` in the transaction of the reports.
 
-        The broker acknowledges the reports when this method returns. If it raises `DatabaseUnavailable`, the
-        broker passes the batch again later.
+        The broker acknowledges the reports when this method returns. If this method raises
+        `DatabaseUnavailable`, the broker calls it with the same batch again later.
         """
 
 
@@ -152,7 +152,7 @@ class GroupCommit:
     # Called by the other parts of the broker
 
     def request_commit(self) -> None:
-        """Mark the current batch as urgent: a client waits for its commit."""
+        """Mark the current batch as urgent: a client or callback waits for its commit."""
         if not self.batch.is_urgent:
             self.batch.is_urgent = True
             self.batch.urgent_since = time.monotonic()
@@ -212,7 +212,10 @@ class GroupCommit:
             self.batch.changes.subscriptions[session.persistent_id, topic_filter] = qos
 
     def save_unreleased_id(self, session: MqttSession, packet_id: int, *, is_open: bool) -> None:
-        """Persist the packet identifier of a QoS 2 message without PUBREL; delete it if not `is_open`."""
+        """Persist the packet identifier of a QoS 2 message that waits for PUBREL.
+
+        If `is_open` is False, PUBREL has arrived: delete the packet identifier.
+        """
         if session.persistent_id is not None:
             self.batch.changes.unreleased_ids[session.persistent_id, packet_id] = is_open
 

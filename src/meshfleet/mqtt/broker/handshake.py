@@ -1,4 +1,7 @@
-"""Handles CONNECT (authenticates MQTT clients, opens sessions or refuses) and the end of connections."""
+"""Handles CONNECT: authenticates an MQTT client, and opens its session or refuses it.
+
+The end of connections is handled here too.
+"""
 
 from __future__ import annotations
 
@@ -78,12 +81,15 @@ class ConnectHandler:
         try:
             async with asyncio.TaskGroup() as self._tasks:
                 self.accepting.set()
-                await self._check_periodically()
+                await self._check_connections_periodically()
         finally:
             self._tasks = None
 
     def register(self, connection: ServerConnection) -> bool:
-        """Add a new connection. Return False if a limit is reached or the broker does not accept clients."""
+        """Add a new connection to the registry.
+
+        Return False if a limit of connections is reached, or the broker does not accept clients.
+        """
         return self._tasks is not None and self._connections.add(connection)
 
     def handle_connect(self, connection: ServerConnection, connect: Connect) -> None:
@@ -98,6 +104,7 @@ class ConnectHandler:
             self._tasks.create_task(self._authenticate(connection, connect), name="broker.authenticate")
 
     async def _authenticate(self, connection: ServerConnection, connect: Connect) -> None:
+        """Authenticate a client, then open its session or refuse the connection."""
         try:
             _check_client_id(connect)
             account = await self._authenticator.authenticate(connect, connection.address)
@@ -121,7 +128,10 @@ class ConnectHandler:
         reason: str,
         connect: Connect | None = None,
     ) -> None:
-        """Refuse a connection with CONNACK and log the reason. `connect` is None if it cannot be decoded."""
+        """Refuse a connection: send CONNACK with the return code `code`, and log the reason.
+
+        `connect` is None if the CONNECT of the client cannot be decoded.
+        """
         self.refused_count += 1
         client_text = ""
         if connect is not None:
@@ -135,7 +145,12 @@ class ConnectHandler:
         connection.refuse(code)
 
     def _open_session(self, connection: ServerConnection, connect: Connect, account: Account) -> None:
-        client_id = _allowed_client_id(connect, account)
+        """Open the session of an authenticated client, and send CONNACK.
+
+        CONNACK is sent after the commit if a session is created or deleted. Raise `NotAdmitted` if the
+        account may not use the client id or the will topic, or a limit is reached.
+        """
+        client_id = _choose_client_id(connect, account)
         permissions = TopicPermissions(account, self._topic_prefix)
         if connect.will is not None and not permissions.may_publish(connect.will.topic):
             self._authenticator.on_access_denied(account, connection.address, "will", connect.will.topic)
@@ -165,10 +180,10 @@ class ConnectHandler:
             accept()
 
     def handle_disconnect(self, connection: ServerConnection) -> None:
-        """Remove a closed connection, release its session, and publish its will message if it has one."""
+        """Remove a closed connection, pause or delete its session, and publish its will message if any."""
         self._connections.remove(connection)
         if connection.account is None and connection.counts_as_failure:
-            self._connections.count_failure(connection.address)
+            self._connections.count_failed_login(connection.address)
         session, will = connection.session, connection.will
         if session is None:
             return
@@ -180,12 +195,16 @@ class ConnectHandler:
             self._group_commit.request_commit()
 
     def count_cut_off(self, session: MqttSession) -> None:
-        """Count a client that is cut off, and count the messages of a clean session as dropped."""
+        """Count a client that is disconnected because it does not keep up.
+
+        If its session is clean, count the messages that wait in the session as dropped.
+        """
         self._quotas.cut_off_count += 1
         if session.persistent_id is None:
             self._quotas.dropped_counts["cut-off"] += len(session)
 
-    async def _check_periodically(self) -> None:
+    async def _check_connections_periodically(self) -> None:
+        """Check the deadlines of all connections every `sweep_seconds`; less often, delete old sessions."""
         loop, sweeps = asyncio.get_running_loop(), 0
         while True:
             await asyncio.sleep(self._sweep_seconds)
@@ -212,7 +231,7 @@ def _check_client_id(connect: Connect) -> None:
         )
 
 
-def _allowed_client_id(connect: Connect, account: Account) -> str:
+def _choose_client_id(connect: Connect, account: Account) -> str:
     """Return the client id of a CONNECT, or a random client id if it is empty.
 
     Raise `NotAdmitted` if the account may not use the client id.

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
 
 
-class _Window:
+class _LogWindow:
+    """Counters of the log lines and events of one key since the time `started_at`, in seconds."""
+
     __slots__ = ("lines", "started_at", "suppressed")
 
     def __init__(self, started_at: float) -> None:
@@ -20,7 +22,10 @@ class _Window:
 
 
 class LogLimiter:
-    """Allows `lines` log lines per key in `seconds`, for `keys` keys, and counts the events not logged."""
+    """Allows `lines` log lines per key within `seconds`, and counts the events that were not logged.
+
+    Remembers at most `keys` keys; beyond that, the oldest key is forgotten.
+    """
 
     def __init__(
         self,
@@ -34,7 +39,7 @@ class LogLimiter:
         self._seconds = seconds
         self._keys = keys
         self._clock = clock
-        self._windows: OrderedDict[Hashable, _Window] = OrderedDict()
+        self._windows: OrderedDict[Hashable, _LogWindow] = OrderedDict()
 
     def count(self, key: Hashable) -> int:
         """Count an event of a key.
@@ -44,7 +49,7 @@ class LogLimiter:
         now = self._clock()
         window = self._windows.get(key)
         if window is None:
-            window = self._windows[key] = _Window(now)
+            window = self._windows[key] = _LogWindow(now)
             if len(self._windows) > self._keys:
                 self._windows.popitem(last=False)
         elif now - window.started_at >= self._seconds:

@@ -107,6 +107,11 @@ class PacketHandler:
     def _route_message(
         self, connection: ServerConnection, session: MqttSession, message: Publish, packet_ids: list[int]
     ) -> None:
+        """Route a message, and acknowledge the message after the commit.
+
+        At QoS 1, add the packet identifier to `packet_ids`. At QoS 2, send PUBREC, and do not route the
+        message if it was received before.
+        """
         if message.qos > 1:
             if message.packet_id not in session.unreleased_ids:  # [MQTT-4.3.3-2]
                 session.unreleased_ids.add(message.packet_id)
@@ -121,9 +126,9 @@ class PacketHandler:
             packet_ids.append(message.packet_id)
 
     def handle_oversized(self, connection: ServerConnection, message: OversizedPublish) -> None:
-        """Handle a PUBLISH whose payload was skipped because it exceeds the maximum packet size.
+        """Handle a PUBLISH that exceeds the maximum packet size; the parser skipped its payload.
 
-        A report is passed to the consumer without its payload and acknowledged, or its gateway would send it
+        A report is passed to the consumer without payload and acknowledged, or its gateway would send it
         forever. Any other message closes the connection.
         """
         if not connection.permissions.may_publish(message.topic):
@@ -150,7 +155,7 @@ class PacketHandler:
         """Grant or refuse each topic filter of a SUBSCRIBE, then send SUBACK."""
         codes, forbidden = [], []
         for topic_filter, qos in packet.filters:
-            code = self._grant_filter(connection, session, topic_filter, qos)
+            code = self._subscribe_if_allowed(connection, session, topic_filter, qos)
             codes.append(code)
             if code == SUBACK_FAILURE and not connection.permissions.may_read(topic_filter):
                 forbidden.append(topic_filter)
@@ -172,9 +177,13 @@ class PacketHandler:
             ", ".join(connection.permissions.widest_filters),
         )
 
-    def _grant_filter(
+    def _subscribe_if_allowed(
         self, connection: ServerConnection, session: MqttSession, topic_filter: str, qos: int
     ) -> int:
+        """Subscribe a session to a topic filter if the permissions and limits allow it.
+
+        Return the code for SUBACK: the granted QoS, or `SUBACK_FAILURE`.
+        """
         # A filter may match all retained messages: refuse filters of a client far over its packet budget.
         if connection.is_over_budget:
             return SUBACK_FAILURE
@@ -217,5 +226,6 @@ class PacketHandler:
         connection.close("PUBLISH to a forbidden topic")
 
     def _report_denied(self, connection: ServerConnection, action: str, topic: str) -> None:
+        """Tell the authenticator that a client was denied an action, `publish` or `subscribe`, on a topic."""
         if connection.account is not None:
             self._authenticator.on_access_denied(connection.account, connection.address, action, topic)

@@ -87,7 +87,7 @@ class QueueQuotas:
             limits.queue_bytes, self.max_account_bytes // _ABSENT_SHARE_DIVISOR
         )
 
-    def account_usage(self, account: str) -> AccountUsage:
+    def get_account_usage(self, account: str) -> AccountUsage:
         """Return the byte counters that all sessions of an account share.
 
         The counters are discarded with the last session of the account.

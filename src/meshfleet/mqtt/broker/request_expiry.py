@@ -21,19 +21,19 @@ class RequestTopicRules:
         self.set_max_age(max_age)
 
     def set_max_age(self, seconds: float) -> None:
-        """Set the age at which requests expire."""
+        """Set the age in seconds at which requests expire."""
         self._max_age = round(seconds * 1000)
 
     def is_request(self, topic: str) -> bool:
         """Return whether a topic is a request topic."""
         return self._topic.match(topic) is not None
 
-    def expiry_time(self, now: int) -> int:
+    def compute_expiry(self, now: int) -> int:
         """Return when a request received at `now` expires; both in milliseconds of the monotonic clock."""
         return now + self._max_age
 
 
-def contains_key(payload: bytes) -> bool:
+def contains_encryption_key(payload: bytes) -> bool:
     """Return whether the payload of a request contains a cryptographic key, and so must not be persisted.
 
     Return True for a payload that cannot be decoded: it may contain a key.

@@ -27,6 +27,8 @@ _ACCOUNT_SHARE_DIVISOR: Final = 10
 
 
 class _Entry(NamedTuple):
+    """Retained message, as subscribers receive it and as the database row."""
+
     message: OutgoingMessage
     row: RetainedRow
 
@@ -72,7 +74,7 @@ class RetainedMessageStore:
         self._adjust_totals(entry.row, -1)
         return True
 
-    def topics_by_account(self, account: str) -> list[str]:
+    def list_topics_of_account(self, account: str) -> list[str]:
         """Return the topics of the retained messages that an account published."""
         return [topic for topic, entry in self._entries.items() if entry.row.account == account]
 
@@ -81,6 +83,7 @@ class RetainedMessageStore:
         return self._topics.find_matching(topic_filter)
 
     def _fits(self, message: Publish, account: str) -> bool:
+        """Return whether a retained message stays within the limits in total and of its account."""
         topic, size = message.topic, len(message.payload)
         if (
             len(topic.encode()) > _MAX_TOPIC_BYTES
@@ -100,6 +103,7 @@ class RetainedMessageStore:
         )
 
     def _insert(self, topic: str, row: RetainedRow) -> None:
+        """Add the retained message of a topic, and replace the previous one."""
         self.remove(topic)
         message = OutgoingMessage(Publish(topic, row.payload, row.qos), retain=True)
         self._entries[topic] = _Entry(message, row)

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.mqtt.broker.outgoing_message import OutgoingMessage
-from meshfleet.mqtt.broker.request_expiry import RequestTopicRules, contains_key
+from meshfleet.mqtt.broker.request_expiry import RequestTopicRules, contains_encryption_key
 from meshfleet.mqtt.broker.topic_tree import SubscriptionTree
 from meshfleet.mqtt.codec.packets import Publish
 
@@ -90,7 +90,7 @@ class MessageRouter:
         return len(messages)
 
     def restore_subscription(self, subscriber: Subscriber, topic_filter: str, qos: int) -> None:
-        """Add a subscription of a resumed session without delivering retained messages."""
+        """Add a subscription of a persisted session, but deliver no retained messages."""
         self._subscriptions.add(topic_filter, subscriber, qos)
         self._invalidate_routes()
 
@@ -101,19 +101,21 @@ class MessageRouter:
 
     def delete_retained(self, account: str) -> None:
         """Delete all retained messages that an account published."""
-        for topic in self._retained.topics_by_account(account):
+        for topic in self._retained.list_topics_of_account(account):
             self._retained.remove(topic)
             self._group_commit.save_retained(topic, None)
 
     def find_consumer_only_prefix(self, prefixes: Iterable[str]) -> str | None:
-        """Return a prefix below one of `prefixes` whose topics only the report consumer receives, or None.
+        """Return a topic prefix, at or below one of `prefixes`, whose messages only the report consumer gets.
+
+        Return None if there is no such prefix.
 
         Gateways report on very many topics, usually without subscribers: a check of this prefix replaces the
         look-up of each topic. The result is valid until `routes_version` changes.
         """
         for prefix in prefixes:
             for filter_levels in self._consumed_filters:
-                covered = _covered_prefix(prefix, filter_levels)
+                covered = _extend_to_covered_prefix(prefix, filter_levels)
                 if covered is not None and not self._subscriptions.may_match_below(covered):
                     return covered
         return None
@@ -128,22 +130,23 @@ class MessageRouter:
         return route
 
     def route(self, message: Publish, account: str) -> None:
-        """Deliver a message to the subscribers of its topic.
+        """Deliver a message, which `account` published, to the subscribers of its topic.
 
-        Add a report to the current commit batch, and store a retained message.
+        If the topic is a report topic, add the message to the current commit batch. If the message has the
+        retain flag and is no request, store it as the retained message of the topic.
         """
         route = self.find_route(message.topic)
         if route.is_consumed:
             self._group_commit.batch.reports.append(message)
         if message.retain and route.may_be_retained:
-            self._retain(message, account)
+            self._update_retained(message, account)
         if route.subscribers:
             outgoing = self._build_outgoing(message, is_request=route.is_request)
             for subscriber, qos in route.subscribers:
                 subscriber.deliver(outgoing, qos)
 
     def route_to_connected(self, message: Publish) -> None:
-        """Deliver a message to connected subscribers only, without persisting it."""
+        """Deliver a message to connected subscribers only, and do not persist the message."""
         subscribers = self.find_route(message.topic).subscribers
         if subscribers:
             outgoing = OutgoingMessage(message, volatile=True)
@@ -151,10 +154,12 @@ class MessageRouter:
                 subscriber.deliver(outgoing, qos)
 
     def _invalidate_routes(self) -> None:
+        """Clear the cached routes after a subscription was added or removed."""
         self.routes_version += 1
         self._clear_routes()
 
     def _cache_route(self, topic: str, route: TopicRoute) -> TopicRoute:
+        """Add the route of a topic to the cache. Return the shared instance of equal routes."""
         if len(self._routes) >= _MAX_CACHED_ROUTES or len(self._distinct_routes) >= _MAX_DISTINCT_ROUTES:
             self._clear_routes()
         self._routes[topic] = shared = self._distinct_routes.setdefault(route, route)
@@ -165,6 +170,7 @@ class MessageRouter:
         self._distinct_routes.clear()
 
     def _build_route(self, topic: str) -> TopicRoute:
+        """Determine the destinations of messages on a topic."""
         is_consumed = self._consumed_pattern.fullmatch(topic) is not None
         if DISALLOWED_CHARACTERS.search(topic):
             return TopicRoute(is_consumed, may_be_retained=False, is_request=False, subscribers=())
@@ -176,12 +182,19 @@ class MessageRouter:
         )
 
     def _build_outgoing(self, message: Publish, *, is_request: bool) -> OutgoingMessage:
+        """Build the message for subscribers.
+
+        A request gets an expiry time. A request with a cryptographic key is volatile, so it is not persisted.
+        """
         if not is_request:
             return OutgoingMessage(message)
-        expires_at = self._request_rules.expiry_time(self._monotonic_clock())
-        return OutgoingMessage(message, expires_at=expires_at, volatile=contains_key(message.payload))
+        expires_at = self._request_rules.compute_expiry(self._monotonic_clock())
+        return OutgoingMessage(
+            message, expires_at=expires_at, volatile=contains_encryption_key(message.payload)
+        )
 
-    def _retain(self, message: Publish, account: str) -> None:
+    def _update_retained(self, message: Publish, account: str) -> None:
+        """Store or delete the retained message of a topic after a PUBLISH with the retain flag."""
         # An empty payload deletes the retained message [MQTT-3.3.1-11]. So does a message beyond the limits:
         # the old one is outdated.
         row = self._retained.put(message, account) if message.payload else None
@@ -195,8 +208,11 @@ def _filter_to_regex(topic_filter: str) -> str:
     return "/".join(levels[:-1]) + "(?:/.*)?" if topic_filter.endswith("/#") else "/".join(levels)
 
 
-def _covered_prefix(prefix: str, filter_levels: Sequence[str]) -> str | None:
-    """Return a prefix at or below `prefix`, below which a topic filter matches every topic, or None."""
+def _extend_to_covered_prefix(prefix: str, filter_levels: Sequence[str]) -> str | None:
+    """Extend `prefix` by levels of a topic filter, so that the filter matches every topic below the result.
+
+    Return None if that is not possible.
+    """
     *parent, _ = prefix.split("/")
     if len(filter_levels) <= len(parent) or any(
         a not in {"+", b} for a, b in zip(filter_levels, parent, strict=False)

@@ -31,13 +31,13 @@ if TYPE_CHECKING:
         """Sequence number of the connection: of two connections of a client, the newer has the higher one."""
 
         def send(self, data: bytes) -> None:
-            """Send bytes at the end of the current event loop iteration."""
+            """Send bytes to the client at the end of the current event loop iteration."""
 
         def cut_off(self, reason: str) -> None:
             """Log a warning and close the connection soon, because its client does not keep up."""
 
         def close(self, reason: str) -> None:
-            """Close the connection."""
+            """Close the connection to the client, and log the reason."""
 
     class MessageStore(Protocol):
         """Persists the messages that wait in persistent sessions."""
@@ -112,7 +112,7 @@ class MqttSession:
         self.queued_bytes = 0
         """Bytes that wait for the client: queued, in flight, or in the write buffer of its connection."""
         self._quotas = quotas
-        self._account_usage = quotas.account_usage(account)
+        self._account_usage = quotas.get_account_usage(account)
         self._message_store = message_store
         self._in_flight: dict[int, tuple[int, OutgoingMessage]] = {}
         """Position and message of every unacknowledged message, by packet identifier."""
@@ -125,7 +125,7 @@ class MqttSession:
         self._expiring_count = 0
         """Number of waiting messages that have an expiry time."""
         self._volatile_count = 0
-        """Number of volatile (never persisted) messages in flight."""
+        """Number of volatile messages (never persisted, for connected clients only) in flight."""
         self._last_volatile_id = MAX_PACKET_ID
         self._acknowledged_at = 0.0
         """Seconds of the monotonic clock when the client last acknowledged a message, or when the first
@@ -140,9 +140,10 @@ class MqttSession:
         return len(self._in_flight) + len(self._queue)
 
     def deliver(self, message: OutgoingMessage, qos: int) -> None:
-        """Send a message, or queue it until the client is connected and the in-flight window is open.
+        """Send a message to the client, or queue it until the client is connected and the window is open.
 
-        If a limit is reached, drop this message, not an older one.
+        If a limit is reached, drop this message, not an older one. Never queue a volatile message: drop it
+        if the client is disconnected.
         """
         connection, quotas = self.connection, self._quotas
         if connection is None and (self.persistent_id is None or message.volatile):
@@ -153,12 +154,12 @@ class MqttSession:
         elif message.volatile and connection is not None:
             self._send_volatile(connection, message)
         elif self.queued_bytes + message.size > quotas.max_session_bytes:
-            self._drop(message, "session-full")
+            self._drop_message(message, "session-full")
         elif connection is not None and self._can_send_next(connection):
             self._assign_position(message)
             self._send_qos1(connection, self._last_position, message)
-        elif (reason := self._exceeded_shared_limit(message)) is not None:
-            self._drop(message, reason)
+        elif (reason := self._find_exceeded_shared_limit(message)) is not None:
+            self._drop_message(message, reason)
         else:
             self._assign_position(message)
             self._queue.append((self._last_position, message))
@@ -166,25 +167,26 @@ class MqttSession:
     def _send_qos0(self, connection: SessionConnection, message: OutgoingMessage) -> None:
         """Send a message at QoS 0.
 
-        While the network accepts no bytes, the message waits in the write buffer.
+        While the network accepts no bytes, the message waits in the write buffer; if a queue limit is then
+        reached, drop the message.
         """
         if not connection.is_writable:
             is_full = self.queued_bytes + message.size > self._quotas.max_session_bytes
-            if reason := "session-full" if is_full else self._exceeded_shared_limit(message):
-                self._drop(message, reason)
+            if reason := "session-full" if is_full else self._find_exceeded_shared_limit(message):
+                self._drop_message(message, reason)
                 return
         self._quotas.delivered_count += 1
         connection.send(message.encode_qos0())
 
     def _send_volatile(self, connection: SessionConnection, message: OutgoingMessage) -> None:
-        """Send a volatile message at once, or drop the message if the queue is full.
+        """Send a message that is never persisted at once, or drop the message if the queue is full.
 
-        This is a hot path: samples are acknowledged with volatile messages. A gateway that sends a thousand
+        This is a hot path: samples are acknowledged with such messages. A gateway that sends a thousand
         reports at once gets a thousand acknowledgements, so the in-flight window does not apply.
         """
         size, quotas, in_flight = message.size, self._quotas, self._in_flight
         if self.queued_bytes + size > quotas.max_session_bytes or len(in_flight) >= MAX_PACKET_ID:
-            self._drop(message, "session-full")
+            self._drop_message(message, "session-full")
             return
         packet_id = self._last_volatile_id % MAX_PACKET_ID + 1
         while packet_id in in_flight:
@@ -220,6 +222,7 @@ class MqttSession:
             self._expiring_count += message.expires_at is not None
 
     def _is_window_open(self, connection: SessionConnection) -> bool:
+        """Return whether the in-flight window has space and the network accepts bytes."""
         in_flight_count = len(self._in_flight)
         return (
             connection.is_writable
@@ -228,6 +231,7 @@ class MqttSession:
         )
 
     def _send_qos1(self, connection: SessionConnection, position: int, message: OutgoingMessage) -> None:
+        """Send the message at a position, with the packet identifier of this position."""
         packet_id = position % MAX_PACKET_ID + 1
         if not self._in_flight:
             self._acknowledged_at = self._quotas.clock()
@@ -237,7 +241,10 @@ class MqttSession:
         connection.send(data if position > self._restored_up_to else set_dup_flag(data))  # [MQTT-3.3.1-1]
 
     def handle_pubacks(self, packet_ids: Sequence[int]) -> int:
-        """Remove acknowledged messages from the messages in flight. Return the number of removed messages."""
+        """Remove acknowledged messages from the messages in flight, and send queued messages instead.
+
+        Return the number of removed messages.
+        """
         pop, acknowledged, size = self._in_flight.pop, 0, 0
         for packet_id in packet_ids:
             entry = pop(packet_id, None)
@@ -249,7 +256,7 @@ class MqttSession:
             if message.volatile:
                 self._volatile_count -= 1
             elif self.persistent_id is not None:
-                self._delete_stored(self.persistent_id, position, message)
+                self._delete_stored_message(self.persistent_id, position, message)
         self._add_queued_bytes(-size)
         if acknowledged:
             self._acknowledged_at = self._quotas.clock()
@@ -267,7 +274,7 @@ class MqttSession:
             self._send_qos1(connection, position, message)
 
     def update_backlog(self, written_bytes: int, buffered_bytes: int) -> None:
-        """Record the size of the connection's write buffer, after `written_bytes` more were written to it.
+        """Record the bytes in the connection's write buffer, after `written_bytes` were added to the buffer.
 
         Bytes in the write buffer count as waiting for this client. Otherwise a client that stops reading
         could use any amount of memory.
@@ -277,12 +284,15 @@ class MqttSession:
         self._add_queued_bytes(buffered_bytes - self._backlog_bytes)
         self._backlog_bytes = buffered_bytes
 
-    def stalled_seconds(self, now: float) -> float:
-        """Return for how many seconds the network has accepted nothing from the write buffer; 0 if empty."""
+    def measure_stall(self, now: float) -> float:
+        """Return for how many seconds the network has accepted no bytes from the write buffer; 0 if empty."""
         return now - self._drained_at if self._backlog_bytes else 0.0
 
     def resume(self, connection: SessionConnection, now: int) -> None:
-        """Attach a new connection, resend the messages in flight, then send the queued messages."""
+        """Attach the new connection of the client, resend the messages in flight, then send the queued ones.
+
+        Messages that have expired at `now`, in milliseconds of the monotonic clock, are dropped.
+        """
         self._add_absent_bytes(-self.queued_bytes)
         self.connection = connection
         self.left_at = None
@@ -294,7 +304,10 @@ class MqttSession:
         self.send_queued()
 
     def pause(self, now: int) -> None:
-        """Detach the closed connection. Keep the waiting messages, except volatile messages."""
+        """Detach the closed connection at `now`, in milliseconds of the monotonic clock.
+
+        Keep the waiting messages, but drop volatile ones, which only a connected client gets.
+        """
         self.update_backlog(0, 0)
         self.connection = None
         self.left_at = now
@@ -302,6 +315,7 @@ class MqttSession:
         self._drop_volatile()
 
     def _drop_volatile(self) -> None:
+        """Drop the messages in flight that must not outlive their connection."""
         if self._volatile_count:
             self.drop_matching(lambda message: message.volatile)
 
@@ -311,12 +325,12 @@ class MqttSession:
             if unwanted(message):
                 del self._in_flight[packet_id]
                 self._volatile_count -= message.volatile
-                self._discard(position, message)
+                self._discard_message(position, message)
         if any(unwanted(message) for _, message in self._queue):
             waiting, self._queue = self._queue, deque()
             for position, message in waiting:
                 if unwanted(message):
-                    self._discard(position, message)
+                    self._discard_message(position, message)
                 else:
                     self._queue.append((position, message))
 
@@ -325,8 +339,8 @@ class MqttSession:
         if self._expiring_count:
             self.drop_matching(lambda message: message.is_expired(now))
 
-    def restore(self, position: int, message: OutgoingMessage) -> None:
-        """Queue a persisted message, which may have been sent already before the service stopped."""
+    def restore_message(self, position: int, message: OutgoingMessage) -> None:
+        """Queue a message from the database. It may have been sent already before the service stopped."""
         self._queue.append((position, message))
         self._expiring_count += message.expires_at is not None
         self._add_queued_bytes(message.size)
@@ -339,12 +353,13 @@ class MqttSession:
         self._in_flight.clear()
         self._queue.clear()
 
-    def _discard(self, position: int, message: OutgoingMessage) -> None:
+    def _discard_message(self, position: int, message: OutgoingMessage) -> None:
+        """Subtract a dropped message from the queued bytes, and delete the message from the database."""
         self._add_queued_bytes(-message.size)
         if self.persistent_id is not None and not message.volatile:
-            self._delete_stored(self.persistent_id, position, message)
+            self._delete_stored_message(self.persistent_id, position, message)
 
-    def _delete_stored(self, persistent_id: int, position: int, message: OutgoingMessage) -> None:
+    def _delete_stored_message(self, persistent_id: int, position: int, message: OutgoingMessage) -> None:
         self._expiring_count -= message.expires_at is not None
         self._message_store.delete_message(persistent_id, position)
 
@@ -361,7 +376,7 @@ class MqttSession:
         self._account_usage.absent_bytes += size
         self._quotas.absent_queued_bytes += size
 
-    def _exceeded_shared_limit(self, message: OutgoingMessage) -> str | None:
+    def _find_exceeded_shared_limit(self, message: OutgoingMessage) -> str | None:
         """Return the drop reason if an account or total limit leaves no space for a message, else None.
 
         Disconnected clients may use a part of each limit, so that space is left for clients that keep up.
@@ -378,8 +393,11 @@ class MqttSession:
             return "total-full"
         return None
 
-    def _drop(self, message: OutgoingMessage, reason: str) -> None:
-        """Count and log a dropped message, and disconnect the client if it is slow."""
+    def _drop_message(self, message: OutgoingMessage, reason: str) -> None:
+        """Drop a message: count and log it, and cut off the client if it is slow.
+
+        `reason` is a key of `_DROP_REASONS`.
+        """
         quotas, connection = self._quotas, self.connection
         quotas.dropped_counts[reason] += 1
         dropped = quotas.drop_log_limiter.count((self.account, self.client_id))

@@ -81,14 +81,14 @@ class SessionRegistry:
         sessions = {}
         for persistent_id, row in stored_state.sessions.items():
             session = self._create_session(row.account, row.client_id, persistent_id)
-            session.left_at = self._wall_clock.disconnect_time_from_wall(row.left_at)
+            session.left_at = self._wall_clock.convert_disconnect_time(row.left_at)
             sessions[persistent_id] = session
         for persistent_id, topic_filter, qos in stored_state.subscriptions:
             sessions[persistent_id].subscriptions[topic_filter] = qos
             self._router.restore_subscription(sessions[persistent_id], topic_filter, qos)
         for persistent_id, position, message in stored_state.messages:
-            message.expires_at = self._wall_clock.expiry_from_wall(message.expires_at)
-            sessions[persistent_id].restore(position, message)
+            message.expires_at = self._wall_clock.convert_expiry_time(message.expires_at)
+            sessions[persistent_id].restore_message(position, message)
         for persistent_id, packet_id in stored_state.unreleased_ids:
             sessions[persistent_id].unreleased_ids.add(packet_id)
         self._last_persistent_id = max(sessions, default=0)
@@ -96,9 +96,10 @@ class SessionRegistry:
     def open(
         self, account: str, client_id: str, permissions: TopicPermissions, *, clean: bool
     ) -> OpenedSession:
-        """Create or resume the session of a client, and close its older connection if any [MQTT-3.1.4-2].
+        """Create the session of a client that connects, or find its persistent session.
 
-        Raises `NotAdmitted` if the account has too many persistent sessions.
+        Close an older connection of the client [MQTT-3.1.4-2]. Raise `NotAdmitted` if the account has too
+        many persistent sessions.
         """
         previous = self._all.get((account, client_id))
         if previous is not None and previous.connection is not None:
@@ -178,6 +179,7 @@ class SessionRegistry:
                 self._group_commit.save_session(session)
 
     def _create_session(self, account: str, client_id: str, persistent_id: int | None = None) -> MqttSession:
+        """Create and register a session, a clean one if `persistent_id` is None."""
         session = MqttSession(
             account,
             client_id,
@@ -191,7 +193,7 @@ class SessionRegistry:
         return session
 
     def _drop_forbidden(self, session: MqttSession, permissions: TopicPermissions) -> None:
-        """Drop the subscriptions and queued messages of a session that its account may no longer read."""
+        """Drop the subscriptions and waiting messages that the account of a session may no longer read."""
         if session.read_rules == permissions.read_rules:
             return
         session.read_rules = permissions.read_rules

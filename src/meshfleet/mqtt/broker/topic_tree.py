@@ -29,7 +29,7 @@ class SubscriptionTree(Generic[Item]):
         self._root: _FilterNode[Item] = _FilterNode()
 
     def add(self, topic_filter: str, subscriber: Item, qos: int) -> None:
-        """Subscribe to a topic filter, or change the QoS of the subscriber's existing subscription."""
+        """Add a subscriber to a topic filter, or change the QoS if the subscriber has subscribed before."""
         node = self._root
         for level in topic_filter.split("/"):
             node = node.children.setdefault(level, _FilterNode())
@@ -67,7 +67,7 @@ class SubscriptionTree(Generic[Item]):
         return found
 
     def may_match_below(self, prefix: str) -> bool:
-        """Return whether any filter may match a topic that starts with `prefix`, which ends in a slash."""
+        """Return whether any filter may match a topic that starts with `prefix`. `prefix` ends in a slash."""
         nodes = [self._root]
         *levels, _ = prefix.split("/")
         for level in levels:
@@ -132,23 +132,32 @@ class TopicTree(Generic[Item]):
         for depth, level in enumerate(topic_filter.split("/")):
             if level == "#":
                 for node in nodes:
-                    yield from _items_below(node, at_root=not depth)
+                    yield from _iterate_items(node, at_root=not depth)
                 return
-            nodes = [child for node in nodes for child in _matching_children(node, level, at_root=not depth)]
+            nodes = [
+                child for node in nodes for child in _find_matching_children(node, level, at_root=not depth)
+            ]
         yield from (node.item for node in nodes if node.item is not None)
 
 
-def _matching_children(node: _TopicNode[Item], level: str, *, at_root: bool) -> list[_TopicNode[Item]]:
+def _find_matching_children(node: _TopicNode[Item], level: str, *, at_root: bool) -> list[_TopicNode[Item]]:
+    """Return the child nodes that one level of a topic filter matches.
+
+    At the root, `+` does not match names that start with `$` [MQTT-4.7.2-1].
+    """
     if level != "+":
         return [node.children[level]] if level in node.children else []
     return [child for name, child in node.children.items() if not (at_root and name.startswith("$"))]
 
 
-def _items_below(root: _TopicNode[Item], *, at_root: bool) -> Iterator[Item]:
-    """Yield the item of a tree node and all items below this node."""
+def _iterate_items(root: _TopicNode[Item], *, at_root: bool) -> Iterator[Item]:
+    """Yield the item of a tree node and all items below this node.
+
+    If the node is the root, omit topics that start with `$`.
+    """
     if root.item is not None:
         yield root.item
-    nodes = _matching_children(root, "+", at_root=at_root)
+    nodes = _find_matching_children(root, "+", at_root=at_root)
     while nodes:
         node = nodes.pop()
         if node.item is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MAX_DRIFT_MS: Final = 1000
-"""Milliseconds of drift between wall clock and monotonic clock beyond which the wall clock counts as set."""
+"""If wall clock and monotonic clock drift apart by more milliseconds, the wall clock counts as set."""
 
 
 class WallClockConverter:
@@ -31,19 +31,20 @@ class WallClockConverter:
         """Convert a time of the monotonic clock to the wall clock, for the database. Return None for None."""
         return None if monotonic_time is None else monotonic_time + self._measure_offset()
 
-    def disconnect_time_from_wall(self, wall_time: int | None) -> int:
-        """Convert the persisted time of a disconnect to the monotonic clock, but not to a time in the future.
+    def convert_disconnect_time(self, wall_time: int | None) -> int:
+        """Convert the persisted time of a disconnect to the monotonic clock.
 
-        Return the present time if `wall_time` is None: the client was connected when the service stopped.
+        Return the present time instead of a time in the future. Return the present time also if `wall_time`
+        is None: the client was connected when the service stopped.
         """
         now = self._monotonic()
         return now if wall_time is None else min(now, wall_time - self._measure_offset())
 
-    def expiry_from_wall(self, wall_time: int | None) -> int | None:
-        """Convert a persisted expiry time to the monotonic clock. Return None if the message does not expire.
+    def convert_expiry_time(self, wall_time: int | None) -> int | None:
+        """Convert the persisted expiry time of a request to the monotonic clock. Return None for None.
 
-        If more time remains than any request may wait, the wall clock was set back and the age of the request
-        is unknown. Return the present time, so that the request expires: no request may be delivered late.
+        If more time remains than the maximum age of a request, the wall clock was set back, and the age of
+        this request is unknown. Then return the present, so that the request is not delivered too late.
         """
         if wall_time is None:
             return None
@@ -52,7 +53,7 @@ class WallClockConverter:
         return expires_at if expires_at - now <= self._max_age else now
 
     def detect_clock_change(self) -> bool:
-        """Return whether the wall clock was set since the last call, which makes persisted times wrong."""
+        """Return whether the wall clock was set since the last call. If so, persisted times are wrong."""
         previous_offset, self._wall_offset = self._wall_offset, self._measure_offset()
         return abs(self._wall_offset - previous_offset) > _MAX_DRIFT_MS
 

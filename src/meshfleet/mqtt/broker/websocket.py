@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from websockets.typing import Subprotocol
 
-    from meshfleet.mqtt.websocket_transport import InnerProtocol
+    from meshfleet.mqtt.websocket_transport import InnerMqttProtocol
 
 _PATHS: Final = frozenset({"/mqtt", "/"})
 
@@ -45,7 +45,7 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
 
     def __init__(
         self,
-        inner: InnerProtocol,
+        inner: InnerMqttProtocol,
         *,
         buffer: memoryview,
         max_frame_bytes: int,
@@ -100,12 +100,15 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
         self._stop_timer()
         if not self._is_upgraded:
             self._on_upgrade_failed()
-        self._close_inner(exc)
+        self._end_mqtt_connection(exc)
 
     # Transport side, called by the MQTT connection
 
     def close(self) -> None:
-        """Send a close frame and the rest of the output, then close. Abort the connection after `timeout`."""
+        """Send a close frame and the rest of the output, then close the network connection.
+
+        Abort it if this takes longer than `timeout`.
+        """
         super().close()
         self._start_timer()
 
@@ -113,14 +116,14 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
 
     def _handle_upgrade(self, event: Event) -> None:
         if isinstance(event, Request):
-            response = self._respond(event)
+            response = self._build_upgrade_response(event)
             self._frames.send_response(response)
             if response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
                 self._stop_timer()
                 self._is_upgraded = True
-                self._open_inner()
+                self._start_mqtt_connection()
 
-    def _respond(self, request: Request) -> Response:
+    def _build_upgrade_response(self, request: Request) -> Response:
         if request.path.partition("?")[0] not in _PATHS:
             return self._frames.reject(HTTPStatus.NOT_FOUND, "The path of MQTT is /mqtt.\n")
         # The library fails to quote values that are not ASCII, and no header of the upgrade needs one.
@@ -135,11 +138,11 @@ class ServerWebSocket(WebSocketTransport, asyncio.BufferedProtocol):
         if self._frames.close_rcvd or not self._outside.can_write_eof():
             self.close()
         else:
-            self._close_inner(None)
+            self._end_mqtt_connection(None)
             self.resume_reading()  # the MQTT connection that may have paused it is closed
             self._start_timer()
 
-    def _close_inner(self, exc: Exception | None) -> None:
+    def _end_mqtt_connection(self, exc: Exception | None) -> None:
         if self._is_inner_open:
             self._is_inner_open = False
             self._inside.connection_lost(self._error or exc or self._frames.parser_exc)

@@ -154,16 +154,16 @@ class MqttClient:
         await self._request_with_retry(lambda connection: connection.unsubscribe(filters))
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
-        """Publish one message as `publish_all` does, which costs less for many messages."""
+        """Publish one message, as `publish_all` does. For many messages, `publish_all` costs less."""
         await self.publish_all((Publish(topic, payload, qos, retain),))
 
     async def publish_all(self, messages: Sequence[Publish]) -> None:
         """Publish messages in the given order. At QoS 1, return when the broker has acknowledged all of them.
 
         Wait while there is no connection or the in-flight window is full. Sent messages are resent on the
-        next connection until they are acknowledged, even if the caller was canceled, unless
-        `MqttOptions.discard_on_disconnect` is set. If a message is malformed, the messages before it may have
-        been sent. The client sets packet identifiers and dup flags itself.
+        next connection until they are acknowledged, even if the caller was canceled; with the option
+        `discard_on_disconnect` they are not resent. If a message is malformed, the messages before it may
+        have been sent. The client sets packet identifiers and dup flags itself.
         """
         qos_levels = [message.qos for message in messages]
         if max(qos_levels, default=0) > _HIGHEST_QOS:
@@ -186,7 +186,7 @@ class MqttClient:
             await asyncio.sleep(0)  # a loop that publishes at QoS 0 must not block the event loop
 
     async def start_publish(self, message: Publish) -> asyncio.Future[None]:
-        """Send one QoS 1 message as soon as possible. Return a future that is done when it is acknowledged.
+        """Send one QoS 1 message as soon as possible. Return a future that is done when the PUBACK arrives.
 
         With `MqttOptions.discard_on_disconnect` the future fails with ConnectionLost if the connection breaks
         before the acknowledgement.
@@ -302,7 +302,10 @@ class MqttClient:
         self._reconnector.changed.notify()
 
     def on_connection_lost(self, connection: ClientConnection, reason: ConnectionLost) -> None:
-        """Start to reconnect, call the application's callback, discard messages in flight if configured."""
+        """Start to reconnect, and call the application's callback.
+
+        If the option `discard_on_disconnect` is set, discard the messages in flight first.
+        """
         if self._options.discard_on_disconnect:
             discarded, self._in_flight = self._in_flight, InFlightWindow(self._options.window)
             discarded.fail_all(reason)
@@ -313,10 +316,12 @@ class MqttClient:
     # Internal
 
     def _on_reconnect_failed(self, defect: ConnectionClosed) -> None:
+        """Fail the messages in flight and wake all waiting callers: the client will never reconnect."""
         self._in_flight.fail_all(defect)
         self._wake_waiters()
 
     def _wake_waiters(self) -> None:
+        """Wake all callers that wait for a connection, an acknowledgement or a message."""
         self._reconnector.changed.notify()
         self._message_arrived.notify()
 
@@ -358,6 +363,10 @@ class MqttClient:
     async def _request(
         self, connection: ClientConnection, request: Callable[[ClientConnection], Awaitable[_Response]]
     ) -> _Response:
+        """Send SUBSCRIBE or UNSUBSCRIBE, and return the response of the broker.
+
+        End the connection and raise ConnectionLost if the broker does not respond in time.
+        """
         self._open_requests += 1
         self._apply_back_pressure(connection)
         try:
@@ -383,10 +392,11 @@ class MqttClient:
             connection.abort()
             raise
         if self._in_flight:
-            connection.send(b"".join(self._in_flight.resend_packets()))
+            connection.send(b"".join(self._in_flight.encode_for_resend()))
         return connection
 
     async def _resubscribe(self, connection: ClientConnection) -> None:
+        """Subscribe to all topic filters again after the broker has lost the session."""
         if not self._connect_packet.clean:
             _log.warning("%s has lost the session of %s", self._address, self._connect_packet.client_id)
         requested = list(self._subscriptions.items())

@@ -57,19 +57,19 @@ class ReadCoalescer:
         self._window_start = 0.0
         self._packets = 0
 
-    def should_pause(self, packets: int, size: int, now: float) -> bool:
-        """Count the packets of one read of `size` bytes at the event loop time `now`.
+    def should_pause(self, packet_count: int, read_bytes: int, now: float) -> bool:
+        """Return whether to pause reading after a read of `packet_count` packets in `read_bytes` bytes.
 
-        Return whether to pause reading.
+        `now` is the time of the event loop in seconds.
         """
         if now - self._window_start > READ_PAUSE_SECONDS:
             self._window_start = now
             self._packets = 0
-        self._packets += packets
-        return self._packets >= _BUSY_PACKETS and size < _LARGE_READ_BYTES
+        self._packets += packet_count
+        return self._packets >= _BUSY_PACKETS and read_bytes < _LARGE_READ_BYTES
 
 
-# Keep alive: when to send PINGREQ, and when to give up the connection, which owns the timer.
+# Keep alive: when to send PINGREQ, and when to give up a connection. The connection owns the timer.
 
 CHECKS_PER_KEEP_ALIVE: Final = 3
 """Number of checks per keep alive interval, so that a packet is sent before the interval has passed."""
@@ -199,7 +199,7 @@ class ClientConnection(asyncio.Protocol):
     # Called by the client
 
     def send(self, data: bytes) -> None:
-        """Send bytes at the end of the current event loop iteration, together with its other output."""
+        """Send bytes to the broker, together with the other output of this event loop iteration."""
         if self._is_closing:
             return
         if not self._pending_output:
@@ -211,7 +211,7 @@ class ClientConnection(asyncio.Protocol):
 
     async def subscribe(self, filters: Sequence[tuple[str, int]]) -> list[str]:
         """Send SUBSCRIBE and wait for SUBACK. Return the filters that were refused or granted a lower QoS."""
-        response = await self._request(Subscribe(self._next_id(), tuple(filters)))
+        response = await self._request(Subscribe(self._next_request_id(), tuple(filters)))
         if not isinstance(response, Suback) or len(response.codes) != len(filters):
             raise self.fail("the response of the broker does not match the request")
         granted = zip(filters, response.codes, strict=True)
@@ -219,7 +219,9 @@ class ClientConnection(asyncio.Protocol):
 
     async def unsubscribe(self, filters: Sequence[str]) -> None:
         """Send UNSUBSCRIBE and wait for UNSUBACK."""
-        if not isinstance(await self._request(Unsubscribe(self._next_id(), tuple(filters))), Unsuback):
+        if not isinstance(
+            await self._request(Unsubscribe(self._next_request_id(), tuple(filters))), Unsuback
+        ):
             raise self.fail("the response of the broker does not match the request")
 
     def check_open(self) -> None:
@@ -258,7 +260,7 @@ class ClientConnection(asyncio.Protocol):
     def fail(self, reason: str) -> ConnectionLost:
         """End the connection at once. Return a `ConnectionLost` with this reason, for the caller to raise."""
         lost = ConnectionLost(reason)
-        self._end(lost)
+        self._handle_end(lost)
         self.abort()
         return lost
 
@@ -322,7 +324,7 @@ class ClientConnection(asyncio.Protocol):
         reason = ConnectionLost(
             "the broker closed the connection" if exc is None else describe_network_error(exc)
         )
-        self._end(reason)
+        self._handle_end(reason)
 
     # Internal
 
@@ -368,12 +370,13 @@ class ClientConnection(asyncio.Protocol):
                 self.fail(f"the broker sent an unexpected {packet_name(packet)}")
 
     async def _request(self, packet: Subscribe | Unsubscribe) -> Any:
+        """Send SUBSCRIBE or UNSUBSCRIBE, and return the packet with which the broker responds."""
         self.check_open()
         self.send(encode_packet(packet))
         response = self._pending_requests[packet.packet_id] = self._loop.create_future()
         return await response
 
-    def _next_id(self) -> int:
+    def _next_request_id(self) -> int:
         self._last_id = LAST_PUBLISH_ID + 1 if self._last_id == MAX_PACKET_ID else self._last_id + 1
         return self._last_id
 
@@ -390,6 +393,7 @@ class ClientConnection(asyncio.Protocol):
                 self._transport.write_eof()
 
     def _pause_reads(self) -> None:
+        """Stop reading for `READ_PAUSE_SECONDS`, so that the next read returns more packets."""
         if not self._is_coalescing and self._transport is not None:
             self._is_coalescing = True
             self._transport.pause_reading()
@@ -410,6 +414,7 @@ class ClientConnection(asyncio.Protocol):
             self._keep_alive_timer = self._loop.call_later(self._ping_interval, self._check_keep_alive)
 
     def _check_keep_alive(self) -> None:
+        """Send PINGREQ, or end the connection, if the connection was silent since the last check."""
         # While reading is held, or if this check is late because the event loop was busy, packets of the
         # broker may wait in the socket.
         is_late = (
@@ -429,7 +434,8 @@ class ClientConnection(asyncio.Protocol):
         if self._keep_alive_timer is not None:
             self._keep_alive_timer.cancel()
 
-    def _end(self, reason: ConnectionLost) -> None:
+    def _handle_end(self, reason: ConnectionLost) -> None:
+        """Fail everything that waits on the connection, and notify the listener. Do this only once."""
         if self.lost.done():
             return
         self.lost.set_result(reason)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.client.address import BrokerAddress
     from meshfleet.mqtt.client.connection import ConnectionListener
     from meshfleet.mqtt.client.options import MqttOptions
-    from meshfleet.mqtt.websocket_transport import InnerProtocol
+    from meshfleet.mqtt.websocket_transport import InnerMqttProtocol
 
 
 # MQTT inside a WebSocket, client side: sends the upgrade request.
@@ -43,7 +43,7 @@ class ClientWebSocket(WebSocketTransport):
 
     _frames: ClientProtocol
 
-    def __init__(self, address: BrokerAddress, inner: InnerProtocol) -> None:
+    def __init__(self, address: BrokerAddress, inner: InnerMqttProtocol) -> None:
         uri = parse_uri(str(address))
         frames = ClientProtocol(
             uri, subprotocols=[SUBPROTOCOL], max_size=_MAX_FRAME_BYTES, logger=WEBSOCKETS_LOG
@@ -67,7 +67,7 @@ class ClientWebSocket(WebSocketTransport):
         if self._frames.handshake_exc is not None:
             return
         if self._frames.subprotocol == SUBPROTOCOL:
-            self._open_inner()
+            self._start_mqtt_connection()
         else:
             # [MQTT-6.0.0-4]
             self._error = ConnectionLost("the server did not select the WebSocket subprotocol mqtt")
@@ -91,7 +91,7 @@ _REFUSAL_REASONS: Final = {
 async def connect_to_broker(
     address: BrokerAddress, connect: Connect, listener: ConnectionListener, options: MqttOptions
 ) -> tuple[ClientConnection, Connack]:
-    """Connect to an MQTT broker and wait for CONNACK.
+    """Connect to an MQTT broker and wait for CONNACK. Return the connection and the CONNACK.
 
     Raises a `MqttError` if the broker is unreachable, is not trusted, or refuses the client.
     """
@@ -127,6 +127,7 @@ async def _open_transport(
 
 
 def _check_connack(address: BrokerAddress, connect: Connect, connack: Connack) -> None:
+    """Raise an error if the broker refused the client or kept a session that must be clean."""
     if connack.code != ConnectReturnCode.ACCEPTED:
         raise ConnectionRefused(str(address), connack.code, _REFUSAL_REASONS[connack.code])
     if connect.clean and connack.session_present:
@@ -135,6 +136,7 @@ def _check_connack(address: BrokerAddress, connect: Connect, connack: Connack) -
 
 
 def _to_mqtt_error(address: BrokerAddress, error: BaseException, timeout: float) -> MqttError | None:
+    """Convert an error of a connection attempt to a `MqttError`. Return None for any other error."""
     match error:
         case ssl.SSLCertVerificationError():
             return UntrustedBroker(f"{address}: {error.verify_message}")

@@ -74,9 +74,9 @@ class MessageBatch:
             self.ack_queue.send_ready()
 
     def seal(self) -> None:
-        """Complete the batch: no message is added any more.
+        """Prepare the complete batch for the application: no message is added any more.
 
-        A batch without QoS 1 messages gives up its slot, because it needs no acknowledgement.
+        If no message has QoS 1, remove the slot from the queue, because no acknowledgement is needed.
         """
         if self._slot is not None and not any(message.qos for message in self.messages):
             self.ack_queue.remove(self._slot)
@@ -99,7 +99,10 @@ class Inbox:
         return len(self._batches)
 
     def put(self, messages: list[Publish], size: int, ack_queue: AckQueue) -> None:
-        """Add the messages of one read to the last batch, or to a new batch after a reconnect."""
+        """Add the messages of one read of `size` bytes to the last batch.
+
+        Start a new batch if there is none, or after a reconnect: packet identifiers belong to a connection.
+        """
         if self._single_message_batches:
             self._put_each(messages, size, ack_queue)
             return
@@ -118,6 +121,7 @@ class Inbox:
         return batch
 
     def _put_each(self, messages: list[Publish], size: int, ack_queue: AckQueue) -> None:
+        """Add each message as a batch of its own. Divide the bytes of the read evenly among the batches."""
         share, rest = divmod(size, len(messages))
         for index, message in enumerate(messages):
             batch = MessageBatch(ack_queue)

@@ -21,7 +21,10 @@ _MAX_BYTES_AT_ONCE: Final = 256 * 1024
 
 
 class Delivery:
-    """Progress of the messages that one caller published. The future `done` waits for all PUBACKs."""
+    """Progress of the messages that one caller published: counts their PUBACKs.
+
+    The future `done` is done when the broker has acknowledged all of them.
+    """
 
     __slots__ = ("done", "remaining")
 
@@ -57,9 +60,9 @@ class InFlightWindow:
     def add_and_encode_messages(self, messages: Sequence[Publish], delivery: Delivery | None) -> list[bytes]:
         """Encode messages as PUBLISH packets, and add those with QoS 1 to the window.
 
-        The caller ensures that there are enough free slots. Encoding stops after the message that exceeds the
-        byte limit. If a message is malformed, none is added. If `delivery` is None, acknowledgements are not
-        reported.
+        Return the packets, fewer than there are messages if these take more than 256 KiB. The caller ensures
+        that the window has a free slot for each message. If a message is malformed, none is added.
+        `delivery` counts the acknowledgements for the caller; None if the caller does not wait for them.
         """
         packets: list[bytes] = []
         prepared: dict[int, tuple[bytes, Delivery | None]] = {}
@@ -104,7 +107,7 @@ class InFlightWindow:
             return True
         return not sent
 
-    def resend_packets(self) -> list[bytes]:
+    def encode_for_resend(self) -> list[bytes]:
         """Return the packets of all messages in flight in order, with the dup flag set [MQTT-4.4.0-1]."""
         return [set_dup_flag(packet) for packet, _ in self._sent.values()]
 

@@ -123,6 +123,7 @@ class Reconnector:
         self.changed.notify()
 
     def _start_reconnect(self, error: MqttError) -> None:
+        """Start the reconnect task. Reset the delays if the lost connection was stable."""
         loop = asyncio.get_running_loop()
         if loop.time() - self._connected_at >= self._backoff.reset_after:
             self._next_delays = iter(self._backoff)
@@ -149,6 +150,7 @@ class Reconnector:
         error.__cause__ = error.__context__ = None
 
     def _on_reconnect_done(self, task: asyncio.Task[None]) -> None:
+        """Log the defect with which the reconnect task ended, if any, and call `on_failed`."""
         if not task.cancelled() and (defect := task.exception()):
             _log.error("reconnect of %s has failed", self._name, exc_info=defect)
             self.connection_error = ConnectionClosed(

@@ -19,6 +19,11 @@ _HIGHEST_QOS: Final = 2
 
 
 class _BodyReader:
+    """Reads the fields of a packet body in order, or raises `MalformedPacket` for an invalid field.
+
+    `packet` is the name of the packet type, and `field` the name of a field, for the error.
+    """
+
     def __init__(self, raw: bytes, packet: str) -> None:
         self._raw = raw
         self._at = 0
@@ -27,7 +32,7 @@ class _BodyReader:
     def __bool__(self) -> bool:
         return self._at < len(self._raw)
 
-    def read(self, count: int, field: str) -> bytes:
+    def read_bytes(self, count: int, field: str) -> bytes:
         end = self._at + count
         if end > len(self._raw):
             raise MalformedPacket(f"{self._packet} {field}", "is truncated")
@@ -35,34 +40,34 @@ class _BodyReader:
         self._at = end
         return part
 
-    def byte(self, field: str) -> int:
-        return self.read(1, field)[0]
+    def read_byte(self, field: str) -> int:
+        return self.read_bytes(1, field)[0]
 
-    def number(self, field: str) -> int:
-        return int.from_bytes(self.read(2, field))
+    def read_uint16(self, field: str) -> int:
+        return int.from_bytes(self.read_bytes(2, field))
 
-    def id(self) -> int:
-        packet_id = self.number("id")
+    def read_packet_id(self) -> int:
+        packet_id = self.read_uint16("id")
         if packet_id == 0:
             raise MalformedPacket(f"{self._packet} id", "is 0")  # [MQTT-2.3.1-1]
         return packet_id
 
-    def binary(self, field: str) -> bytes:
-        return self.read(self.number(field), field)
+    def read_binary(self, field: str) -> bytes:
+        return self.read_bytes(self.read_uint16(field), field)
 
-    def text(self, field: str) -> str:
-        return decode_text(self.binary(field), f"{self._packet} {field}")
+    def read_text(self, field: str) -> str:
+        return decode_text(self.read_binary(field), f"{self._packet} {field}")
 
-    def topic(self, field: str) -> str:
-        return decode_topic(self.binary(field), f"{self._packet} {field}")
+    def read_topic(self, field: str) -> str:
+        return decode_topic(self.read_binary(field), f"{self._packet} {field}")
 
-    def filter(self) -> str:
-        topic_filter = self.text("filter")
+    def read_filter(self) -> str:
+        topic_filter = self.read_text("filter")
         check_filter(topic_filter, f"{self._packet} filter")
         return topic_filter
 
-    def rest(self) -> bytes:
-        return self.read(len(self._raw) - self._at, "payload")
+    def read_rest(self) -> bytes:
+        return self.read_bytes(len(self._raw) - self._at, "payload")
 
     def check_end(self) -> None:
         if self:
@@ -71,19 +76,19 @@ class _BodyReader:
 
 def _decode_connect(body: _BodyReader) -> packets.Connect:
     _check_protocol(body)
-    flags = body.byte("flags")
-    _check_flags(flags)
-    keep_alive = body.number("keep alive")
-    client_id = body.text("client id")
+    flags = body.read_byte("flags")
+    _check_connect_flags(flags)
+    keep_alive = body.read_uint16("keep alive")
+    client_id = body.read_text("client id")
     will = _decode_will(flags, body) if flags & 0x04 else None
-    user = body.text("user name") if flags & 0x80 else None
-    password = body.binary("password") if flags & 0x40 else None
+    user = body.read_text("user name") if flags & 0x80 else None
+    password = body.read_binary("password") if flags & 0x40 else None
     return packets.Connect(client_id, bool(flags & 0x02), keep_alive, will, user, password)
 
 
 def _check_protocol(body: _BodyReader) -> None:
-    name = body.binary("protocol name")
-    level = body.byte("protocol level")
+    name = body.read_binary("protocol name")
+    level = body.read_byte("protocol level")
     if (name, level) == (b"MQTT", _PROTOCOL_LEVEL):
         return
     if name in {b"MQTT", b"MQIsdp"}:  # another version, refused with a CONNACK [MQTT-3.1.2-2]
@@ -92,7 +97,7 @@ def _check_protocol(body: _BodyReader) -> None:
     raise MalformedPacket("CONNECT protocol name", f"{quote_input(name)} is not MQTT")  # [MQTT-3.1.2-1]
 
 
-def _check_flags(flags: int) -> None:
+def _check_connect_flags(flags: int) -> None:
     if flags & 0x01:
         raise MalformedPacket("CONNECT flags", "have the reserved bit set")  # [MQTT-3.1.2-3]
     if not flags & 0x04 and flags & 0x38:
@@ -105,12 +110,12 @@ def _check_flags(flags: int) -> None:
 
 
 def _decode_will(flags: int, body: _BodyReader) -> packets.Will:
-    topic = body.topic("will topic")
-    return packets.Will(topic, body.binary("will payload"), flags >> 3 & 3, bool(flags & 0x20))
+    topic = body.read_topic("will topic")
+    return packets.Will(topic, body.read_binary("will payload"), flags >> 3 & 3, bool(flags & 0x20))
 
 
 def _decode_connack(body: _BodyReader) -> packets.Connack:
-    flags, code = body.byte("flags"), body.byte("return code")
+    flags, code = body.read_byte("flags"), body.read_byte("return code")
     if flags > 1:
         raise MalformedPacket("CONNACK flags", "have a reserved bit set")
     if code > max(packets.ConnectReturnCode):
@@ -122,9 +127,9 @@ def _decode_connack(body: _BodyReader) -> packets.Connack:
 
 
 def _decode_subscribe(body: _BodyReader) -> packets.Subscribe:
-    packet_id, filters = body.id(), []
+    packet_id, filters = body.read_packet_id(), []
     while body:
-        topic_filter, qos = body.filter(), body.byte("qos")
+        topic_filter, qos = body.read_filter(), body.read_byte("qos")
         if qos > _HIGHEST_QOS:
             raise MalformedPacket("SUBSCRIBE qos", f"{qos} is not a QoS")  # [MQTT-3.8.3-4]
         filters.append((topic_filter, qos))
@@ -135,9 +140,9 @@ def _decode_subscribe(body: _BodyReader) -> packets.Subscribe:
 
 
 def _decode_suback(body: _BodyReader) -> packets.Suback:
-    packet_id, codes = body.id(), []
+    packet_id, codes = body.read_packet_id(), []
     while body:
-        code = body.byte("code")
+        code = body.read_byte("code")
         if code > _HIGHEST_QOS and code != packets.SUBACK_FAILURE:
             raise MalformedPacket("SUBACK code", f"{code} is neither a QoS nor 128")  # [MQTT-3.9.3-2]
         codes.append(code)
@@ -152,9 +157,9 @@ def _check_filter_count(filters: list[Any], field: str) -> None:
 
 
 def _decode_unsubscribe(body: _BodyReader) -> packets.Unsubscribe:
-    packet_id, filters = body.id(), []
+    packet_id, filters = body.read_packet_id(), []
     while body:
-        filters.append(body.filter())
+        filters.append(body.read_filter())
         _check_filter_count(filters, "UNSUBSCRIBE filters")
     if not filters:
         raise MalformedPacket("UNSUBSCRIBE filters", "are missing")  # [MQTT-3.10.3-2]
@@ -162,11 +167,11 @@ def _decode_unsubscribe(body: _BodyReader) -> packets.Unsubscribe:
 
 
 def decode_publish(raw: bytes, qos: int, retain: bool, dup: bool) -> packets.Publish:  # noqa: FBT001 # flags of the fixed header
-    """Decode the body of a PUBLISH. `qos`, `retain` and `dup` come from the first byte of the packet."""
+    """Decode the body of a PUBLISH, given the flags from the first byte of the packet."""
     body = _BodyReader(raw, "PUBLISH")
-    topic = body.topic("topic")
-    packet_id = body.id() if qos else 0
-    return packets.Publish(topic, body.rest(), qos, retain, dup, packet_id)
+    topic = body.read_topic("topic")
+    packet_id = body.read_packet_id() if qos else 0
+    return packets.Publish(topic, body.read_rest(), qos, retain, dup, packet_id)
 
 
 class PacketDecoder:
@@ -187,10 +192,10 @@ class PacketDecoder:
 
 
 _EITHER_DIRECTION: Final = {
-    0x40: PacketDecoder("PUBACK", lambda body: packets.Puback(body.id())),
-    0x50: PacketDecoder("PUBREC", lambda body: packets.Pubrec(body.id())),
-    0x62: PacketDecoder("PUBREL", lambda body: packets.Pubrel(body.id())),
-    0x70: PacketDecoder("PUBCOMP", lambda body: packets.Pubcomp(body.id())),
+    0x40: PacketDecoder("PUBACK", lambda body: packets.Puback(body.read_packet_id())),
+    0x50: PacketDecoder("PUBREC", lambda body: packets.Pubrec(body.read_packet_id())),
+    0x62: PacketDecoder("PUBREL", lambda body: packets.Pubrel(body.read_packet_id())),
+    0x70: PacketDecoder("PUBCOMP", lambda body: packets.Pubcomp(body.read_packet_id())),
 }
 
 FROM_CLIENTS: Final[Mapping[int, PacketDecoder]] = {
@@ -207,7 +212,7 @@ FROM_SERVERS: Final[Mapping[int, PacketDecoder]] = {
     **_EITHER_DIRECTION,
     0x20: PacketDecoder("CONNACK", _decode_connack),
     0x90: PacketDecoder("SUBACK", _decode_suback),
-    0xB0: PacketDecoder("UNSUBACK", lambda body: packets.Unsuback(body.id())),
+    0xB0: PacketDecoder("UNSUBACK", lambda body: packets.Unsuback(body.read_packet_id())),
     0xD0: PacketDecoder("PINGRESP", lambda _: packets.Pingresp()),
 }
 """Decoders of the packets that a client may receive, by the first byte of the fixed header."""

@@ -1,6 +1,6 @@
 """Encodes MQTT packets.
 
-A value that violates the standard raises `MalformedPacket`, so that no peer receives it.
+A value that violates the standard raises `MalformedPacket`, so that no invalid packet is sent.
 """
 
 from __future__ import annotations
@@ -47,31 +47,31 @@ def encode_packet(packet: packets.Packet) -> bytes:
 
 
 def encode_publish(message: packets.Publish, packet_id: int, *, dup: bool = False) -> bytes:
-    """Encode a PUBLISH with this packet identifier and dup flag instead of those of `message`."""
+    """Encode a PUBLISH with `packet_id` and `dup`; ignore the packet identifier and dup flag of `message`."""
     topic = ENCODED_TOPICS.get(message.topic) or encode_topic(message.topic)
     payload, qos = message.payload, message.qos
     if not qos:
         if dup:
             raise MalformedPacket("PUBLISH dup", "must not be set at QoS 0")  # [MQTT-3.3.1-2]
-        return _fixed_header(0x30 | message.retain, len(topic) + len(payload)) + topic + payload
+        return _encode_fixed_header(0x30 | message.retain, len(topic) + len(payload)) + topic + payload
     if qos not in _QOS:
         raise MalformedPacket("PUBLISH qos", f"{qos} is not a QoS")
     first = 0x30 | qos << 1 | message.retain | dup << 3
     return (
-        _fixed_header(first, len(topic) + 2 + len(payload))
+        _encode_fixed_header(first, len(topic) + 2 + len(payload))
         + topic
         + _encode_packet_id(packet_id, "PUBLISH")
         + payload
     )
 
 
-def encode_publish_header(topic: str, size: int, *, retain: bool = False) -> bytes:
+def encode_publish_header(topic: str, payload_size: int, *, retain: bool = False) -> bytes:
     """Encode the bytes of a QoS 1 PUBLISH that precede its packet identifier.
 
     All subscribers of a message share these bytes; only the packet identifier differs.
     """
     encoded_topic = ENCODED_TOPICS.get(topic) or encode_topic(topic)
-    return _fixed_header(0x32 | retain, len(encoded_topic) + 2 + size) + encoded_topic
+    return _encode_fixed_header(0x32 | retain, len(encoded_topic) + 2 + payload_size) + encoded_topic
 
 
 def set_dup_flag(packet: bytes) -> bytes:
@@ -89,20 +89,21 @@ def encode_pubacks(packet_ids: Sequence[int]) -> bytes:
 
 
 @lru_cache(_CACHED_HEADERS)
-def _fixed_header(first: int, remaining: int) -> bytes:
+def _encode_fixed_header(first_byte: int, remaining_length: int) -> bytes:
     """Encode the fixed header of a packet: first byte and remaining length."""
-    if remaining > MAX_REMAINING_LENGTH:
-        raise MalformedPacket("packet", f"{remaining} bytes are more than {MAX_REMAINING_LENGTH}")
-    header = bytearray((first,))
-    while remaining > 0x7F:
-        header.append(remaining & 0x7F | 0x80)
-        remaining >>= 7
-    header.append(remaining)
+    if remaining_length > MAX_REMAINING_LENGTH:
+        raise MalformedPacket("packet", f"{remaining_length} bytes are more than {MAX_REMAINING_LENGTH}")
+    header = bytearray((first_byte,))
+    while remaining_length > 0x7F:
+        header.append(remaining_length & 0x7F | 0x80)
+        remaining_length >>= 7
+    header.append(remaining_length)
     return bytes(header)
 
 
-def _add_header(first: int, body: bytes) -> bytes:
-    return _fixed_header(first, len(body)) + body
+def _prepend_fixed_header(first_byte: int, body: bytes) -> bytes:
+    """Return a whole packet: the fixed header with this first byte, then the body."""
+    return _encode_fixed_header(first_byte, len(body)) + body
 
 
 def _encode_packet_id(packet_id: int, packet: str) -> bytes:
@@ -137,7 +138,9 @@ def _encode_connect(packet: packets.Connect) -> bytes:
     if packet.password is not None:
         flags |= 0x40
         tail += encode_binary(packet.password, "CONNECT password")
-    return _add_header(0x10, PROTOCOL_HEADER + bytes((flags,)) + packet.keep_alive.to_bytes(2) + tail)
+    return _prepend_fixed_header(
+        0x10, PROTOCOL_HEADER + bytes((flags,)) + packet.keep_alive.to_bytes(2) + tail
+    )
 
 
 def _encode_will_flags(will: packets.Will) -> int:
@@ -159,7 +162,7 @@ def _encode_subscribe(packet: packets.Subscribe) -> bytes:
     for topic_filter, qos in packet.filters:
         _check_qos(qos, "SUBSCRIBE qos")
         parts += _encode_filter(topic_filter, "SUBSCRIBE filter"), bytes((qos,))
-    return _add_header(0x82, b"".join(parts))
+    return _prepend_fixed_header(0x82, b"".join(parts))
 
 
 def _encode_suback(packet: packets.Suback) -> bytes:
@@ -167,14 +170,14 @@ def _encode_suback(packet: packets.Suback) -> bytes:
         raise MalformedPacket("SUBACK codes", "are missing")
     if any(code not in _QOS and code != SUBACK_FAILURE for code in packet.codes):
         raise MalformedPacket("SUBACK code", "is neither a QoS nor 128")  # [MQTT-3.9.3-2]
-    return _add_header(0x90, _encode_packet_id(packet.packet_id, "SUBACK") + bytes(packet.codes))
+    return _prepend_fixed_header(0x90, _encode_packet_id(packet.packet_id, "SUBACK") + bytes(packet.codes))
 
 
 def _encode_unsubscribe(packet: packets.Unsubscribe) -> bytes:
     if not packet.filters:
         raise MalformedPacket("UNSUBSCRIBE filters", "are missing")  # [MQTT-3.10.3-2]
     filters = [_encode_filter(topic_filter, "UNSUBSCRIBE filter") for topic_filter in packet.filters]
-    return _add_header(0xA2, _encode_packet_id(packet.packet_id, "UNSUBSCRIBE") + b"".join(filters))
+    return _prepend_fixed_header(0xA2, _encode_packet_id(packet.packet_id, "UNSUBSCRIBE") + b"".join(filters))
 
 
 def _encode_filter(topic_filter: str, field: str) -> bytes:
@@ -183,7 +186,7 @@ def _encode_filter(topic_filter: str, field: str) -> bytes:
 
 
 def _make_id_only_encoder(first: int, name: str) -> Callable[[Any], bytes]:
-    """Return an encoder for a packet type that contains only a packet identifier."""
+    """Return an encoder for a packet type whose body is only a packet identifier."""
     return lambda packet: bytes((first, 2)) + _encode_packet_id(packet.packet_id, name)
 
 

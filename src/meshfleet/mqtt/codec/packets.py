@@ -45,7 +45,8 @@ class Connect(Packet, frozen=True, gc=False):
 
     client_id: str
     clean: bool = True
-    """Clean session flag: whether the server discards an older session, and this one at the disconnect."""
+    """Clean session flag. If True, the server discards an older session of the client at this CONNECT, and
+    the new session at the disconnect."""
     keep_alive: int = 0
     """Keep alive interval in seconds; 0 turns the keep alive off."""
     will: Will | None = None

@@ -48,9 +48,9 @@ _MAX_PUBLISH_HEADER_BYTES: Final = 2 + 0xFFFF + 2
 class PacketParser:
     """Parses MQTT packets from received bytes, and buffers an incomplete packet until the rest arrives.
 
-    A packet with more than `limit` bytes after its fixed header is a fault, as soon as its length is known.
-    With `skip_oversized`, a PUBLISH beyond this limit is no fault: its payload is skipped, and `feed` returns
-    an `OversizedPublish`.
+    A packet with more than `limit` bytes after its fixed header is invalid, and so is a PUBLISH above
+    `highest_qos`. With `skip_oversized`, a PUBLISH beyond `limit` is valid: its payload is skipped, and
+    `feed` returns an `OversizedPublish`.
     """
 
     __slots__ = (
@@ -103,7 +103,7 @@ class PacketParser:
             self._incomplete = bytearray()
         packets: list[Packet] = []
         try:
-            position, self._bytes_needed = self._parse_packets(data, packets)
+            position = self._parse_packets(data, packets)
         except MalformedInput as fault:
             # Drop the traceback, which would keep the bytes and the packets of this call alive.
             self.fault = type(fault)(fault.field, fault.reason)
@@ -163,17 +163,18 @@ class PacketParser:
         qos, retain, dup = self._publish_flags[first]
         return Publish(topic, data[topic_end + 2 :], qos, retain, dup, packet_id)
 
-    def _parse_packets(self, data: bytes, packets: list[Packet]) -> tuple[int, int]:
+    def _parse_packets(self, data: bytes, packets: list[Packet]) -> int:
         """Append the complete packets of `data` to `packets`.
 
-        Return the index of the first incomplete packet in `data`, and its size in bytes (0 if unknown).
+        Return the index in `data` at which an incomplete packet starts, or the length of `data` if there is
+        none. Set `_bytes_needed` for the incomplete packet.
         """
-        position = 0
+        self._bytes_needed = position = 0
         while True:
             position = self._parse_fast(data, position, packets)
             length = self._parse_length(data, position)
             if length is None:
-                return position, 0
+                return position
             remaining, body = length
             end = body + remaining
             if remaining > self.limit:
@@ -184,10 +185,12 @@ class PacketParser:
                     packets,
                 )
                 if needed:
-                    return position, needed
+                    self._bytes_needed = needed
+                    return position
                 self._bytes_to_skip = max(0, end - len(data))
             elif end > len(data):
-                return position, end - position
+                self._bytes_needed = end - position
+                return position
             else:
                 packets.append(self._decode_packet(data[position], data[body:end]))
             position = min(end, len(data))
@@ -237,14 +240,14 @@ class PacketParser:
         return position
 
     def _parse_length(self, data: bytes, position: int) -> tuple[int, int] | None:
-        """Return the remaining length of the packet at `position` and the index of its body.
+        """Return the remaining length of the packet at `position`, and the index at which its body starts.
 
         Return None if `data` ends before the remaining length is complete.
         """
         if len(data) - position < 2:
             return None
         if data[position] not in self._publish_flags and data[position] not in self._decoders:
-            raise self._unexpected_packet_error(data[position])
+            raise self._build_unexpected_packet_error(data[position])
         remaining = 0
         for index, byte in enumerate(data[position + 1 : position + 5]):
             remaining |= (byte & 0x7F) << 7 * index
@@ -258,28 +261,30 @@ class PacketParser:
         flags = self._publish_flags.get(first)
         return self._decoders[first].decode(body) if flags is None else decode_publish(body, *flags)
 
-    def _parse_oversized(self, data: bytes, body: int, end: int, packets: list[Packet]) -> int:
-        """Append an oversized PUBLISH without its payload to `packets`.
+    def _parse_oversized(self, data: bytes, body_start: int, end: int, packets: list[Packet]) -> int:
+        """Append an oversized PUBLISH, which `data` starts with, to `packets` without its payload.
 
-        Return 0, or the size that `data` must have to contain the header of the PUBLISH.
+        `body_start` and `end` are the indexes at which its body starts and the packet ends. Return 0. If
+        `data` ends before the payload starts, append nothing, and return how many bytes `data` must have.
         """
         if data[0] not in self._publish_flags or not self._skip_oversized:
-            raise PacketTooLarge("packet", f"{end - body} bytes are more than {self.limit}")
+            raise PacketTooLarge("packet", f"{end - body_start} bytes are more than {self.limit}")
         qos, retain, dup = self._publish_flags[data[0]]
-        topic_end = body + 2 + int.from_bytes(data[body : body + 2])
+        topic_start = body_start + 2
+        topic_end = topic_start + int.from_bytes(data[body_start:topic_start])
         payload_start = topic_end + 2 if qos else topic_end
         if payload_start > end:
             raise MalformedPacket("PUBLISH topic", "is truncated")
-        if len(data) < body + 2 or len(data) < payload_start:
-            return max(body + 2, payload_start)
+        if len(data) < topic_start or len(data) < payload_start:
+            return max(topic_start, payload_start)
         packet_id = int.from_bytes(data[topic_end:payload_start])
         if qos and not packet_id:
             raise MalformedPacket("PUBLISH id", "is 0")  # [MQTT-2.3.1-1]
-        topic = decode_topic(data[body + 2 : topic_end])
+        topic = decode_topic(data[topic_start:topic_end])
         packets.append(OversizedPublish(topic, b"", qos, retain, dup, packet_id, end - payload_start))
         return 0
 
-    def _unexpected_packet_error(self, first: int) -> MalformedPacket:
+    def _build_unexpected_packet_error(self, first: int) -> MalformedPacket:
         if first in _PUBLISH_FLAGS[-1]:
             return MalformedPacket("PUBLISH qos", f"{first >> 1 & 3} is higher than accepted")
         return MalformedPacket("packet", f"no packet in this direction starts with {first:#04x}")

@@ -1,4 +1,7 @@
-"""Topic names and topic filters: validation [MQTT-4.7] and string encoding [MQTT-1.5.3]."""
+"""Topic names and topic filters: validation [MQTT-4.7] and string encoding [MQTT-1.5.3].
+
+The parameter `field` of these functions is the name of the packet field, for error messages.
+"""
 
 from __future__ import annotations
 
@@ -88,6 +91,7 @@ def encode_topic(topic: str, field: str = "PUBLISH topic") -> bytes:
 
 
 def _cache_topic(topic: str, raw: bytes) -> None:
+    """Add a topic name and its UTF-8 bytes to both caches, unless it is long. Clear full caches first."""
     if len(raw) > _MAX_CACHED_TOPIC_BYTES:
         return
     if len(DECODED_TOPICS) >= _MAX_CACHED_TOPICS:

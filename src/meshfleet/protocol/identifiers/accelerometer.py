@@ -120,6 +120,7 @@ class _ConfigurationObject:
         self._field = field
 
     def encode_choice(self, name: str, choices: tuple[int, ...]) -> int:
+        """Return the index of a field's value in `choices`."""
         value = self._values[name]
         if isinstance(value, bool) or value not in choices:
             reason = f"{quote_input(value)} is not one of {', '.join(map(str, choices))}"
@@ -127,9 +128,11 @@ class _ConfigurationObject:
         return choices.index(value)
 
     def encode_flag(self, name: str) -> int:
+        """Return 1 or 0 for a boolean field."""
         return BoolLayout().encode(self._values[name], f"{self._field}.{name}")[0]
 
     def encode_steps(self, name: str, step: int, layout: NumberLayout) -> bytes:
+        """Encode the value of a field as a number of steps, each `step` in the unit of the field; rounded."""
         value, field = self._values[name], f"{self._field}.{name}"
         if step == 1:
             return layout.encode(value, field)

@@ -37,8 +37,8 @@ def parse_identifier_table(
 ) -> dict[int, IdentifierDefinition]:
     """Parse an identifier table. Return the definitions in the table by line number.
 
-    Raise `MalformedCatalogue` with all faults of the table. A name that a definition in `existing` has for
-    another id is a fault too.
+    Raise `MalformedCatalogue` with all faults of the table. It is a fault too if a name in the table belongs
+    to another id in `existing`. `source` names the table in errors.
     """
     entries: dict[int, IdentifierDefinition] = {}
     faults: list[LineFault] = []
@@ -68,6 +68,7 @@ def _split_lines(text: str) -> Iterator[tuple[int, list[str]]]:
 def _find_conflicts(
     entries: Mapping[int, IdentifierDefinition], existing: Iterable[IdentifierDefinition]
 ) -> Iterator[LineFault]:
+    """Yield a fault for each id or name that is used twice. The keys of `entries` are line numbers."""
     lines_by_key: dict[str, int] = {}
     for line, entry in entries.items():
         for key in (entry.id, entry.name):
@@ -110,12 +111,14 @@ def _parse_entry(cells: list[str]) -> IdentifierDefinition | list[str]:
 
 
 def _parse_name(text: str) -> IdentifierName:
+    """Parse the cell `name`. A name must not look like an id."""
     if is_identifier(text):
         raise ValueError(f"{text} has the form of an id")
     return parse_identifier_name(text)
 
 
 def _parse_dictionary(text: str) -> int | None:
+    """Parse the cell `dictionary`: the version of the vendor's dictionary, or `-` if unknown."""
     if text == "-":
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 6):  # noqa: PLR2004 # far above any dictionary version
@@ -139,6 +142,7 @@ def _parse_access(text: str) -> IdentifierAccess:
 
 
 def _parse_type(text: str) -> Layout | None:
+    """Parse the cell `type`. Return None for `raw`, which means that the layout is unknown."""
     return None if text == "raw" else parse_layout(text)
 
 

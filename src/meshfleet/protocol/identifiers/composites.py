@@ -68,7 +68,7 @@ class RecordLayout(Layout):
         """Decode the fields that are present. Leave the bytes of an incomplete optional field undecoded."""
         size, unpack, names, converters = self._runs[0]
         if offset + size > len(raw):
-            size, unpack, names, converters = self._find_longest_run(raw, offset)
+            size, unpack, names, converters = self._find_run_that_fits(raw, offset)
         # Names and format come from the same fields; a strict zip would cost a third of the call.
         values: dict[str, Json] = dict(zip(names, unpack(raw, offset)))  # noqa: B905 # see above
         for name, convert in converters:
@@ -78,7 +78,8 @@ class RecordLayout(Layout):
             values[self._last_field.name], offset = self._last_field.layout.decode(raw, offset)
         return values, offset
 
-    def _find_longest_run(self, raw: bytes, offset: int) -> _FieldRun:
+    def _find_run_that_fits(self, raw: bytes, offset: int) -> _FieldRun:
+        """Return the longest run of fields for which `raw` has enough bytes from `offset` on."""
         for run in self._runs:
             if offset + run.size <= len(raw):
                 return run
@@ -107,6 +108,7 @@ class RecordLayout(Layout):
 
 
 def _build_run(fields: Sequence[RecordField]) -> _FieldRun:
+    """Build a run from consecutive fields of a record."""
     layouts = [(field.name, field.layout) for field in fields if isinstance(field.layout, FixedLayout)]
     struct = Struct(">" + "".join(layout.struct_format for _, layout in layouts))
     return _FieldRun(
@@ -136,7 +138,7 @@ class ListLayout(Layout):
         ], end
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode a JSON array. Raise `UnencodableValue` if the count cannot express its length."""
+        """Encode a JSON array. Raise `UnencodableValue` if the count is too small for the array's length."""
         if not isinstance(value, list):
             raise UnencodableValue(field, f"{quote_input(value)} is not an array")
         if len(value) > self._count.high:
@@ -175,6 +177,7 @@ class DictionaryLayout(Layout):
         return values, offset
 
     def _decode_entry(self, key: int, data: bytes) -> tuple[str, Json]:
+        """Return the name and the JSON value of a dictionary entry with the value bytes `data`."""
         if key in self._entries:
             name, layout = self._entries[key]
             with suppress(UndecodableValue):
@@ -200,6 +203,7 @@ class DictionaryLayout(Layout):
         return b"".join(bytes([key, len(data)]) + data for key, data in sorted(encoded.items()))
 
     def _encode_entry(self, name: str, value: Json, field: str) -> tuple[int, bytes]:
+        """Return the key and the value bytes of a dictionary entry."""
         if name in self._keys:
             key = self._keys[name]
             return key, self._entries[key][1].encode(value, field)

@@ -23,7 +23,7 @@ REMAINDER_KEY: Final = "rest"
 
 
 class IdentifierKind(StrEnum):
-    """Role of an identifier on a device."""
+    """Kind of value that an identifier names on a device. An identifier can have several kinds."""
 
     PROPERTY = "property"
     MEASUREMENT = "measurement"
@@ -35,7 +35,7 @@ class IdentifierKind(StrEnum):
 
 
 class IdentifierAccess(StrEnum):
-    """Access of requests to an identifier: read, write, both or none."""
+    """Access that requests have to an identifier: read, write, both or neither."""
 
     READ = "r"
     WRITE = "w"
@@ -84,7 +84,7 @@ class IdentifierDefinition:
         return DecodedValue(value, ext)
 
     def encode(self, value: Json, ext: dict[str, Json] | None = None) -> bytes:
-        """Encode a JSON value and its extension. Raise `UnencodableValue` if they do not fit the layout."""
+        """Encode a JSON value and its extension. Raise `UnencodableValue` if one of the two is invalid."""
         if self.layout is None:
             raise UnknownIdentifier(
                 "identifier", f"{self.name} ({self.id}) has no known layout, only raw values"

@@ -39,7 +39,7 @@ class Layout(Protocol):
 
     @abstractmethod
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode a JSON value, or raise `UnencodableValue` for the path `field`."""
+        """Encode a JSON value, or raise `UnencodableValue`. `field` names the value in the error."""
 
     def encode_before_extension(self, value: Json, field: str) -> bytes:
         """Encode a JSON value after which the bytes of an extension follow."""
@@ -63,7 +63,7 @@ class FixedLayout(Layout):
         self.size = self._struct.size
 
     def decode(self, raw: bytes, offset: int) -> tuple[Json, int]:
-        """Decode one value of fixed size."""
+        """Decode one value of fixed size at `offset`."""
         end = offset + self.size
         if len(raw) < end:
             raise build_too_short_error(raw, end)
@@ -128,7 +128,10 @@ _STRUCT_CODES = {
 
 
 class NumberLayout(FixedLayout):
-    """Whole number, divided by `scale` in JSON; `limits` apply to encoding (value-4 to value-6, value-10)."""
+    """Whole number; in JSON the number divided by `scale`. `limits` restrict which numbers can be encoded.
+
+    (value-4 to value-6, value-10)
+    """
 
     def __init__(
         self, size: int, *, signed: bool, scale: int = 1, limits: tuple[int, int] | None = None
@@ -138,7 +141,7 @@ class NumberLayout(FixedLayout):
         Raise `ValueError` if the limits exceed the range of `size` bytes.
         """
         code = _STRUCT_CODES.get((size, signed), f"{size}s")
-        super().__init__(code, _number_converter(code, scale))
+        super().__init__(code, _build_number_converter(code, scale))
         self._signed = signed
         self._scale = scale
         value_count = 1 << 8 * size
@@ -153,7 +156,7 @@ class NumberLayout(FixedLayout):
         return (self._scale, self.low, self.high) == (1, 0, (1 << 8 * self.size) - 1)
 
     def encode(self, value: Json, field: str) -> bytes:
-        """Encode a JSON number as bytes. With a scale, encode its nearest integer multiple."""
+        """Encode a JSON number times the scale as bytes. With a scale other than 1, round the product."""
         if not is_number(value):
             raise UnencodableValue(field, f"{quote_input(value)} is not a number")
         low, high = (limit if self._scale == 1 else limit / self._scale for limit in (self.low, self.high))
@@ -166,7 +169,7 @@ class NumberLayout(FixedLayout):
         return number.to_bytes(self.size, "big", signed=self._signed)
 
 
-def _number_converter(code: str, scale: int) -> Callable[[Any], Json] | None:
+def _build_number_converter(code: str, scale: int) -> Callable[[Any], Json] | None:
     """Return a function that converts an unpacked value to a JSON number; None if none is needed."""
     if code.endswith("s"):
         return lambda data: int.from_bytes(data, "big") if scale == 1 else int.from_bytes(data, "big") / scale

@@ -93,23 +93,26 @@ class _Parser:
 
     @property
     def _token(self) -> str:
+        """Token at the current position; "" at the end of the input."""
         return self._tokens[self._position]
 
-    def _next_token(self) -> str:
+    def _consume_token(self) -> str:
+        """Return the token at the current position, and move on to the next token."""
         token = self._token
         self._position += bool(token)
         return token
 
     def _accept(self, token: str) -> bool:
+        """Consume the token at the current position if it is `token`. Return whether it is."""
         is_match = self._token == token
         self._position += is_match
         return is_match
 
     def expect(self, token: str) -> None:
-        """Consume `token`, or raise NotationError if the next token differs. "" means the end of input."""
+        """Consume `token`, or raise NotationError if another token is next. "" means the end of the input."""
         if self._token != token:
             raise NotationError(f"expected {_quote_token(token)}, found {_quote_token(self._token)}")
-        self._next_token()
+        self._consume_token()
 
     def parse_layout(self) -> Layout:
         """Parse the layout of a whole value."""
@@ -126,7 +129,8 @@ class _Parser:
         return self._parse_scalar()
 
     def _parse_scalar(self) -> Layout:
-        name = self._next_token()
+        """Parse a layout without parts, such as `u16`, `text` or `hex(65)`."""
+        name = self._consume_token()
         if name in _NUMBER_LAYOUTS:
             return self._parse_number(name)
         if name in _SIMPLE_LAYOUTS:
@@ -137,7 +141,7 @@ class _Parser:
         raise NotationError(f"{_quote_token(name)} is not a type{here}")
 
     def _parse_int(self) -> int:
-        token = self._next_token()
+        token = self._consume_token()
         if not token.lstrip("-").isdigit():
             raise NotationError(f"expected a number, found {_quote_token(token)}")
         if len(token) > _MAX_NUMBER_LENGTH:
@@ -145,7 +149,7 @@ class _Parser:
         return int(token)
 
     def _parse_name(self) -> str:
-        token = self._next_token()
+        token = self._consume_token()
         if not token[:1].isalpha():
             raise NotationError(f"expected a name, found {_quote_token(token)}")
         if len(token) > _MAX_NAME_LENGTH:
@@ -153,6 +157,7 @@ class _Parser:
         return token
 
     def _parse_sized(self, name: str) -> Layout:
+        """Parse the number in parentheses after the name of a layout, such as `(65)` after `hex`."""
         self.expect("(")
         size = self._parse_int()
         self.expect(")")
@@ -162,6 +167,7 @@ class _Parser:
         return create_layout(size)
 
     def _parse_number(self, name: str) -> NumberLayout | EnumLayout:
+        """Parse the scale, limits or keywords after a type of number, such as `/100` after `s16`."""
         size, signed = _NUMBER_LAYOUTS[name]
         scale = self._parse_int() if self._accept("/") else 1
         if scale < 1:
@@ -262,6 +268,7 @@ _MAX_NUMBER_LENGTH: Final = 15
 
 
 def _check_order(last: RecordField, field: RecordField) -> None:
+    """Raise NotationError if `field` may not follow the field `last` in a record."""
     if not isinstance(last.layout, FixedLayout):
         raise NotationError(f"no field can follow {_quote_token(last.name)}, which has no fixed size")
     if last.optional and not field.optional:
@@ -282,6 +289,7 @@ def _build_checked(build: Callable[[], _BuiltT]) -> _BuiltT:
 
 
 def _tokenize(text: str) -> list[str]:
+    """Split the notation of a layout into tokens, followed by "" for the end of the input."""
     tokens, position = [], 0
     text = text.rstrip()
     while position < len(text):

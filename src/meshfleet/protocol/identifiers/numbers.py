@@ -24,9 +24,12 @@ has no leading zero bytes."""
 
 
 def identifier_to_int(text: AnyIdentifier) -> int:
-    """Return the stored number of an identifier, which is equal for its hex form and its name (report-37)."""
+    """Return the number that the database stores for an identifier.
+
+    The hex form and the name of an identifier in the catalogue have the same number (report-37).
+    """
     if is_identifier(text):
-        return _hex_to_int(text)
+        return _convert_hex(text)
     if (entry := BUILTIN_CATALOGUE.find(text)) is not None:
         return int(entry.id, 16)
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
@@ -34,16 +37,17 @@ def identifier_to_int(text: AnyIdentifier) -> int:
 
 
 def identifier_from_int(number: int) -> Identifier:
-    """Return the hex identifier of a stored number, which must not be negative."""
+    """Return the hex identifier for a stored number. The number must not be negative: it would be a name."""
     length, value = divmod(number, 1 << _VALUE_BITS)
-    return Identifier(value.to_bytes(length or _min_length(value)).hex())
+    return Identifier(value.to_bytes(length or _count_required_bytes(value)).hex())
 
 
-def _hex_to_int(text: str) -> int:
+def _convert_hex(text: str) -> int:
+    """Return the stored number of a hex identifier."""
     value, length = int(text, 16), len(text) // 2
-    return value if length == _min_length(value) else length << _VALUE_BITS | value
+    return value if length == _count_required_bytes(value) else length << _VALUE_BITS | value
 
 
-def _min_length(value: int) -> int:
+def _count_required_bytes(value: int) -> int:
     """Return the minimum number of bytes that can hold `value`, at least 1."""
     return max(1, (value.bit_length() + 7) // 8)
