@@ -135,6 +135,13 @@ def _find_problem(call: list[str]) -> str | None:
     return f"meshfleet {' '.join(call)}: no option {', '.join(sorted(unknown))}" if unknown else None
 
 
+def test_the_protocol_lists_every_command() -> None:
+    text = (ROOT / "docs" / "protocol.md").read_text()
+    (table,) = re.findall(r"^\| command \| does \|\n\|---\|---\|\n((?:\|.*\n)+)", text, re.MULTILINE)
+    subcommands = {name for row in table.splitlines() for name in re.findall(r"`([a-z-]+)", row)}
+    assert set(main.list_commands(click.Context(main))) <= subcommands
+
+
 def test_calls_of_programs_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
