@@ -26,7 +26,7 @@ FORWARDING_HEADER: Final = "X-Meshfleet-Forwarding"
 
 
 class Forwarding(StrEnum):
-    """What became of the header `X-Forwarded-For` of a request (rest-169)."""
+    """Outcome of the header `X-Forwarded-For` of a request (rest-169)."""
 
     ABSENT = "absent"
     IGNORED = "ignored"
