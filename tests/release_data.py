@@ -52,7 +52,7 @@ _FOREVER: Final = [
 _VARIABLE: Final = {"clockOffset", "connected", "connectivity", "eta", "lastLoginAt", "live", "nextToken"}
 """Fields that depend on the time at which they are read."""
 
-_REPORTS: Final = {
+_REPORTS: Final[dict[str, dict[str, Any]]] = {
     "property/8000": {"value": "03010000"},
     "measurement/8800": {"seq": 7, "value": "1234"},
     "measurement-decoded/humidity": {"seq": 8, "value": 41.5},
