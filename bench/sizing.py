@@ -41,6 +41,25 @@ SIMULATED_DEVICES: Final = 100
 NAMES: Final = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 
 
+_SECTION: Final = """
+## Measured
+
+A stored report takes {sizes}. Each device sends one report a minute,
+and reports are kept for 90 days:
+
+| devices | disk, SQLite | disk, PostgreSQL | memory, SQLite | memory, PostgreSQL | CPU, SQLite | CPU, PostgreSQL |
+|---|---|---|---|---|---|---|
+{rows}
+
+- Disk is that of samples. Add 50 MB for the database of a small fleet, firmware images, and room for a backup.
+- Memory and CPU are those of the service alone, without the server of PostgreSQL. CPU is a share of one core.
+- A gateway has 50 devices. Ten devices were measured with one report a second.
+- Devices that report once in 20 minutes need a twentieth of the disk.
+- Measured on {day}: {machine}, {python}.
+
+"""  # noqa: E501 # rows of a table
+
+
 class FleetLoad(NamedTuple):
     """What the service needs while a fleet reports."""
 
@@ -90,7 +109,7 @@ async def _measure_bytes(server: str | None, *, days: int) -> float:
 
 
 def _measure_load(server: str | None, fleet: int, *, seconds: int) -> FleetLoad:
-    """Measure the service while each device of a fleet reports once a minute; at least one report a second."""
+    """Measure the service while each device of a fleet reports once a minute, or all once a second."""
     gateways = max(1, fleet // DEVICES_PER_GATEWAY)
     load = Load("pace", gateways, min(fleet, DEVICES_PER_GATEWAY), max(1, round(fleet / 60)), seconds)
     with run_service(gateways, server) as service, run_load_generator(service.port, load) as program:
@@ -111,47 +130,28 @@ def _write_page(bytes_per_report: Mapping[str, float], loads: Mapping[str, Mappi
 def _format_section(
     bytes_per_report: Mapping[str, float], loads: Mapping[str, Mapping[int, FleetLoad]]
 ) -> str:
-    sizes = " and ".join(f"{bytes_per_report[name]:.0f} bytes with {title}" for name, title in NAMES.items())
-    lines = [
-        "",
-        "## Measured",
-        "",
-        f"A stored report takes {sizes}. Each device sends one report a minute, and reports are kept for"
-        f" {KEPT_DAYS} days:",
-        "",
-        "| devices | disk, SQLite | disk, PostgreSQL | memory, SQLite | memory, PostgreSQL | CPU, SQLite"
-        " | CPU, PostgreSQL |",
-        "|---" * 7 + "|",
-    ]
+    rows = []
     for fleet in FLEETS:
         disks = [
             _format_gigabytes(bytes_per_report[name] * fleet * REPORTS_PER_DAY * KEPT_DAYS) for name in NAMES
         ]
         memory = [f"{loads[name][fleet].mib:.0f} MiB" for name in NAMES]
         cpu = [f"{loads[name][fleet].cpu_percent} %" for name in NAMES]
-        lines.append(f"| {' | '.join([f'{fleet:,}', *disks, *memory, *cpu])} |")
-    return "\n".join([*lines, "", _describe_conditions(), ""]) + "\n"
+        rows.append(f"| {' | '.join([f'{fleet:,}', *disks, *memory, *cpu])} |")
+    gibibytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return _SECTION.format(
+        sizes=" and ".join(
+            f"{bytes_per_report[name]:.0f} bytes with {title}" for name, title in NAMES.items()
+        ),
+        rows="\n".join(rows),
+        day=datetime.now(UTC).date(),
+        machine=f"{_read_processor()}, {len(os.sched_getaffinity(0))} cores, {gibibytes:.0f} GiB",
+        python=f"Python {platform.python_version()} on {platform.system()}",
+    )
 
 
 def _format_gigabytes(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"  # noqa: PLR2004 # a gigabyte
-
-
-def _describe_conditions() -> str:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    cores = len(os.sched_getaffinity(0))
-    return "\n".join(
-        [
-            "- Disk is that of samples. Add 50 MB for the database of a small fleet, firmware images, and room for"
-            " a backup.",
-            "- Memory and CPU are those of the service alone, without the server of PostgreSQL. CPU is the share of"
-            " one core.",
-            f"- A gateway has {DEVICES_PER_GATEWAY} devices. Ten devices were measured with one report a second.",
-            "- Devices that report once in 20 minutes, as Mesh Tech devices do, need a twentieth of the disk.",
-            f"- Measured on {datetime.now(UTC):%Y-%m-%d}: {_read_processor()}, {cores} cores, {memory:.0f} GiB,"
-            f" Python {platform.python_version()} on {platform.system()}.",
-        ]
-    )
 
 
 def _read_processor() -> str:
