@@ -27,7 +27,7 @@ _CALL: Final = re.compile(
 def list_pages() -> list[Path]:
     """Return all pages for users. Decisions are about their time, and may name what no longer exists."""
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "decisions"]
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(pages)]
+    return [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "RELEASING")), *sorted(pages)]
 
 
 def find_tested_blocks(page: Path) -> list[str]:

@@ -142,6 +142,19 @@ def test_the_protocol_lists_every_command() -> None:
     assert set(main.list_commands(click.Context(main))) <= subcommands
 
 
+def test_every_target_of_make_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    workflow = ROOT / ".github" / "workflows" / "release.yml"
+    calls = re.compile(r"(?:^ +|`|run: )make ([a-z][a-z -]*)", re.MULTILINE)
+    named = {
+        name
+        for page in [*list_pages(), workflow]
+        for call in calls.findall(page.read_text())
+        for name in call.split()
+    }
+    assert {"dist", "release-data", "docs"} <= named <= targets
+
+
 def test_calls_of_programs_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
