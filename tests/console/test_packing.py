@@ -79,7 +79,7 @@ def test_a_wheel_that_lacks_a_file_cannot_be_released(tmp_path: Path) -> None:
     (tmp_path / "meshfleet-0.tar.gz").touch()
     with zipfile.ZipFile(tmp_path / "meshfleet-0.whl", "w") as wheel:
         wheel.writestr(f"{SITE}/index.html", "")
-    command = [sys.executable, ROOT / "scripts" / "check_dist.py", tmp_path]
+    command = [sys.executable, str(ROOT / "scripts" / "check_dist.py"), str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert result.stderr.startswith("meshfleet-0.whl has no meshfleet/deploy/systemd/meshfleet.service, ")
