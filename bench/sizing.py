@@ -61,7 +61,7 @@ and reports are kept for 90 days:
 
 
 class FleetLoad(NamedTuple):
-    """What the service needs while a fleet reports."""
+    """Memory and CPU of the service while a fleet reports."""
 
     mib: float
     cpu_percent: float
