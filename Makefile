@@ -16,7 +16,7 @@ NODE := tests/node/node_modules/.package-lock.json
 # It compares contents, not dates, and does nothing if the console is up to date.
 BUILD_CONSOLE := scripts/progress "Building the console" $(BIN)/python scripts/build_console.py
 
-.PHONY: run test test-fast test-all check docs format bench lock man clean
+.PHONY: run test test-fast test-all check docs dist release-data format bench lock man clean
 
 place = $(if $(findstring :,$(2))$(filter off,$(2)),$(1) $(2),$(if $(2),$(1) 127.0.0.1:$(2)))
 PLACES = $(strip $(call place,--http,$(HTTP)) $(call place,--mqtt,$(MQTT)))
@@ -54,6 +54,19 @@ check: .venv/.ready-dev
 # The documentation site, in build/docs: python3 -m http.server --directory build/docs
 docs: .venv/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+# Wheel and source distribution in dist, as a release has them: built, checked, installed and tried.
+dist: .venv/.ready-dist
+	rm -rf dist
+	$(BUILD_CONSOLE)
+	scripts/progress "Packing" $(BIN)/python -m hatchling build --directory dist
+	$(BIN)/twine check --strict dist/*
+	scripts/progress "Installing and trying the wheel" $(BIN)/python scripts/check_dist.py dist
+
+# Data of this version in tests/releases, which later versions must be able to upgrade. RELEASING.md says when.
+release-data: .venv/.ready-dev
+	scripts/parts
+	$(BIN)/python -m tests.release_data
 
 format: .venv/.ready-dev
 	$(BIN)/ruff format

@@ -28,6 +28,9 @@ _ROOT: Final = Path(__file__).parent.parent
 _LINK_OUT: Final = re.compile(r"\[([^\]]+)\]\((?:\.\./)*(?:src|examples|tests|bench|[A-Z]+)\b[^)]*\)")
 """Link to a file of the repository outside of `docs`, which is not on the site."""
 
+_TESTED_BLOCK: Final = re.compile(r"^```sh tested$", re.MULTILINE)
+"""First line of a block of commands that the tests run. The highlighter does not know the second word."""
+
 _CLI_PAGE: Final = """
 # Command line
 
@@ -77,8 +80,8 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Replace links to files that are not on the site by their texts."""
-    return _LINK_OUT.sub(r"\1", markdown)
+    """Replace links to files that are not on the site by their texts. Remove the mark of tested blocks."""
+    return _LINK_OUT.sub(r"\1", _TESTED_BLOCK.sub("```sh", markdown))
 
 
 def _build_page(title: str, text: str, rows: Iterable[tuple[str, ...]]) -> str:

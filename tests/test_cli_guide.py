@@ -48,7 +48,7 @@ def service(tmp_path: Path) -> Iterator[DemoService]:
 
 
 def find_blocks() -> list[str]:
-    blocks: list[str] = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    blocks: list[str] = re.findall(r"^```sh tested\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     assert blocks
     return blocks
 

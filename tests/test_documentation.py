@@ -37,6 +37,10 @@ def test_pages_load_nothing_from_other_servers(site: Path) -> None:
     assert loaded == {}
 
 
+def test_marks_for_tests_are_not_shown(site: Path) -> None:
+    assert [page.name for page in site.rglob("*.html") if "sh tested\n" in page.read_text()] == []
+
+
 def test_the_reference_is_generated_from_the_program(site: Path) -> None:
     expected = {
         "cli": "--without-samples",

@@ -11,6 +11,7 @@ import socket
 import sqlite3
 import threading
 from contextlib import contextmanager
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -175,6 +176,15 @@ def plant_dead_url(place: Installation) -> None:
     place.settings |= {"public-url": "http://127.0.0.1:1", "http": "127.0.0.1:0", "mqtt": "off"}
 
 
+def plant_untrusted_proxy(place: Installation) -> None:
+    plant_answer(place, b"", HTTPStatus.OK, "ignored")
+
+
+def plant_silent_proxy(place: Installation) -> None:
+    plant_answer(place, b"", HTTPStatus.OK, "absent")
+    place.settings["trusted-proxies"] = "127.0.0.1"
+
+
 def plant_unready_service(place: Installation) -> None:
     plant_answer(place, b'{"status": "unavailable", "reasons": [{"code": "disk-full", "text": "x"}]}')
 
@@ -183,19 +193,25 @@ def plant_other_program(place: Installation) -> None:
     plant_answer(place, b"<html>Bad gateway</html>")
 
 
-def plant_answer(place: Installation, body: bytes) -> None:
+def plant_answer(
+    place: Installation,
+    body: bytes,
+    status: HTTPStatus = HTTPStatus.SERVICE_UNAVAILABLE,
+    forwarding: str = "absent",
+) -> None:
     place.lock()
-    url = place.cleanup.enter_context(serve_body(body))
+    url = place.cleanup.enter_context(serve_body(body, status, forwarding))
     place.settings |= {"public-url": url, "http": "127.0.0.1:0", "mqtt": "off"}
 
 
 @contextmanager
-def serve_body(body: bytes) -> Iterator[str]:
-    """Answer every request with status 503 and a body."""
+def serve_body(body: bytes, status: HTTPStatus, forwarding: str) -> Iterator[str]:
+    """Answer every request with a status, a body, and what became of `X-Forwarded-For`."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # named by the library
-            self.send_response(503)
+            self.send_response(status)
+            self.send_header("X-Meshfleet-Forwarding", forwarding)
             self.end_headers()
             self.wfile.write(body)
 
@@ -380,6 +396,18 @@ OPENSSL = "openssl x509 -in {place.cert} -noout -dates -ext subjectAltName"
             plant_other_program,
             "fail public-url",
             ("{place.settings[public-url]} answers with HTTP status 503, not as a Meshfleet service"),
+            "curl -i {place.settings[public-url]}/readyz",
+        ),
+        (
+            plant_untrusted_proxy,
+            "warn proxy",
+            "X-Forwarded-For arrives, but its sender is not in trusted-proxies: all clients share a limit",
+            "meshfleet serve --trusted-proxies LIST",
+        ),
+        (
+            plant_silent_proxy,
+            "warn proxy",
+            "trusted-proxies is set, but no X-Forwarded-For arrives through public-url",
             "curl -i {place.settings[public-url]}/readyz",
         ),
         (

@@ -195,6 +195,7 @@ def test_all_invalid_settings_are_reported_and_nothing_is_created(tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.rule("rest-173")
 def test_a_second_service_on_the_same_data_is_refused(tmp_path: Path) -> None:
     with serve(tmp_path) as first:
         message = read_start_message(first)

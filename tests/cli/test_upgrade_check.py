@@ -45,6 +45,18 @@ def test_a_current_database_is_not_changed(place: Installation) -> None:
     assert "ok    jobs                none in progress" in result.output
 
 
+def test_ignored_settings_are_named_with_what_replaces_them(place: Installation, tmp_path: Path) -> None:
+    file = tmp_path / "old.toml"
+    file.write_text("[limits]\nqueue-length = 7")
+    arguments = ("upgrade-check", "--data", str(place.data))
+    assert "ok    settings            all are known to this version" in run_command(*arguments).output
+    result = run_command(*arguments, "--config", str(file), MESHFLEET_LIMITS_QUEUE_LENGTH="7")
+    reason = "is ignored: queues of MQTT clients are limited in bytes, by limits.queue-bytes"
+    for origin in (f"{file}: limits.queue-length", "MESHFLEET_LIMITS_QUEUE_LENGTH"):
+        assert f"warn  settings            {origin} {reason}" in result.output
+    assert result.exit_code == 0
+
+
 def test_migrations_and_jobs_in_progress_are_named(place: Installation) -> None:
     downgrade(place.data)
     with closing(sqlite3.connect(place.data / "meshfleet.sqlite")) as database, database:

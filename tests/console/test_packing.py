@@ -75,6 +75,17 @@ def test_the_source_distribution_is_installed_without_another_build(
     assert not (unpacked / "console" / "node_modules").exists()
 
 
+def test_a_wheel_that_lacks_a_file_cannot_be_released(tmp_path: Path) -> None:
+    (tmp_path / "meshfleet-0.tar.gz").touch()
+    with zipfile.ZipFile(tmp_path / "meshfleet-0.whl", "w") as wheel:
+        wheel.writestr(f"{SITE}/index.html", "")
+    command = [sys.executable, str(ROOT / "scripts" / "check_dist.py"), str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert result.stderr.startswith("meshfleet-0.whl has no meshfleet/deploy/systemd/meshfleet.service, ")
+    assert result.stderr.endswith("man/man1/meshfleet.1\n")
+
+
 def test_licenses_of_dependencies_are_included(site: dict[str, bytes]) -> None:
     used = json.loads((ROOT / "console" / "package.json").read_text("utf-8"))["dependencies"]
     licenses = site["licenses.md"].decode()

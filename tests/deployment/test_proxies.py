@@ -80,6 +80,11 @@ def test_the_audit_log_has_the_address_of_the_client(proxy: Proxy) -> None:
     assert rows[0]["address"] == CLIENT, rows[0]
 
 
+def test_the_service_trusts_the_address_that_the_proxy_sends(proxy: Proxy) -> None:
+    response = httpx.get(f"{proxy.url}/readyz", verify=proxy.tls_context)
+    assert response.headers["X-Meshfleet-Forwarding"] == "trusted"
+
+
 def test_a_firmware_image_of_20_mib_is_uploaded(proxy: Proxy, tmp_path: Path) -> None:
     result = upload(proxy, tmp_path, f"1.0.{next(NUMBERS)}")
     assert result.exit_code == 0, result.output

@@ -18,7 +18,7 @@ from meshfleet.settings import SETTINGS, ListenAddress, Retention, Settings, loa
 from tests.row_tables import each_row
 from tests.settings.from_flags import faults, settings
 
-_GUIDE = Path(__file__).parent.parent.parent / "docs" / "guides" / "service.md"
+_GUIDE = Path(__file__).parent.parent.parent / "docs" / "guides" / "settings.md"
 
 # --- The table ---
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Final, Literal
 
 from meshfleet.errors.readiness import ReadinessCode  # noqa: TC001 # msgspec reads it
 from meshfleet.rest.bodies import ResponseBody, TimeText
@@ -19,6 +19,19 @@ class Ready(ResponseBody, frozen=True, kw_only=True):
     """Result of the readiness check of a service that is ready (rest-160)."""
 
     status: Literal["ready"]
+
+
+FORWARDING_HEADER: Final = "X-Meshfleet-Forwarding"
+"""Header of `/readyz` with the `Forwarding` of its request."""
+
+
+class Forwarding(StrEnum):
+    """Outcome of the header `X-Forwarded-For` of a request (rest-169)."""
+
+    ABSENT = "absent"
+    IGNORED = "ignored"
+    """Its sender is not one of the trusted proxies."""
+    TRUSTED = "trusted"
 
 
 class ReadinessReason(ResponseBody, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from meshfleet.service.backup.creation import back_up_before_migration
 from meshfleet.service.backup.restore import check_restore_finished
 from meshfleet.service.backup.sqlite_backup import remove_stale_staging
 from meshfleet.service.embedded_broker.listeners import apply_bound_ports, open_mqtt_listeners
+from meshfleet.service.http.access import remember_peer
 from meshfleet.service.http.connection import HttpConnection
 from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
 from meshfleet.service.http.starting import answer_starting
@@ -302,6 +303,7 @@ class HttpServer:
             live_task.result()
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        remember_peer(scope)
         await self._proxy_headers(scope, receive, send)  # type: ignore[arg-type] # Litestar's types of ASGI
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:

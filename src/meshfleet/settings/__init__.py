@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 from meshfleet.settings.model import ListenAddress, Retention, Settings
 
 if TYPE_CHECKING:
-    from meshfleet.settings.loader import list_given_names, load_settings
+    from meshfleet.settings.loader import list_given_names, list_retired_settings, load_settings
     from meshfleet.settings.table import SETTINGS, Setting
 else:
     _LAZY_NAMES: Final = {
         "SETTINGS": "table",
         "Setting": "table",
         "list_given_names": "loader",
+        "list_retired_settings": "loader",
         "load_settings": "loader",
     }
 
@@ -32,5 +33,6 @@ __all__ = [
     "Setting",
     "Settings",
     "list_given_names",
+    "list_retired_settings",
     "load_settings",
 ]

@@ -6,9 +6,11 @@ Relative paths are relative to the working directory, also those in the file.
 from __future__ import annotations
 
 import logging
+import re
 import ssl
 import tomllib
 from collections import defaultdict
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -140,15 +142,11 @@ def _read_credentials(variables: Mapping[str, str], faults: list[Fault]) -> dict
 def _find_misspelled_variables(variables: Mapping[str, str]) -> Iterator[Fault]:
     """Yield a fault for each environment variable whose name is similar to that of a setting.
 
-    A misspelled variable must not be ignored: the service could open the wrong database, for example. Log a
-    warning for variables of settings that no longer exist.
+    A misspelled variable must not be ignored: the service could open the wrong database, for example.
     """
     known = [each.variable for each in SETTINGS]
     known += [each.file_variable for each in SETTINGS if each.is_secret]
-    retired = {f"MESHFLEET_{name.upper().replace('.', '_').replace('-', '_')}": name for name in _RETIRED}
-    for name in retired.keys() & variables.keys():
-        _log.warning("%s is ignored: %s", name, _RETIRED[retired[name]])
-    for name in variables.keys() - {*known, *_OTHER_VARIABLES, *retired}:
+    for name in variables.keys() - {*known, *_OTHER_VARIABLES, *map(_get_variable, _RETIRED)}:
         if name.startswith("MESHFLEET_") and (near := get_close_matches(name, known, n=1, cutoff=0.8)):
             yield Fault(name, f"unknown setting; did you mean {near[0]}?")
 
@@ -162,10 +160,7 @@ def _read_file(file: Path | None, faults: list[Fault]) -> dict[str, _RawSetting]
     except InvalidSetting as exc:
         faults.append(Fault(str(path), str(exc)))
         return {}
-    for name in _RETIRED.keys() & found.keys():
-        _log.warning("%s: %s is ignored: %s", path, name, _RETIRED[name])
-        del found[name]
-    given = {name: _RawSetting(f"{path}: {name}", raw) for name, raw in found.items()}
+    given = {name: _RawSetting(f"{path}: {name}", raw) for name, raw in found.items() if name not in _RETIRED}
     for each in SETTINGS:
         if each.is_secret and (secret := given.pop(each.file_key, None)) is not None:
             if each.name in given:
@@ -178,6 +173,25 @@ def _read_file(file: Path | None, faults: list[Fault]) -> dict[str, _RawSetting]
         if name not in known
     ]
     return {name: raw for name, raw in given.items() if name in known}
+
+
+def list_retired_settings(variables: Mapping[str, str], *, file: Path | None = None) -> list[Fault]:
+    """Return the variables and file keys of earlier versions that are ignored now, and what replaces them.
+
+    Unreadable files are left to `load_settings`.
+    """
+    found = [Fault(_get_variable(name), text) for name, text in _RETIRED.items()]
+    found = [each for each in found if each.field in variables]
+    path = file or _FILE
+    with suppress(InvalidSetting):
+        names = dict(_flatten(_parse_toml(path))) if file or path.exists() else {}
+        found += [Fault(f"{path}: {name}", text) for name, text in _RETIRED.items() if name in names]
+    return found
+
+
+def _get_variable(name: str) -> str:
+    """Return the environment variable of a setting that no longer exists."""
+    return f"MESHFLEET_{re.sub('[.-]', '_', name).upper()}"
 
 
 def _parse_toml(path: Path) -> dict[str, object]:
@@ -219,6 +233,8 @@ def load_settings(
     faults += _check_certificate(given, values.get("tls_cert"), values.get("tls_key"))
     faults += _check_broker_mode(given, values)
     faults += _check_broker_ca(given, values.get("broker_ca"))
+    for each in list_retired_settings(variables, file=file):
+        _log.warning("%s is ignored: %s", *each)
     if faults:
         raise WrongSettings(faults)
     return _build_settings(values)

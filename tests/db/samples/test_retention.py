@@ -79,6 +79,7 @@ async def test_a_day_is_deleted_as_a_whole_when_its_end_has_expired(harness: Sto
         assert harness.segment_files == harness.registered_files
 
 
+@pytest.mark.rule("rest-94")
 async def test_each_kind_has_its_own_retention_and_some_are_kept_forever(harness: StoreHarness) -> None:
     harness.reopen(retention={PROPERTY: None, MEASUREMENT: 10 * DAY, EVENT: 20 * DAY, LINK: 5 * DAY})
     rows = [build_row(NOON, kind=kind) for kind in SampleKind]

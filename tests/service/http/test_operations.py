@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
 
 
-@pytest.mark.rule("rest-159", "rest-160")
+@pytest.mark.rule("rest-159", "rest-160", "rest-175")
 @pytest.mark.parametrize(("path", "status"), [("/healthz", "ok"), ("/readyz", "ready")])
 def test_a_running_service_is_healthy_and_ready(service: RunningService, path: str, status: str) -> None:
     response = service.anonymous.get(path)
@@ -55,7 +55,7 @@ def test_a_service_is_starting_until_report_processing_is_ready() -> None:
     assert [each.code for each in readiness.list_problems()] == [ReadinessCode.DRAINING]
 
 
-@pytest.mark.rule("rest-161")
+@pytest.mark.rule("rest-161", "rest-175")
 def test_metrics_need_a_viewer_and_have_the_prometheus_format(service: RunningService) -> None:
     assert service.anonymous.get("/metrics").status_code == 401
     response = service.viewer.get("/metrics")

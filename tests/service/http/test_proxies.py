@@ -54,6 +54,22 @@ def _run_with_trusted(
 
 
 @pytest.mark.rule("rest-169")
+def test_the_readiness_check_says_what_became_of_the_forwarded_address(
+    proxied_service: RunningService, direct_service: RunningService
+) -> None:
+    forwarded = {"X-Forwarded-For": "203.0.113.7"}
+    found = [
+        service.anonymous.get("/readyz", headers=headers).headers["X-Meshfleet-Forwarding"]
+        for service, headers in (
+            (proxied_service, forwarded),
+            (direct_service, forwarded),
+            (direct_service, {}),
+        )
+    ]
+    assert found == ["trusted", "ignored", "absent"]
+
+
+@pytest.mark.rule("rest-169")
 @each_row("forwarded", ["203.0.113.7", "10.1.1.1", "127.0.0.2", "2001:db8::1", "203.0.113.7, 127.0.0.1"])
 def test_an_untrusted_forwarded_address_is_ignored(direct_service: RunningService, forwarded: str) -> None:
     assert _find_recorded_address(direct_service, forwarded) == "127.0.0.1"

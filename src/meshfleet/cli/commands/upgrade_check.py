@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -15,12 +17,13 @@ from meshfleet.cli.output import json_option
 from meshfleet.cli.settings_options import load_command_settings, settings_options
 from meshfleet.service.clock import now
 from meshfleet.service.doctor.examination import guard_check
+from meshfleet.service.doctor.finding import Finding, Level
 from meshfleet.service.doctor.upgrade import examine_upgrade, rehearse_upgrade
+from meshfleet.settings import list_retired_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from meshfleet.service.doctor.finding import Finding
     from meshfleet.settings import Settings
 
 
@@ -56,7 +59,16 @@ def upgrade_check(
     if rehearse is not None and settings.database != "sqlite" and rehearse_database is None:
         raise click.UsageError("a rehearsal with PostgreSQL needs --rehearse-database")
     findings = _list_findings(settings, rehearse, rehearse_database or "sqlite")
-    print_findings(findings, as_json=as_json)
+    print_findings(chain(_check_settings(config), findings), as_json=as_json)
+
+
+def _check_settings(config: Path | None) -> Iterator[Finding]:
+    """Name the settings that this version ignores, and what replaces them."""
+    retired = list_retired_settings(os.environ, file=config)
+    for origin, reason in retired:
+        yield Finding(Level.WARN, "settings", f"{origin} is ignored: {reason}", "meshfleet serve --help")
+    if not retired:
+        yield Finding(Level.OK, "settings", "all are known to this version")
 
 
 def _list_findings(settings: Settings, folder: Path | None, copy_database: str) -> Iterator[Finding]:

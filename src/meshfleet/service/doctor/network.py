@@ -19,7 +19,7 @@ from meshfleet.errors.mqtt import MqttError
 from meshfleet.errors.startup import UnusableAddress
 from meshfleet.mqtt.client import MqttClient
 from meshfleet.protocol.decoders import get_decoder
-from meshfleet.rest.operations import NotReady
+from meshfleet.rest.operations import FORWARDING_HEADER, Forwarding, NotReady
 from meshfleet.rest.paths import READINESS_PATH
 from meshfleet.service.doctor.finding import Finding, Level, describe_error
 from meshfleet.service.doctor.process import find_port_owner
@@ -85,13 +85,33 @@ def check_public_url(settings: Settings, service: RunningService | None) -> Iter
         host, port = _to_loopback(settings.http)
         url = f"http://{settings.http._replace(host=host, port=port)}"
     try:
-        problem = _ask_readiness(url, settings.tls_cert)
+        problem, forwarding = _ask_readiness(url, settings.tls_cert)
     except (OSError, HTTPException) as exc:
-        problem = f"does not answer: {_describe_network_error(exc)}"
+        problem, forwarding = f"does not answer: {_describe_network_error(exc)}", None
+    command = f"curl -i {url}{READINESS_PATH}"
     if problem is None:
         yield Finding(Level.OK, "public-url", f"{url} is ready")
     else:
-        yield Finding(Level.FAIL, "public-url", f"{url} {problem}", f"curl -i {url}{READINESS_PATH}")
+        yield Finding(Level.FAIL, "public-url", f"{url} {problem}", command)
+    if settings.public_url is not None and forwarding is not None:
+        yield _assess_proxy(forwarding, command, is_expected=bool(settings.trusted_proxies))
+
+
+def _assess_proxy(forwarding: str, command: str, *, is_expected: bool) -> Finding:
+    """Assess what became of `X-Forwarded-For` of a request to the public URL."""
+    match forwarding:
+        case Forwarding.TRUSTED:
+            return Finding(Level.OK, "proxy", "X-Forwarded-For arrives and is trusted")
+        case Forwarding.IGNORED:
+            text = (
+                "X-Forwarded-For arrives, but its sender is not in trusted-proxies: all clients share a limit"
+            )
+            return Finding(Level.WARN, "proxy", text, "meshfleet serve --trusted-proxies LIST")
+        case _ if is_expected:
+            text = "trusted-proxies is set, but no X-Forwarded-For arrives through public-url"
+            return Finding(Level.WARN, "proxy", text, command)
+        case _:
+            return Finding(Level.OK, "proxy", "none: no X-Forwarded-For arrives")
 
 
 def _describe_network_error(exc: Exception) -> str:
@@ -100,8 +120,11 @@ def _describe_network_error(exc: Exception) -> str:
     return describe_error(exc)
 
 
-def _ask_readiness(url: str, own_certificate: Path | None) -> str | None:
-    """Return what is wrong with the answer of `/readyz`; None if the service is ready."""
+def _ask_readiness(url: str, own_certificate: Path | None) -> tuple[str | None, str | None]:
+    """Ask `/readyz`. Return what is wrong with the answer, and what became of `X-Forwarded-For`.
+
+    The first is None if the service is ready, the second if the answer does not tell.
+    """
     parts = urlsplit(url)
     host = parts.hostname or ""
     connection = HTTPConnection(host, parts.port, timeout=_TIMEOUT_SECONDS)
@@ -115,13 +138,14 @@ def _ask_readiness(url: str, own_certificate: Path | None) -> str | None:
         connection.request("GET", parts.path.rstrip("/") + READINESS_PATH)
         response = connection.getresponse()
         body = response.read(_MAX_BODY_BYTES)
+    forwarding = response.headers.get(FORWARDING_HEADER)
     if response.status == HTTPStatus.OK:
-        return None
+        return None, forwarding
     try:
         codes = [reason.code for reason in get_decoder(NotReady).decode(body).reasons]
     except msgspec.MsgspecError:
-        return f"answers with HTTP status {response.status}, not as a Meshfleet service"
-    return f"is not ready: {', '.join(codes)}"
+        return f"answers with HTTP status {response.status}, not as a Meshfleet service", None
+    return f"is not ready: {', '.join(codes)}", forwarding
 
 
 def check_broker(settings: Settings) -> Iterator[Finding]:

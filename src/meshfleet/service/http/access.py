@@ -12,6 +12,7 @@ from litestar.middleware import ASGIMiddleware
 from meshfleet.errors import NotAllowed, NotLoggedIn
 from meshfleet.rest.accounts import Role
 from meshfleet.rest.inputs import parse_bearer
+from meshfleet.rest.operations import Forwarding
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 PUBLIC: Final = None
 """Value in `REQUIRED_ROLES` of a route that needs no authentication."""
+
+_PEER: Final = "meshfleet.peer"
 
 REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "POST /api/v1/auth/login": PUBLIC,
@@ -155,6 +158,19 @@ def get_client_address(scope: Scope) -> str | None:
         return None
     # On a dual-stack socket an IPv4 client has an IPv4-mapped IPv6 address.
     return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def remember_peer(scope: Scope) -> None:
+    """Keep the address of the TCP connection, before a forwarded address replaces it."""
+    scope[_PEER] = scope.get("client")  # type: ignore[typeddict-unknown-key] # a key of our own
+
+
+def get_forwarding(scope: Scope) -> Forwarding:
+    """Return what became of the header `X-Forwarded-For` of a request (rest-169)."""
+    if all(name != b"x-forwarded-for" for name, _ in scope["headers"]):
+        return Forwarding.ABSENT
+    is_replaced = scope["client"] is not scope.get(_PEER)
+    return Forwarding.TRUSTED if is_replaced else Forwarding.IGNORED
 
 
 def get_bearer(scope: Scope) -> str:

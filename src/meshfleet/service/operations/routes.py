@@ -3,18 +3,26 @@
 from http import HTTPStatus
 from typing import Any, Final
 
-from litestar import Response, Router, get, post
+from litestar import Request, Response, Router, get, post
 from litestar.di import NamedDependency as Given
 from litestar.openapi import ResponseSpec
 from sqlalchemy import Connection
 
 from meshfleet.db import Database
-from meshfleet.rest.operations import Health, NotReady, ReadinessReason, Ready, ReloadedSettings
+from meshfleet.rest.operations import (
+    FORWARDING_HEADER,
+    Health,
+    NotReady,
+    ReadinessReason,
+    Ready,
+    ReloadedSettings,
+)
 from meshfleet.service.actor import Actor
 from meshfleet.service.audit import log as audit
 from meshfleet.service.backup.records import load_newest_moment
 from meshfleet.service.clock import Now
 from meshfleet.service.devices import summary
+from meshfleet.service.http.access import get_forwarding
 from meshfleet.service.metrics import METRICS_MEDIA_TYPE, Metrics
 from meshfleet.service.readiness import Readiness
 from meshfleet.service.reload import Reloader
@@ -29,10 +37,17 @@ async def get_health() -> Health:
 
 
 @get("/readyz", responses={_UNAVAILABLE: ResponseSpec(NotReady, description="Not ready, with the reasons.")})
-async def get_readiness(database: Given[Database], readiness: Given[Readiness]) -> Response[Ready]:
-    """Report whether the service is ready, and the reasons if it is not."""
+async def get_readiness(
+    request: Request[Any, Any, Any], database: Given[Database], readiness: Given[Readiness]
+) -> Response[Ready]:
+    """Report whether the service is ready, and the reasons if it is not.
+
+    The header `X-Meshfleet-Forwarding` tells whether `X-Forwarded-For` was trusted, ignored or absent.
+    """
     reasons = await readiness.list_reasons(database)
-    return _build_not_ready_response(reasons) if reasons else Response(Ready(status="ready"))
+    response = _build_not_ready_response(reasons) if reasons else Response(Ready(status="ready"))
+    response.headers[FORWARDING_HEADER] = get_forwarding(request.scope)
+    return response
 
 
 def _build_not_ready_response(reasons: tuple[ReadinessReason, ...]) -> Response[Any]:
