@@ -107,6 +107,7 @@ def _lock_or_insert_label(connection: Connection, text: str, *, by: Actor, now: 
 def _attach_label_to_devices(  # noqa: PLR0913 # keyword-only after the devices
     connection: Connection, label_id: int, text: str, devices: Collection[Mac], *, by: Actor, now: int
 ) -> None:
+    """Attach a label to the devices that do not have it, and audit each new attachment."""
     rows = [{"label": label_id, "device": mac_to_int(mac)} for mac in sorted(set(devices))]
     new = _insert_missing_rows(connection, device_label, rows) if rows else []
     targets = [to_device_id(mac_from_int(each.device)) for each in new]
