@@ -159,7 +159,7 @@ class Runtime:
             monotonic=clock.monotonic,
         )
         self._metadata = MetadataReader(
-            database, rpc, now=clock.now, monotonic=clock.monotonic, select_gateways=selector.select_many
+            database, rpc, now=clock.now, monotonic=clock.monotonic, select_gateways=selector.select_gateways
         )
         self._history = RequestHistory(database, clock.now, retention=_to_millis(settings.retention.request))
         self._dispatcher = RequestDispatcher(
@@ -173,7 +173,7 @@ class Runtime:
             clock.now,
             monotonic=clock.monotonic,
             notify=api.live.jobs.mark_changed,
-            select_gateways=selector.select_many,
+            select_gateways=selector.select_gateways,
         )
         api.job_wakeup.subscribe(self._job_runner.wake)
         # Reports, and the subscribers of committed reports.

@@ -82,6 +82,7 @@ class UploadReceiver:
             yield FirmwareUpload(new, received, overridden)
 
     async def _read_parts(self, request: ApiRequest, parser: Any, parts: _FormParts) -> None:
+        """Read the body of an upload, and pass its parts to `parts`. Raise `BodyTooLarge` above a limit."""
         total = 0
         async for data in request.stream():
             total += len(data)
@@ -136,6 +137,7 @@ class _FormParts:
         return self._faults
 
     def _begin_part(self, name: str, file_name: str | None) -> None:
+        """Start a part of the form: the image, a field, or a part that is rejected."""
         self._name, self._text, self._is_image = name, None, False
         if name == IMAGE and self._seen_image:
             self._reject_part("must not be given more than once")
@@ -150,6 +152,7 @@ class _FormParts:
             self._reject_part("is not a field of this form")
 
     def _end_part(self) -> None:
+        """Add the value of a field whose part is complete. Do nothing for the image and rejected parts."""
         if self._text is None:
             return
         try:
@@ -158,6 +161,7 @@ class _FormParts:
             self._reject_part("must be UTF-8")
 
     def _reject_part(self, reason: str) -> None:
+        """Record a fault of the current part, and ignore the rest of the part."""
         self._faults.append(Fault(quote_name(self._name), reason))
         self._text = None
 

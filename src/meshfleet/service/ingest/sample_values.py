@@ -66,6 +66,7 @@ def _build_general_decoder(entry: IdentifierDefinition) -> RawDecoder:
 
 
 def _build_number_decoder(entry: IdentifierDefinition, layout: NumberLayout) -> RawDecoder:
+    """Build the fast decoder for an identifier whose values are single numbers."""
     decode_general = _build_general_decoder(entry)
     unpack = struct.Struct(f">{layout.struct_format}").unpack
     convert, digit_count = layout.convert, 2 * layout.size

@@ -132,4 +132,4 @@ def _lock_devices(connection: Connection, devices: Collection[Mac]) -> None:
     query = select(device.c.id).where(device.c.id.in_(device_ids)).order_by(device.c.id)
     existing = set(connection.execute(query.with_for_update(read=True, key_share=True)).scalars())
     if missing := [each for each in device_ids if each not in existing]:
-        raise listing.device_not_found(mac_from_int(missing[0]))
+        raise listing.build_device_not_found(mac_from_int(missing[0]))

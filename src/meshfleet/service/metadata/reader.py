@@ -27,7 +27,7 @@ from meshfleet.protocol.responses import ReadResponse
 from meshfleet.protocol.topics import RequestTopic
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import DeviceObservation
-from meshfleet.service.ingest.device_facts import FACT_SIGHTINGS, FACT_VALIDATORS
+from meshfleet.service.ingest.device_facts import FACT_FIELD_BUILDERS, FACT_VALIDATORS
 from meshfleet.service.metadata import candidates
 from meshfleet.service.metadata.candidates import CandidateQueue
 
@@ -307,5 +307,5 @@ def _build_observation(key: ReadKey, response: Response, at: int) -> DeviceObser
     if not FACT_VALIDATORS[identifier](value):
         raise UndecodableValue("value", "is implausible")
     return DeviceObservation(
-        device=mac_from_int(device), at=at, heard=False, **FACT_SIGHTINGS[identifier](value)
+        device=mac_from_int(device), at=at, heard=False, **FACT_FIELD_BUILDERS[identifier](value)
     )

@@ -90,7 +90,7 @@ class _ClockSuspicion(NamedTuple):
 
 
 class _OffsetAgreement(NamedTuple):
-    """What the fresh reports of a gateway say about its unconfirmed clock offset."""
+    """Result so far of comparing fresh reports of a gateway with its unconfirmed clock offset."""
 
     holds: bool
     """True: all fresh reports agree with the offset. False: all of them agree with a correct clock."""
@@ -121,7 +121,7 @@ class GatewayClocks:
         self._confirmed_on: dict[int, int | None] = {}
         """Number of the connection on which the clock offset was last confirmed, by gateway."""
         self._checks: dict[int, _OffsetAgreement] = {}
-        """What the reports say about unconfirmed offsets so far; only for gateways that never respond."""
+        """Results so far for unconfirmed clock offsets, by gateway; only for gateways that never respond."""
         self._responsive: set[int] = set()
         """Gateways that have responded to a request since the service started."""
         self._unresponsive: set[int] = set()
