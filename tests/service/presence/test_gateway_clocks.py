@@ -221,7 +221,7 @@ def test_reports_before_and_after_a_change_do_not_agree(change: str) -> None:
     clocks = GatewayClocks()
     clocks.restore({G: 6 * HOUR})
     clocks.mark_unresponsive(G)
-    clocks.check_offset(G, NOON, holds=False)
+    clocks.check_offset(G, NOON, agrees=False)
     match change:
         case "disconnected":
             clocks.reset_confirmation(G)
@@ -231,9 +231,9 @@ def test_reports_before_and_after_a_change_do_not_agree(change: str) -> None:
             clocks.remove_gateways([G])
             clocks.restore({G: 6 * HOUR})
             clocks.mark_unresponsive(G)
-    clocks.check_offset(G, NOON + HOUR, holds=False)
+    clocks.check_offset(G, NOON + HOUR, agrees=False)
     assert not clocks.is_confirmed(G)
-    clocks.check_offset(G, NOON + HOUR + 60 * SECOND, holds=False)
+    clocks.check_offset(G, NOON + HOUR + 60 * SECOND, agrees=False)
     assert clocks.is_confirmed(G)
 
 

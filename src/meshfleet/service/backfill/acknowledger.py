@@ -90,7 +90,7 @@ class ImplausibleClocks:
         """
         series = self._by_series.pop(key, None)
         if series is None:
-            self._add(key, seq)
+            self._start_series(key, seq)
             return False
         self._by_series[key] = series  # moved to the end, as it has the newest sample
         if not is_seq_ahead(seq, series.seq):
@@ -109,7 +109,8 @@ class ImplausibleClocks:
         for series in self._by_series.values():
             series.requested_at = min(series.requested_at, now)
 
-    def _add(self, key: SeriesKey, seq: int) -> None:
+    def _start_series(self, key: SeriesKey, seq: int) -> None:
+        """Start tracking a series. If there are too many, drop the series whose last sample is oldest."""
         if len(self._by_series) >= _MAX_IMPLAUSIBLE_SERIES:
             del self._by_series[next(iter(self._by_series))]
         self._by_series[key] = _ImplausibleSeries(seq)

@@ -156,10 +156,12 @@ def _build_id_bounds(
 
 
 def _build_first_id_queries(scans: Sequence[IndexScan]) -> list[ColumnElement[int]]:
+    """Build the queries for the lowest device id that each scan finds."""
     return [scan.ids.order_by(scan.id_column).limit(1).scalar_subquery() for scan in scans]
 
 
 def _build_last_id_queries(scans: Sequence[IndexScan]) -> list[ColumnElement[int]]:
+    """Build the queries for the highest device id that each scan finds."""
     return [scan.ids.order_by(scan.id_column.desc()).limit(1).scalar_subquery() for scan in scans]
 
 
@@ -182,16 +184,19 @@ def _build_unsorted_query(scan: IndexScan, selection: ResolvedFilter, sort: Devi
 
 
 def _filter_by_labels(scan: IndexScan, selection: ResolvedFilter) -> Select[Any]:
+    """Build the query of a scan, limited to devices that have all labels of the filter."""
     others = (each for each in selection.labels if each != scan.label)
     return scan.ids.where(*(build_label_condition(scan.id_column, each) for each in others))
 
 
 def _unindexed_sort_columns(sort: DeviceSort) -> Columns:
+    """Return the columns of a sort order, so that SQLite does not use an index for sorting."""
     *columns, id_column = SORT_COLUMNS[sort]
     return (*(disable_index(each) for each in columns), id_column)
 
 
 def _list_scans(selection: ResolvedFilter, sort: DeviceSort) -> Iterator[IndexScan]:
+    """Yield the index scans that can find the devices that match a filter, one per condition."""
     if selection.name is not None:
         yield from _list_name_scans(selection.name, sort)
     for label_id in selection.labels:
@@ -205,6 +210,7 @@ def _list_scans(selection: ResolvedFilter, sort: DeviceSort) -> Iterator[IndexSc
 
 
 def _list_name_scans(name: NamePattern, sort: DeviceSort) -> Iterator[IndexScan]:
+    """Yield the index scan that finds devices by name, if an index can be used."""
     if name.trigram_query is not None:
         ids = select(_NAME_INDEX.c.rowid).where(_NAME_INDEX.c.name_key.op("MATCH")(name.trigram_query))
         yield IndexScan(("parts", name.key), ids, is_name_search=True)

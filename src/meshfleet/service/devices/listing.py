@@ -142,6 +142,7 @@ def _build_common_fields(row: Row) -> dict[str, Any]:
 
 
 def _build_live_fields(row: Row) -> Live:
+    """Return the fields of a device that change with every report (rest-38)."""
     gateway, parent, rssi, battery, reported_at = row[11:16]
     radio_gateway, radio_at, gateway_at = row[18:21]
     is_gateway = gateway == row[0]  # a gateway reports by itself, even if another gateway receives its radio

@@ -234,6 +234,7 @@ def _write_devices(
 
 
 def _update_devices(connection: Connection, changes: _Changes) -> None:
+    """Write the changed columns of device rows."""
     for columns, rows in changes.items():
         assignments = ", ".join(f"{column} = ?" for column in columns)
         guard = " AND NOT named" if "name" in columns else ""

@@ -119,7 +119,7 @@ class SummaryCache:
         if cached is not None and asyncio.get_running_loop().time() < cached.expires_at:
             return replace(cached.summary, exact=False)
         if device_filter not in self._running and len(self._running) >= _MAX_RUNNING_COUNTS:
-            raise TooManyAttempts(1)
+            raise TooManyAttempts(1, "devices are being counted for too many other filters")
         if device_filter not in self._running:
             self._running[device_filter] = asyncio.create_task(
                 self._count_devices(device_filter), name="devices.count"

@@ -36,6 +36,8 @@ _WORKERS: Final = 4
 
 
 class _ImageRequest(NamedTuple):
+    """Request of a gateway for the URL of a firmware image."""
+
     gateway: Mac
     id: str
     question: FirmwareQuestion
@@ -92,6 +94,7 @@ class ImageRequestHandler:
         self.outcomes["unknown" if firmware is None else "answered"] += 1
 
     def _build_response(self, firmware: Firmware, gateway: Mac) -> FirmwareAnswer:
+        """Build the response with the signed image URL for a gateway."""
         return FirmwareAnswer(
             uri=self._url_signer.build_url(firmware, gateway),
             file_name=firmware.file_name,

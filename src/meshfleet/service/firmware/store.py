@@ -197,12 +197,14 @@ def delete_firmware(connection: Connection, firmware_id: str, *, by: Actor, now:
 
 
 def _update_firmware(connection: Connection, firmware_id: str, **values: Any) -> None:
+    """Set columns of a firmware record."""
     connection.execute(update(firmware).where(firmware.c.id == firmware_id).values(values))
 
 
 def _audit_action(
     connection: Connection, action: str, record: Firmware, *, by: Actor, now: int, **details: Any
 ) -> None:
+    """Record an action on a firmware record in the audit log."""
     audit.record_change(
         connection,
         by,

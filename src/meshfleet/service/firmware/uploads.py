@@ -67,7 +67,7 @@ class UploadReceiver:
         """
         boundary = _parse_boundary(request)
         if (request.content_length or 0) > self._max_image_bytes + _FORM_OVERHEAD_BYTES:
-            raise self._build_too_large()
+            raise self._build_size_error()
         async with open_partial_image(self._folder) as image:
             parts = _FormParts(image)
             try:
@@ -87,13 +87,13 @@ class UploadReceiver:
         async for data in request.stream():
             total += len(data)
             if total > self._max_image_bytes + _FORM_OVERHEAD_BYTES:
-                raise self._build_too_large()
+                raise self._build_size_error()
             for event in parser.parse(data) if data else ():
                 await parts.handle_event(event)
                 if parts.size > self._max_image_bytes:
-                    raise self._build_too_large()
+                    raise self._build_size_error()
 
-    def _build_too_large(self) -> BodyTooLarge:
+    def _build_size_error(self) -> BodyTooLarge:
         return BodyTooLarge(f"an image may have at most {self._max_image_bytes} bytes")
 
 

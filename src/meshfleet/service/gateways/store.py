@@ -172,11 +172,12 @@ def _build_gateway(row: Row[Any]) -> Gateway:
         mode=row.mode,
         device_count=row.device_count,
         reports_per_minute=0.0,  # set by the caller, which knows the traffic
-        clock_offset=None if row.clock_offset is None else _to_seconds(row.clock_offset),
+        clock_offset=None if row.clock_offset is None else _round_to_seconds(row.clock_offset),
     )
 
 
-def _to_seconds(millis: int) -> float:
+def _round_to_seconds(millis: int) -> float:
+    """Convert milliseconds to seconds with one decimal place."""
     return round(millis / 1000, 1) or 0.0  # not -0.0
 
 

@@ -160,6 +160,7 @@ def _build_sample_key(topic: ReportTopic) -> tuple[int, int]:
 
 
 def _to_sample_value(value: Any, ext: Any) -> tuple[SampleNumber, SampleExtras | None]:
+    """Convert the decoded value and extension of a report, which may be UNSET, to their stored form."""
     if value is UNSET and ext is UNSET:
         return None, None
     return to_sample_value(None if value is UNSET else value, None if ext is UNSET else ext)

@@ -53,6 +53,8 @@ def build_raw_decoder(identifier: str) -> RawDecoder:
 
 
 def _build_general_decoder(entry: IdentifierDefinition) -> RawDecoder:
+    """Build the decoder for raw values of an identifier with any layout, with or without extension."""
+
     def decode_value(value: str) -> tuple[SampleNumber, bytes, SampleExtras | None]:
         raw = bytes.fromhex(value)
         try:

@@ -192,7 +192,7 @@ class JobEvents:
             self._publish_deleted(number)
         if query.transfers_after is not None:
             has_more = len(result.transfers) == _MAX_EXECUTIONS
-            self._transfers_after = _build_key(*result.transfers[-1]) if has_more else _FIRST_KEY
+            self._transfers_after = _build_execution_key(*result.transfers[-1]) if has_more else _FIRST_KEY
 
     def _build_next_query(self) -> _JobQuery:
         """Build the query for all jobs marked as changed and, if a poll is due, for the jobs to poll."""
@@ -244,7 +244,7 @@ class JobEvents:
 
     def _publish_execution(self, job: int, execution: Execution) -> None:
         """Publish an execution if a filter may match it. Remember the percentage of its transfer."""
-        key = _build_key(job, execution)
+        key = _build_execution_key(job, execution)
         if execution.state is ExecutionState.TRANSFERRING:
             self._percents[key] = execution.progress
         else:
@@ -257,7 +257,7 @@ class JobEvents:
     def _publish_transfers(self, transfers: Iterable[JobExecution]) -> None:
         """Publish the executions whose transfer percentage differs from the last published one."""
         for job, execution in transfers:
-            if self._percents.get(_build_key(job, execution)) != execution.progress:
+            if self._percents.get(_build_execution_key(job, execution)) != execution.progress:
                 self._publish_execution(job, execution)
         if len(self._percents) > _MAX_PERCENTS:
             self._percents.clear()
@@ -284,7 +284,7 @@ class JobEvents:
         self._finished.add(number)
 
 
-def _build_key(job: int, execution: Execution) -> ExecutionKey:
+def _build_execution_key(job: int, execution: Execution) -> ExecutionKey:
     return job, mac_to_int(to_mac(DeviceId(execution.device_id)))
 
 

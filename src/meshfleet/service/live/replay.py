@@ -129,6 +129,7 @@ class CoverageTracker:
         return bool(self._records)
 
     def __contains__(self, event_filter: EventFilter) -> bool:
+        """Return whether all events that match this filter are published."""
         return event_filter in self._records
 
     def add(self, event_filter: EventFilter, number: int) -> None:

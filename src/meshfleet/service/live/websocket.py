@@ -272,11 +272,13 @@ def _check_limits(subscriber: LiveSubscriber, event_filter: EventFilter) -> None
 
 
 def _build_close_reason(error: FleetError) -> CloseReason:
+    """Build the close reason for an error. Do not tell clients the details of an internal error."""
     reason = "the service is unavailable, try again later" if error.http >= _INTERNAL_ERROR else str(error)
     return CloseReason(_CLOSE_CODE_BASE + error.http, error.code, reason)
 
 
 def _build_refusal(error: FleetError | None, reason: CloseReason) -> LiveRefusal:
+    """Build the last frame of a session: why the session ends, with the faults of an invalid frame."""
     match error:
         case InvalidRequest():
             faults = tuple(FieldProblem(field=field, message=message) for field, message in error.faults)

@@ -107,6 +107,7 @@ class MetadataReadBackoff:
         self._entries.pop(key, None)
 
     def _set_entry(self, key: ReadKey, entry: _BackoffEntry) -> None:
+        """Set the delay of a key. Drop the oldest delay if there are too many."""
         self._entries[key] = entry
         self._entries.move_to_end(key)
         if len(self._entries) > _MAX_ENTRIES:

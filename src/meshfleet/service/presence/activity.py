@@ -44,7 +44,7 @@ class ActivityDetector:
     def on_commit(self, batch: ParsedBatch) -> None:
         """Mark the devices whose samples or readings are in a committed batch as active."""
         for gateway, is_valid in batch.offset_checks.items():
-            self.clocks.check_offset(gateway, batch.now, holds=is_valid)
+            self.clocks.check_offset(gateway, batch.now, agrees=is_valid)
         fresh_gateways: set[int] = set()
         self._mark_devices_of_samples(batch, fresh_gateways)
         self._mark_devices_of_readings(batch, fresh_gateways)

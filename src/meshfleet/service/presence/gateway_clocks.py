@@ -92,7 +92,7 @@ class _ClockSuspicion(NamedTuple):
 class _OffsetAgreement(NamedTuple):
     """Result so far of comparing fresh reports of a gateway with its unconfirmed clock offset."""
 
-    holds: bool
+    agrees: bool
     """True: all fresh reports agree with the offset. False: all of them agree with a correct clock."""
     since: int
     """Local time in milliseconds of the first of these reports."""
@@ -202,27 +202,27 @@ class GatewayClocks:
         self._confirmed_on.pop(gateway, None)
         self._checks.pop(gateway, None)
 
-    def check_offset(self, gateway: int, now: int, *, holds: bool | None) -> None:
+    def check_offset(self, gateway: int, now: int, *, agrees: bool | None) -> None:
         """Compare the fresh reports of a batch with the unconfirmed clock offset of their gateway.
 
-        `holds` is True if all these reports agree with the offset, False if they agree with a correct clock
+        `agrees` is True if all these reports agree with the offset, False if they agree with a correct clock
         instead, and None if they contradict each other. If the reports agree for a minute, the offset is
-        confirmed or, if `holds` is False, set to 0.
+        confirmed or, if `agrees` is False, set to 0.
 
         Do nothing if the offset is confirmed, or if the gateway responds to requests.
         """
         if gateway not in self._unresponsive or self.is_confirmed(gateway):
             return
-        if holds is None:
+        if agrees is None:
             self._checks.pop(gateway, None)
             return
-        new = _OffsetAgreement(holds, now, self._connection_of(gateway))
+        new = _OffsetAgreement(agrees, now, self._connection_of(gateway))
         check = self._checks.setdefault(gateway, new)
         if check._replace(since=now) != new:
             self._checks[gateway] = new
         elif now - check.since >= _AGREEMENT_MS:
             self._confirm_offset(gateway)
-            if not holds:
+            if not agrees:
                 self._set_estimate(gateway, _OffsetEstimate(0, _TRAVEL_TIME_SPREAD_MS, now))
 
     def is_fresh(self, gateway: int, time: int, now: int, source: int = 0) -> bool:
@@ -281,6 +281,7 @@ class GatewayClocks:
         self._confirmed_on[gateway] = self._connection_of(gateway)
 
     def _set_estimate(self, gateway: int, estimate: _OffsetEstimate) -> None:
+        """Set the estimated clock offset of a gateway, and correct the times of its future reports."""
         self.suspects.pop(gateway, None)
         self._estimates[gateway] = estimate
         self._set_shift(gateway, estimate.ahead)

@@ -145,6 +145,7 @@ class RequestFacade:
 
     def _hash_parts(self, *parts: str) -> str:
         # Each part is preceded by its length, so that different lists of parts never give the same text.
+        """Hash several strings with the secret. Different lists of strings have different hashes."""
         text = "".join(f"{len(part)}:{part}" for part in parts)
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 

@@ -271,11 +271,12 @@ def _build_route(now: int, ranked: Sequence[RankedGateway], reason: SelectionRea
         )
         raise GatewayOffline(f"gateway {gateway} is not connected{others}")
     return GatewayRoute(
-        gateway, GatewayChoice(reason=reason, candidates=[_build_candidate(each, now) for each in ranked])
+        gateway,
+        GatewayChoice(reason=reason, candidates=[_build_rest_candidate(each, now) for each in ranked]),
     )
 
 
-def _build_candidate(candidate: RankedGateway, now: int) -> GatewayCandidate:
+def _build_rest_candidate(candidate: RankedGateway, now: int) -> GatewayCandidate:
     failed_ago = candidate.failed_ago
     return GatewayCandidate(
         gateway=mac_from_int(candidate.gateway),

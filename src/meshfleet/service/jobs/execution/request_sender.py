@@ -187,6 +187,7 @@ def _build_canceled_result(request: OutboxRequest) -> RequestResult:
 
 
 def _build_response_event(request: OutboxRequest, rpc_response: RpcResponse) -> model.ResponseReceived:
+    """Build the event for the execution from a response."""
     response = rpc_response.response
     return model.ResponseReceived(request.step, response.status, _find_value(request, response))
 
