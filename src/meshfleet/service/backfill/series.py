@@ -185,7 +185,7 @@ class SeriesState(Struct, gc=False):
         return True
 
     def _add_gap(self, since: int, until: int, now: int) -> None:
-        """Add a gap between two stored samples. Let the next ack request its samples soon."""
+        """Add a gap between two stored samples. Shorten the interval to the next backfill request."""
         self.gaps = _merge_surplus_gaps([*(self.gaps or ()), Gap(since, until, now)])
         # A new gap must not wait because an older one was not filled.
         self.backfill_interval = min(self.backfill_interval, BACKFILL_INTERVAL_MS)

@@ -203,7 +203,10 @@ class VersionTracker:
             self._pending -= 1
 
     def _record_version(self, gateway: int, reply: RpcResponse) -> None:
-        """Keep the API version in a response. Raise `MalformedVersion` if it is missing or implausible."""
+        """Keep the API version in a response until it is stored.
+
+        Raise `MalformedVersion` if the version is missing or implausible.
+        """
         response = reply.response
         version = response.version if isinstance(response, ApiVersionResponse) else UNSET
         if response.status or version is UNSET:

@@ -193,7 +193,10 @@ def _lock_open_job(connection: Connection, job_number: int) -> Row[Any]:
 def _write_transition(  # noqa: PLR0913 # the last three are keyword-only
     connection: Connection, row: Row[Any], values: dict[str, Any], *, command: str, by: Actor, now: int
 ) -> None:
-    """Check and write a new state of a job, with other columns, for a command of a user."""
+    """Write the new state and other columns of a job after a command of a user.
+
+    Raise `Conflict` if the job cannot change to the new state.
+    """
     before, after = JobState(row.state), JobState(values["state"])
     check_job_transition(before, after)
     connection.execute(update(job).where(job.c.id == row.id).values(**values))

@@ -278,7 +278,7 @@ class EventHub:
         self._enforce_budget(self.subscribers, MAX_QUEUED_BYTES)
 
     def _enforce_budget(self, subscribers: Collection[LiveSubscriber], budget: int) -> None:
-        """Replace the longest of some queues by a `resync` until all hold at most `budget` bytes together."""
+        """If subscribers have queued more than `budget` bytes, replace their longest queues by a `resync`."""
         excess = sum(subscriber.queued_bytes for subscriber in subscribers) - budget
         if excess <= 0:
             return
@@ -321,7 +321,7 @@ class _EncodedBatch:
         self._encoded: dict[tuple[EventEncoder, int], bytes] = {}
 
     def encode(self, encoder: EventEncoder, index_lists: list[list[int]]) -> bytes:
-        """Encode the events whose index is in any of the lists, each event once and in ascending order."""
+        """Encode the events whose indexes are in `index_lists`, each event once, in ascending order."""
         indexes = index_lists[0] if len(index_lists) == 1 else sorted(set().union(*index_lists))
         return b"".join([self._encode_one(encoder, index) for index in indexes])
 

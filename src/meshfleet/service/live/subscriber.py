@@ -177,7 +177,7 @@ class FilterIndex:
         self._named_counts: Counter[SubscriberAccount] = Counter()
 
     def add(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
-        """Add a filter of a subscriber.
+        """Add a filter of a subscriber to the index.
 
         Raise `TooManySubscriptions` if filters of the account name too many devices, gateways and jobs.
         """
@@ -197,7 +197,7 @@ class FilterIndex:
         subscribers.add(subscriber)
 
     def remove(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
-        """Remove a filter of a subscriber."""
+        """Remove a filter of a subscriber from the index."""
         self._named_counts[subscriber.account] -= event_filter.named_count
         if not self._named_counts[subscriber.account]:
             del self._named_counts[subscriber.account]

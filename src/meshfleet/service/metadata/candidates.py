@@ -102,7 +102,7 @@ class CandidateQueue:
         return candidate
 
     def finish_candidate(self, candidate: MetadataCandidate) -> None:
-        """Remove a device that was read from the queue, and mark its gateway as free."""
+        """Mark a device as no longer being read, and its gateway as free for the next device."""
         self._busy_gateways.discard(candidate.gateway)
         self._devices.discard(candidate.device)
 

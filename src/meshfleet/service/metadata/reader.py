@@ -99,7 +99,7 @@ class MetadataReadBackoff:
         )
 
     def record_response(self, key: ReadKey, now: int) -> None:
-        """Record a response that would be the same again soon. Allow the next read after a day."""
+        """Record a response. Allow the next read after a day, because metadata rarely changes."""
         self._set_entry(key, _BackoffEntry(now + _ANSWERED_DELAY_MS, 0))
 
     def reset_delay(self, key: ReadKey) -> None:

@@ -79,7 +79,7 @@ class _OffsetEstimate(NamedTuple):
 
 
 class _ClockSuspicion(NamedTuple):
-    """Reports of a gateway that were not fresh: not less than a minute old, by a clock that may be wrong."""
+    """Suspicion that a gateway's clock is wrong, because the times of its reports are not fresh."""
 
     since: int
     """Local time in milliseconds since when no report of the gateway has been fresh."""

@@ -159,7 +159,7 @@ class LastSeenIndex:
         return list(self._by_gateway.get(gateway, ()))
 
     def add(self, device: int, gateway: int, now: int) -> LastSeen:
-        """Add a new device, which is not connected yet."""
+        """Add a device to the index, as not connected. Return its presence data."""
         last_seen = self.devices[device] = LastSeen(now, gateway, connected=False)
         self._by_gateway.setdefault(gateway, set()).add(device)
         return last_seen

@@ -114,7 +114,7 @@ class LoadedExecution(NamedTuple):
 
 
 class ExecutionEvent(NamedTuple):
-    """Event that concerns an execution, with that execution."""
+    """Event of an execution, together with the loaded execution."""
 
     loaded: LoadedExecution
     event: UpdateEvent

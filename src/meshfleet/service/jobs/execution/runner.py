@@ -128,7 +128,7 @@ class JobRunner:
     # Rounds
 
     async def _run_rounds(self) -> None:
-        """Run rounds until canceled, with short pauses in between if there is more to do."""
+        """Advance all open jobs again and again until canceled, with a pause after each round."""
         while True:
             delay = _IDLE_SLEEP_S
             if await self._run_or_log_error(self._run_round):

@@ -81,7 +81,7 @@ _MAKE_NEXT_DUE: Final = (
 
 
 def _wake_waiting_executions(connection: Connection, gateways: Sequence[int], now: int) -> None:
-    """For each of these gateways, make up to 8 executions due now that wait for a free slot of it."""
+    """Make executions due now: for each of `gateways`, up to 8 that wait for one of its slots."""
     # On PostgreSQL another process may be starting some of these executions: they are skipped.
     lock = "" if connection.dialect.name == "sqlite" else " FOR UPDATE OF e SKIP LOCKED"
     bulk.execute_many(connection, _MAKE_NEXT_DUE.format(lock=lock), [(now, gateway) for gateway in gateways])

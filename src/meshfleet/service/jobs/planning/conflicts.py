@@ -49,9 +49,10 @@ def find_conflicting_jobs(connection: Connection) -> ConflictingJobs:
 def find_unfinished_devices(
     connection: Connection, jobs: Sequence[int], devices: Sequence[int]
 ) -> dict[int, int]:
-    """Return the lowest number of a job among `jobs` that has not finished with a device, by device.
+    """Return, by device, the number of the job in `jobs` that has not finished with the device.
 
-    Devices with which all `jobs` have finished are missing. `devices` must be sorted.
+    If there are several such jobs, the lowest number is returned. Devices with which all `jobs` have finished
+    are left out. `devices` must be sorted.
     """
     if not jobs:
         return {}
