@@ -278,7 +278,7 @@ class EventHub:
         self._enforce_budget(self.subscribers, MAX_QUEUED_BYTES)
 
     def _enforce_budget(self, subscribers: Collection[LiveSubscriber], budget: int) -> None:
-        """If subscribers have queued more than `budget` bytes, replace their longest queues by a `resync`."""
+        """Replace the longest queues by a `resync` until the queues of `subscribers` fit into `budget` bytes."""
         excess = sum(subscriber.queued_bytes for subscriber in subscribers) - budget
         if excess <= 0:
             return
