@@ -278,7 +278,7 @@ class EventHub:
         self._enforce_budget(self.subscribers, MAX_QUEUED_BYTES)
 
     def _enforce_budget(self, subscribers: Collection[LiveSubscriber], budget: int) -> None:
-        """Replace the longest queues by a `resync` until the queues of `subscribers` fit into `budget` bytes."""
+        """Replace the longest queues by a `resync` until the `subscribers` fit into `budget` bytes."""
         excess = sum(subscriber.queued_bytes for subscriber in subscribers) - budget
         if excess <= 0:
             return
