@@ -186,7 +186,7 @@ def _sample_rows(
             yield _to_millis(t, now), kind, series, NO_SEQ, gateway, number, stored_raw, ext
     rollups = Rollups()
     rollups.add(0, list(_link_readings(context, device, building, now)), 0)
-    yield from rollups.close_due(now).get(mac_to_int(device.mac), ())  # without the current minute
+    yield from rollups.close_ended_minutes(now).get(mac_to_int(device.mac), ())  # without the current minute
 
 
 def _simulate_samples(device: SimulatedDevice) -> Iterator[tuple[float, SampleKind, Identifier, bytes]]:

@@ -255,9 +255,10 @@ class TooManyAttempts(Refused):
 
     code, http = "too-many-attempts", 429
 
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(retry_after)
+    def __init__(self, retry_after: int, reason: str = "too many attempts") -> None:
+        super().__init__(retry_after, reason)
         self.retry_after = retry_after
+        self._reason = reason
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
@@ -265,7 +266,7 @@ class TooManyAttempts(Refused):
         return cls(_RETRY_AFTER_SECONDS if problem.retry_after is None else problem.retry_after)
 
     def __str__(self) -> str:
-        return f"too many attempts; try again in {self.retry_after} s"
+        return f"{self._reason}; try again in {self.retry_after} s"
 
 
 class TooManySubscribers(TooManyAttempts):

@@ -143,7 +143,7 @@ class Runtime:
             get_version=lambda gateway: versions.get(mac_to_int(gateway)),
             max_concurrent=settings.requests_at_once,
             failures=failures,
-            on_clock_sample=clocks.measure,
+            on_clock_sample=clocks.measure_offset,
         )
         selector = GatewaySelector(
             database, samples, transport, rollups=api.rollups, failures=failures, now=clock.now
@@ -159,7 +159,7 @@ class Runtime:
             monotonic=clock.monotonic,
         )
         self._metadata = MetadataReader(
-            database, rpc, now=clock.now, monotonic=clock.monotonic, select_gateways=selector.select_many
+            database, rpc, now=clock.now, monotonic=clock.monotonic, select_gateways=selector.select_gateways
         )
         self._history = RequestHistory(database, clock.now, retention=_to_millis(settings.retention.request))
         self._dispatcher = RequestDispatcher(
@@ -173,7 +173,7 @@ class Runtime:
             clock.now,
             monotonic=clock.monotonic,
             notify=api.live.jobs.mark_changed,
-            select_gateways=selector.select_many,
+            select_gateways=selector.select_gateways,
         )
         api.job_wakeup.subscribe(self._job_runner.wake)
         # Reports, and the subscribers of committed reports.
@@ -221,7 +221,9 @@ class Runtime:
         await asyncio.to_thread(self._presence.restore, presence)
         series = await self._database.read(backfill_store.load_series)
         await asyncio.to_thread(self._backfill.restore, series)
-        self._api.traffic.modes.restore(await self._database.read(gateway_store.load_modes), clock.now())
+        self._api.traffic.modes.restore(
+            await self._database.read(gateway_store.load_gateway_modes), clock.now()
+        )
         await self._version_tracker.restore()
         await self._history.restore()
 
@@ -269,7 +271,7 @@ class Runtime:
             await asyncio.sleep(_SOURCE_CHECK_SECONDS)
 
     def _on_gateway_connected(self, gateway: int) -> None:
-        self._backfill.gateway_reconnected(gateway, clock.now())
+        self._backfill.record_gateway_connection(gateway, clock.now())
 
     async def _flush_pending(self) -> None:
         """Write pending device states. If this fails, the next start restores them from the journal."""

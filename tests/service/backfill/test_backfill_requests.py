@@ -142,7 +142,7 @@ async def test_after_a_reconnect_of_its_gateway_each_series_requests_a_backfill_
 ) -> None:
     await sqlite_harness.commit_samples(0, 1)
     await sqlite_harness.commit_samples(0, 1, device=E, gateway=B)
-    sqlite_harness.acknowledger.gateway_reconnected(
+    sqlite_harness.acknowledger.record_gateway_connection(
         mac_to_number(A), sqlite_harness.ingest_harness.now + 5 * SECOND
     )
     assert await sqlite_harness.commit_samples(2, device=E, gateway=B) == [0]
@@ -153,7 +153,7 @@ async def test_a_series_that_starts_while_a_connection_is_noticed_requests_nothi
     sqlite_harness: AckHarness,
 ) -> None:
     await sqlite_harness.commit_samples(0)
-    sqlite_harness.acknowledger.gateway_reconnected(
+    sqlite_harness.acknowledger.record_gateway_connection(
         mac_to_number(A), sqlite_harness.ingest_harness.now + SECOND - 1
     )
     assert [await sqlite_harness.commit_samples(index) for index in (1, 2, 3)] == [[0]] * 3
@@ -169,7 +169,7 @@ async def test_a_gateway_that_reconnects_constantly_is_sent_one_request_per_minu
         (ack,) = await sqlite_harness.commit(temperature(sqlite_harness.ingest_harness.now, seq=index % 256))
         if ack.type:
             requests.append(index * 5)
-        sqlite_harness.acknowledger.gateway_reconnected(
+        sqlite_harness.acknowledger.record_gateway_connection(
             mac_to_number(A), sqlite_harness.ingest_harness.now + 2 * SECOND
         )
     assert requests[0] == 5
@@ -183,7 +183,7 @@ async def test_a_reconnect_requests_a_backfill_despite_an_unfilled_gap(
     await sqlite_harness.commit_samples(0, 2)
     for index in range(3, 40):
         await sqlite_harness.commit_samples(index)
-    sqlite_harness.acknowledger.gateway_reconnected(
+    sqlite_harness.acknowledger.record_gateway_connection(
         mac_to_number(A), sqlite_harness.ingest_harness.now + 5 * SECOND
     )
     assert (
@@ -199,7 +199,7 @@ async def test_the_number_of_remembered_reconnects_is_limited(
 ) -> None:
     await sqlite_harness.commit_samples(0, 1)
     for gateway in (mac_to_number(A), *range(other_gateways)):
-        sqlite_harness.acknowledger.gateway_reconnected(
+        sqlite_harness.acknowledger.record_gateway_connection(
             gateway, sqlite_harness.ingest_harness.now + 5 * SECOND
         )
     assert await sqlite_harness.commit_samples(2) == [type_]
@@ -211,7 +211,7 @@ async def test_a_series_without_gap_checks_requests_a_backfill_after_an_outage(
     await sqlite_harness.commit_samples(0)
     sqlite_harness.series.unfilled = 3
     assert await sqlite_harness.commit_samples(2) == [0]
-    sqlite_harness.acknowledger.gateway_reconnected(
+    sqlite_harness.acknowledger.record_gateway_connection(
         mac_to_number(A), sqlite_harness.ingest_harness.now + 5 * SECOND
     )
     assert await sqlite_harness.commit_samples(9) == [1]
@@ -238,7 +238,7 @@ def test_type_2_is_never_sent_and_type_1_at_most_once_per_minute(
     for offset, seq, gateway, seconds, has_reconnected in sequence:
         now += seconds * SECOND
         if has_reconnected:
-            acknowledger.gateway_reconnected(mac_to_number(gateway), now)
+            acknowledger.record_gateway_connection(mac_to_number(gateway), now)
         batch = ParsedBatch(now, {mac_to_number(gateway)})
         row = (NOON + offset, TEMPERATURE[1], TEMPERATURE[2], seq, mac_to_number(gateway), None, None, None)
         batch.unacked_samples.append((TEMPERATURE[0], "ack/8800", row))

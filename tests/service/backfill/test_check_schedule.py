@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.service.backfill.gap_check import check_due_gaps
-from meshfleet.service.backfill.gap_index import CheckSchedule
+from meshfleet.service.backfill.gap_index import GapCheckSchedule
 from tests.service.backfill.ack_harness import TEMPERATURE, AckHarness, sample_time
 from tests.service.ingest.ingest_harness import MINUTE
 from tests.service.ingest.messages import B, build_report
@@ -20,7 +20,7 @@ def build_key(device: int) -> SeriesKey:
     return device, 1, 0x8800
 
 
-def pop_devices(schedule: CheckSchedule, now: int) -> list[int]:
+def pop_devices(schedule: GapCheckSchedule, now: int) -> list[int]:
     """Return the due devices in order."""
     schedule.advance(now)
     devices = []
@@ -31,7 +31,7 @@ def pop_devices(schedule: CheckSchedule, now: int) -> list[int]:
 
 
 def test_a_series_is_due_once_when_its_time_has_come() -> None:
-    schedule = CheckSchedule()
+    schedule = GapCheckSchedule()
     schedule.schedule(build_key(1), 7, 100)
     schedule.schedule(build_key(2), 7, 50)
     schedule.schedule(build_key(3), 7, None)
@@ -42,7 +42,7 @@ def test_a_series_is_due_once_when_its_time_has_come() -> None:
 
 
 def test_a_check_can_be_moved_to_an_earlier_time_only() -> None:
-    schedule = CheckSchedule()
+    schedule = GapCheckSchedule()
     schedule.schedule(build_key(1), 7, 100)
     schedule.schedule(build_key(1), 7, 200)
     schedule.schedule(build_key(1), 7, 50)
@@ -51,7 +51,7 @@ def test_a_check_can_be_moved_to_an_earlier_time_only() -> None:
 
 
 def test_a_removed_series_is_not_checked() -> None:
-    schedule = CheckSchedule()
+    schedule = GapCheckSchedule()
     schedule.schedule(build_key(1), 7, 100)
     schedule.schedule(build_key(2), 7, 100)
     schedule.remove(build_key(1))
@@ -61,7 +61,7 @@ def test_a_removed_series_is_not_checked() -> None:
 
 
 def test_gateways_take_turns() -> None:
-    schedule = CheckSchedule()
+    schedule = GapCheckSchedule()
     for device in range(10, 14):
         schedule.schedule(build_key(device), 1, 0)
     schedule.schedule(build_key(20), 2, 1)

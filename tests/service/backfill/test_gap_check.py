@@ -127,7 +127,7 @@ async def test_a_gap_is_not_filled_while_its_ends_are_not_stored(
 ) -> None:
     await harness.commit_samples(0, 1, 2, 3)
     harness.series.gaps = [Gap(sample_time(gap[0]), sample_time(gap[1]), NOON)]
-    harness.acknowledger.check_schedule.schedule(TEMPERATURE, 0, harness.series.due_at)
+    harness.acknowledger.check_schedule.schedule(TEMPERATURE, 0, harness.series.next_check_at)
     await harness.check_gaps()
     assert harness.gaps == remaining
 

@@ -141,7 +141,7 @@ async def test_missing_samples_are_requested_at_once_after_a_clock_is_set_back(
 async def test_an_outage_requests_a_backfill_after_a_clock_is_set_back(sqlite_harness: AckHarness) -> None:
     await sqlite_harness.commit_samples(0, 1)
     await sqlite_harness.commit(temperature(sample_time(10), seq=2))
-    sqlite_harness.acknowledger.gateway_reconnected(
+    sqlite_harness.acknowledger.record_gateway_connection(
         mac_to_number(A), sqlite_harness.ingest_harness.now + 5 * SECOND
     )
     assert await sqlite_harness.commit_samples(3) == [1]
@@ -153,7 +153,7 @@ async def test_an_outage_requests_a_backfill_after_a_clock_is_set_back(sqlite_ha
 def record_samples(
     clocks: ImplausibleClocks, *seqs: int, now: int = NOON, outage: int = NOON - DAY
 ) -> list[bool]:
-    return [clocks.needs_backfill(TEMPERATURE, seq, outage, now) for seq in seqs]
+    return [clocks.record_sample(TEMPERATURE, seq, outage, now) for seq in seqs]
 
 
 @pytest.mark.rule("ack-28", "ack-11", "ack-13")
@@ -181,10 +181,10 @@ def test_an_implausible_series_requests_a_backfill_after_an_outage() -> None:
 def test_the_number_of_tracked_implausible_series_is_limited() -> None:
     clocks = ImplausibleClocks()
     for device in range(MAX_SERIES + 10):
-        clocks.needs_backfill((device, 1, 2), 0, 0, NOON)
+        clocks.record_sample((device, 1, 2), 0, 0, NOON)
     assert len(clocks) == MAX_SERIES
-    assert not clocks.needs_backfill((0, 1, 2), 7, 0, NOON)
-    assert clocks.needs_backfill((MAX_SERIES, 1, 2), 7, 0, NOON)
+    assert not clocks.record_sample((0, 1, 2), 7, 0, NOON)
+    assert clocks.record_sample((MAX_SERIES, 1, 2), 7, 0, NOON)
 
 
 @pytest.mark.anyio

@@ -149,7 +149,7 @@ def test_the_mode_is_restored_after_a_restart(sqlite_database: Database) -> None
     first_run, second_run = GatewayTraffic(lambda: START), GatewayTraffic(lambda: START + MINUTE)
     first_run.on_commit(build_batch(START, ("event-decoded", G)))
     assert flush_and_load_mode(sqlite_database, first_run, START) == "decoded"
-    second_run.modes.restore(sqlite_database.read_now(store.load_modes), START + MINUTE)
+    second_run.modes.restore(sqlite_database.read_now(store.load_gateway_modes), START + MINUTE)
     second_run.on_commit(build_batch(START + MINUTE, ("measurement", G)))
     assert flush_and_load_mode(sqlite_database, second_run, START + MINUTE) == "decoded"
 

@@ -77,7 +77,7 @@ class TrackerHarness:
         self.clock = clock
         self.clocks = GatewayClocks()
         self.traffic = GatewayTraffic(clock.monotonic)
-        self.rpc = RpcClient(transport, TopicCodec(), clock, on_clock_sample=self.clocks.measure)
+        self.rpc = RpcClient(transport, TopicCodec(), clock, on_clock_sample=self.clocks.measure_offset)
         self.versions = GatewayVersions(acks_enabled=acks_enabled)
         self.tracker = VersionTracker(
             database,
@@ -379,7 +379,7 @@ async def test_an_offset_is_unconfirmed_after_another_connection_even_if_that_ha
     for measures in (True, False):
         async with connect_gateway(broker.port):
             if measures:
-                clocks.measure(NUMBER, 0, 0, 0)
+                clocks.measure_offset(NUMBER, 0, 0, 0)
         await broker.until(lambda: not broker.broker.connected_gateways())
         confirmed.append(clocks.is_confirmed(NUMBER))
     assert confirmed == [True, False]
@@ -402,8 +402,8 @@ async def test_offsets_are_corrected_when_the_local_clock_is_set(
         assert harness.clocks.offsets[NUMBER] == pytest.approx(offset_before, abs=5000)
         assert len(gateway.requests) == request_count
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "clock of this machine was set back by 86400 s, clock offsets of gateways are corrected",
-        "clock of this machine was set ahead by 86400 s, clock offsets of gateways are corrected",
+        "clock of this machine was set back by 86400 s; clock offsets of gateways are corrected",
+        "clock of this machine was set ahead by 86400 s; clock offsets of gateways are corrected",
     ]
 
 

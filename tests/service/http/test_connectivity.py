@@ -191,6 +191,6 @@ def test_expired_history_is_deleted_a_thousand_rows_at_a_time(service: RunningSe
     ]
     service.database.write_now(lambda connection: connection.execute(connectivity.insert(), rows))
     for oldest in (1000, 1050, 1050):
-        service.database.write_now(store.delete_history, 1050)
+        service.database.write_now(store.delete_connection_history, 1050)
         found = _get_history(service, device, MaxResults=1000).json()["items"]
         assert (len(found), found[-1]["time"]) == (1100 - oldest, format_millis(oldest))

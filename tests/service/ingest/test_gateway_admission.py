@@ -82,10 +82,10 @@ async def test_reports_of_a_released_gateway_are_rejected(database: Database, tm
     admission = GatewayAdmission(autoclaim=False)
     strict = IngestHarness(database, tmp_path, admission=admission)
     claim(strict, A)
-    await admission.refresh(database)
+    await admission.reload_claimed_gateways(database)
     await strict.commit(temperature(NOON))
     release(strict, A)
-    await admission.refresh(database)
+    await admission.reload_claimed_gateways(database)
     await strict.commit(temperature(NOON + 1))
     assert [sample.time for sample in await strict.samples()] == [NOON]
     assert strict.ingest.counters.rejects == {"unclaimed-gateway": 1}

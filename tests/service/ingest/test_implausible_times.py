@@ -352,7 +352,7 @@ async def test_after_a_reconnect_an_offset_applies_only_to_fresh_reports_until_c
     """Simulate a gateway that was six hours ahead, and may have been corrected while it was offline."""
     connection, ahead, late = 1, HOURS_6, 10 * MINUTE
     clocks = GatewayClocks(lambda _gateway: connection)
-    clocks.measure(mac_to_number(A), NOON, NOON, NOON + ahead)
+    clocks.measure_offset(mac_to_number(A), NOON, NOON, NOON + ahead)
     await harness.use_clocks(clocks)
 
     async def send_report(device: str, at: int) -> tuple[int | None, SampleExtras | None]:
@@ -368,7 +368,7 @@ async def test_after_a_reconnect_an_offset_applies_only_to_fresh_reports_until_c
         "set right, fresh": await send_report("c0ffee000104", NOON),
         "set right, late": await send_report("c0ffee000105", NOON - late),
     }
-    clocks.measure(mac_to_number(A), NOON, NOON, NOON + ahead)
+    clocks.measure_offset(mac_to_number(A), NOON, NOON, NOON + ahead)
     actual["offset confirmed"] = await send_report("c0ffee000106", NOON + ahead - late)
     assert actual == {
         "the same connection": (NOON - late, corrected),

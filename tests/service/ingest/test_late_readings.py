@@ -89,8 +89,8 @@ def test_at_most_fifty_thousand_minutes_are_closed_at_once() -> None:
     open_minutes.add(7, readings, NOON)
     closed: set[int] = set()
     for expected in (50_000, 50_000, 1, 0):
-        assert open_minutes.oldest_batch(8) == (8 if expected == 0 else 7)
-        rows = open_minutes.close_due(NOON + 10 * MINUTE)
+        assert open_minutes.find_oldest_journal_id(8) == (8 if expected == 0 else 7)
+        rows = open_minutes.close_ended_minutes(NOON + 10 * MINUTE)
         assert len(rows) == expected
         assert closed.isdisjoint(rows)
         closed |= rows.keys()

@@ -15,7 +15,7 @@ START = 1_700_000_040_000
 
 @given(st.lists(st.integers(0, 59_999) | st.integers(0, 9), max_size=200))
 def test_a_minute_counts_each_time_once(offsets: list[int]) -> None:
-    minute = MinuteRollup(oldest_batch=1, opened_at=0, updated_at=0, gateway=5)
+    minute = MinuteRollup(oldest_journal_id=1, opened_at=0, updated_at=0, gateway=5)
     for offset in offsets:
         if not minute.has(START + offset):
             minute.add(START + offset, -50, unreachable=False)
@@ -40,7 +40,7 @@ def test_the_minutes_of_a_device_can_be_read_until_they_are_committed(
         return {
             (device, minute.identifier, minute.time)
             for device in (1, 2)
-            for minute in rollups.list_open_minutes(device, LINKS)
+            for minute in rollups.list_unwritten_minutes(device, LINKS)
         }
 
     for step in steps:
@@ -51,10 +51,10 @@ def test_the_minutes_of_a_device_can_be_read_until_they_are_committed(
             open_minutes.add((device, parent, at - at % 60_000))
         else:
             now += 30_000
-            rows = rollups.close_due(now)
+            rows = rollups.close_ended_minutes(now)
             assert list_readable() == open_minutes
             open_minutes -= {(device, row[2], row[0]) for device, closed in rows.items() for row in closed}
-            rollups.drop_closed(rows)
+            rollups.drop_closed_minutes(rows)
         assert list_readable() == open_minutes
 
 
@@ -64,8 +64,8 @@ def test_the_number_of_readable_parents_is_limited() -> None:
         now = START + round_ * 600_000
         readings = [(ReadingKind.LINK, 1, 5, now, -50, parent, False) for parent in range(1000)]
         rollups.add(1, readings, now)
-        assert len(rollups.list_open_minutes(1, LINKS)) == 64
-        rows = rollups.close_due(now + 120_000)
+        assert len(rollups.list_unwritten_minutes(1, LINKS)) == 64
+        rows = rollups.close_ended_minutes(now + 120_000)
         assert len(rows[1]) == 1000
-        rollups.drop_closed(rows)
-        assert not rollups.list_open_minutes(1, LINKS)
+        rollups.drop_closed_minutes(rows)
+        assert not rollups.list_unwritten_minutes(1, LINKS)

@@ -142,7 +142,7 @@ def test_a_takeover_that_a_crash_interrupted_is_completed_later(env: JobEnvironm
 
     env.service.database.write_now(reset_superseded)
     for _ in range(2):
-        asyncio.run(conflicts.resume_superseding(env.service.database, env.now, ignore_changes))
+        asyncio.run(conflicts.finish_takeovers(env.service.database, env.now, ignore_changes))
         assert env.states(older["id"]) == {
             devices[0]: "SUPERSEDED",
             devices[1]: "SUPERSEDED",

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from meshfleet.service.metadata.reader import ReadBackoff, ReadKey
+from meshfleet.service.metadata.reader import MetadataReadBackoff, ReadKey
 
 MINUTE, HOUR = 60_000, 3_600_000
 MODEL, OTHER = ReadKey(7, 0x8000), ReadKey(7, 0x8001)
 
 
-def minutes_until_due(backoff: ReadBackoff, now: int) -> int:
+def minutes_until_due(backoff: MetadataReadBackoff, now: int) -> int:
     """Return the minutes until the key may be read again."""
     return next(minute for minute in range(48 * 60) if backoff.is_due(MODEL, now + minute * MINUTE))
 
 
 def test_the_delay_grows_with_each_failure_up_to_half_a_day() -> None:
-    backoff, now, delays = ReadBackoff(), 0, []
+    backoff, now, delays = MetadataReadBackoff(), 0, []
     for _ in range(7):
         backoff.record_failure(MODEL, now)
         delays.append(minutes_until_due(backoff, now))
@@ -23,7 +23,7 @@ def test_the_delay_grows_with_each_failure_up_to_half_a_day() -> None:
 
 
 def test_a_response_is_valid_for_a_day() -> None:
-    backoff = ReadBackoff()
+    backoff = MetadataReadBackoff()
     backoff.record_failure(MODEL, 0)
     backoff.record_response(MODEL, 0)
     assert minutes_until_due(backoff, 0) == 24 * 60
@@ -32,7 +32,7 @@ def test_a_response_is_valid_for_a_day() -> None:
 
 
 def test_a_failed_key_does_not_delay_others() -> None:
-    backoff = ReadBackoff()
+    backoff = MetadataReadBackoff()
     backoff.record_failure(MODEL, 0)
     assert not backoff.is_due(MODEL, 0)
     assert backoff.is_due(OTHER, 0)
@@ -41,7 +41,7 @@ def test_a_failed_key_does_not_delay_others() -> None:
 
 
 def test_a_reset_key_starts_with_the_first_delay() -> None:
-    backoff = ReadBackoff()
+    backoff = MetadataReadBackoff()
     for _ in range(4):
         backoff.record_failure(MODEL, 0)
     backoff.reset_delay(MODEL)
@@ -52,7 +52,7 @@ def test_a_reset_key_starts_with_the_first_delay() -> None:
 
 
 def test_the_number_of_keys_is_limited_and_the_oldest_are_discarded() -> None:
-    backoff = ReadBackoff()
+    backoff = MetadataReadBackoff()
     for device in range(20_000):
         backoff.record_failure(ReadKey(device), 0)
     backoff.record_failure(ReadKey(0), 0)

@@ -42,7 +42,7 @@ def unresponsive_clocks() -> GatewayClocks:
 @each_row("offset", OFFSETS)
 def test_a_measured_clock_is_corrected(offset: int) -> None:
     clocks = GatewayClocks()
-    clocks.measure(G, NOON - 400, NOON + 600, NOON + 100 + offset * SECOND)
+    clocks.measure_offset(G, NOON - 400, NOON + 600, NOON + 100 + offset * SECOND)
     assert clocks.offsets == {G: offset * SECOND}
     assert clocks.shifts == {G: -offset * SECOND}
 
@@ -59,7 +59,7 @@ def test_a_small_offset_is_known_but_not_corrected() -> None:
         [(5 * SECOND, {}), (-5 * SECOND - 1, {G: 5 * SECOND + 1}), (1, {})]
     ):
         now = NOON + minute * MINUTE
-        clocks.measure(G, now, now, now + ahead)
+        clocks.measure_offset(G, now, now, now + ahead)
         assert (clocks.offsets, clocks.shifts) == ({G: ahead}, shifts)
 
 
@@ -78,14 +78,14 @@ def test_the_most_exact_response_counts_until_one_contradicts_it() -> None:
     ]
     results = []
     for name, sent, received, time, _ in rows:
-        clocks.measure(G, *(NOON + round(each * SECOND) for each in (sent, received, time)))
+        clocks.measure_offset(G, *(NOON + round(each * SECOND) for each in (sent, received, time)))
         results.append((name, clocks.offsets[G]))
     assert results == [(name, round(offset * SECOND)) for name, *_, offset in rows]
 
 
 def test_each_gateway_has_a_clock_of_its_own() -> None:
     clocks = GatewayClocks()
-    clocks.measure(G, NOON, NOON, NOON - HOUR)
+    clocks.measure_offset(G, NOON, NOON, NOON - HOUR)
     assert not clocks.is_fresh(mac_to_number(B), NOON - HOUR, NOON)
     assert clocks.shifts == {G: HOUR}
     assert clocks.gateways_to_measure() == {mac_to_number(B)}
@@ -100,7 +100,7 @@ def test_a_clock_is_suspect_until_a_report_is_fresh_or_it_is_measured() -> None:
     assert clocks.gateways_to_measure() == frozenset()
     assert clocks.is_fresh(G, NOON + 6 * SECOND, NOON), "fresh, but from the future"
     assert clocks.gateways_to_measure() == {G}
-    clocks.measure(G, NOON, NOON, NOON)
+    clocks.measure_offset(G, NOON, NOON, NOON)
     assert clocks.gateways_to_measure() == frozenset()
 
 
@@ -108,7 +108,7 @@ def test_a_clock_is_suspect_until_a_report_is_fresh_or_it_is_measured() -> None:
 def test_reports_never_set_the_offset_of_a_gateway_that_responds() -> None:
     """Replay reports of yesterday in real time through a gateway whose clock is right."""
     clocks = GatewayClocks()
-    clocks.measure(G, NOON, NOON, NOON)
+    clocks.measure_offset(G, NOON, NOON, NOON)
     clocks.mark_unresponsive(G)  # a later request has no response
     for minute in range(120):
         now = NOON + minute * MINUTE
@@ -122,9 +122,9 @@ def test_stored_offsets_count_until_they_are_measured_again() -> None:
     clocks = GatewayClocks()
     clocks.restore({G: -HOUR, mac_to_number(B): 30})
     assert (clocks.shifts, clocks.offsets) == ({G: HOUR}, {G: -HOUR, mac_to_number(B): 30})
-    clocks.measure(G, NOON, NOON + 10 * SECOND, NOON - HOUR)
+    clocks.measure_offset(G, NOON, NOON + 10 * SECOND, NOON - HOUR)
     assert clocks.offsets[G] == -HOUR - 5 * SECOND
-    clocks.remove({G})
+    clocks.remove_gateways({G})
     assert (clocks.shifts, clocks.offsets) == ({}, {mac_to_number(B): 30})
 
 
@@ -136,7 +136,7 @@ def test_a_wrong_clock_is_logged_once_for_each_change(caplog: pytest.LogCaptureF
     for hour, ahead in enumerate([0, 59, 6 * 3600, 6 * 3600 + 30, -6 * 3600, -6 * 3600, 2, 3]):
         now = NOON + hour * HOUR
         caplog.clear()
-        clocks.measure(G, now, now, now + ahead * SECOND)
+        clocks.measure_offset(G, now, now, now + ahead * SECOND)
         log_levels.append([record.levelname for record in caplog.records])
     assert log_levels == [[], [], ["WARNING"], [], ["WARNING"], [], ["INFO"], []]
 
@@ -191,7 +191,7 @@ def test_an_offset_is_confirmed_for_one_connection() -> None:
     clocks = GatewayClocks(lambda _gateway: connection)
     clocks.restore({G: 6 * HOUR})
     results = [clocks.is_confirmed(G)]
-    clocks.measure(G, NOON, NOON, NOON + 6 * HOUR)
+    clocks.measure_offset(G, NOON, NOON, NOON + 6 * HOUR)
     results.append(clocks.is_confirmed(G))
     connection = 2
     results.append(clocks.is_confirmed(G))
@@ -201,7 +201,7 @@ def test_an_offset_is_confirmed_for_one_connection() -> None:
 @pytest.mark.rule("report-48")
 def test_on_an_external_broker_an_offset_is_confirmed_until_its_gateway_is_silent() -> None:
     harness = PresenceHarness(external_broker=True)
-    harness.clocks.measure(G, NOON, NOON, NOON + 6 * HOUR)
+    harness.clocks.measure_offset(G, NOON, NOON, NOON + 6 * HOUR)
     sources = HeartbeatSource(A, clock_error=6 * 3600), HeartbeatSource(D, clock_error=6 * 3600)
     harness.advance(600, *sources)
     results = [harness.clocks.is_confirmed(G)]
@@ -209,7 +209,7 @@ def test_on_an_external_broker_an_offset_is_confirmed_until_its_gateway_is_silen
     harness.advance(60, *sources)
     results.append(harness.clocks.is_confirmed(G))
     assert harness.clocks.gateways_to_measure() == {G}, "it is not measured at once"
-    harness.clocks.measure(G, harness.now, harness.now, harness.now + 6 * HOUR)
+    harness.clocks.measure_offset(G, harness.now, harness.now, harness.now + 6 * HOUR)
     harness.tracker.pause_detection(harness.now)  # reports that waited at the broker are still corrected
     results.append(harness.clocks.is_confirmed(G))
     assert (results, harness.clocks.gateways_to_measure()) == ([True, False, True], frozenset())
@@ -221,19 +221,19 @@ def test_reports_before_and_after_a_change_do_not_agree(change: str) -> None:
     clocks = GatewayClocks()
     clocks.restore({G: 6 * HOUR})
     clocks.mark_unresponsive(G)
-    clocks.check_offset(G, NOON, holds=False)
+    clocks.check_offset(G, NOON, agrees=False)
     match change:
         case "disconnected":
             clocks.reset_confirmation(G)
         case "local clock":
-            clocks.adjust_local_clock(0)
+            clocks.handle_local_clock_change(0)
         case _:
-            clocks.remove([G])
+            clocks.remove_gateways([G])
             clocks.restore({G: 6 * HOUR})
             clocks.mark_unresponsive(G)
-    clocks.check_offset(G, NOON + HOUR, holds=False)
+    clocks.check_offset(G, NOON + HOUR, agrees=False)
     assert not clocks.is_confirmed(G)
-    clocks.check_offset(G, NOON + HOUR + 60 * SECOND, holds=False)
+    clocks.check_offset(G, NOON + HOUR + 60 * SECOND, agrees=False)
     assert clocks.is_confirmed(G)
 
 
@@ -300,10 +300,10 @@ def test_devices_behind_a_wrong_clock_connect_within_three_minutes(
 @each_row("offset", OFFSETS)
 def test_devices_behind_a_measured_clock_connect_at_once(offset: int) -> None:
     harness = PresenceHarness(A)
-    harness.clocks.measure(G, NOON, NOON, NOON + offset * SECOND)
+    harness.clocks.measure_offset(G, NOON, NOON, NOON + offset * SECOND)
     assert summarize(harness.commit_and_collect(temperature(NOON + offset * SECOND))) == [(D, True, "heard")]
     harness = PresenceHarness(A)
-    harness.clocks.measure(G, NOON, NOON, NOON + offset * SECOND)
+    harness.clocks.measure_offset(G, NOON, NOON, NOON + offset * SECOND)
     assert summarize(harness.commit_and_collect(heartbeat(NOON + offset * SECOND))) == [(D, True, "heard")]
     assert harness.commit_and_collect(heartbeat(NOON + offset * SECOND - HOUR, device=E)) == []
 
@@ -399,7 +399,7 @@ def test_a_suspect_clock_does_not_affect_other_gateways() -> None:
 @pytest.mark.rule("rest-52")
 def test_the_interval_is_kept_at_a_gateway_whose_clock_is_hours_behind() -> None:
     harness = PresenceHarness(A, B)
-    harness.clocks.measure(mac_to_number(B), NOON, NOON, NOON - 5 * HOUR)
+    harness.clocks.measure_offset(mac_to_number(B), NOON, NOON, NOON - 5 * HOUR)
     harness.commit_and_collect(heartbeat(NOON))
     harness.advance(600, HeartbeatSource(D))
     assert harness.advance(4000, HeartbeatSource(D, 120, gateway=B, clock_error=-5 * 3600)) == []
@@ -410,7 +410,7 @@ def test_the_interval_is_kept_at_a_gateway_whose_clock_is_hours_behind() -> None
 @each_row("offset", OFFSETS)
 def test_a_second_gateway_with_a_wrong_clock_does_not_change_the_interval(offset: int) -> None:
     harness = PresenceHarness(A, B)
-    harness.clocks.measure(mac_to_number(B), NOON, NOON, NOON + offset * SECOND)
+    harness.clocks.measure_offset(mac_to_number(B), NOON, NOON, NOON + offset * SECOND)
     harness.advance(1200, HeartbeatSource(D), HeartbeatSource(D, gateway=B, clock_error=offset))
     assert harness.interval(D) == MINUTE
     assert summarize(harness.advance(200)) == [(D, False, "silent")]

@@ -74,13 +74,13 @@ class PresenceModel(RuleBasedStateMachine):
 
     @rule(offset=st.sampled_from([-HOUR, -MINUTE, 0, HOUR]), gateway=gateways)
     def measure(self, offset: int, gateway: str) -> None:
-        self.harness.clocks.measure(
+        self.harness.clocks.measure_offset(
             mac_to_number(gateway), self.harness.now, self.harness.now, self.harness.now + offset
         )
 
     @rule(device=devices)
     def remove(self, device: str) -> None:
-        self.harness.tracker.remove(mac_to_number(device))
+        self.harness.tracker.remove_device(mac_to_number(device))
         self.connected_devices.pop(mac_to_number(device), None)
 
     @rule()

@@ -59,7 +59,7 @@ async def test_metrics_count_stored_changes(sqlite_harness: StoredPresenceHarnes
     await sqlite_harness.advance()
     now = sqlite_harness.ingest_harness.now
     for gateway, ahead in {A: 7 * SECOND, B: -9500}.items():
-        sqlite_harness.tracker.clocks.measure(mac_to_number(gateway), now, now, now + ahead)
+        sqlite_harness.tracker.clocks.measure_offset(mac_to_number(gateway), now, now, now + ahead)
     metrics = read_added_metrics(partial(add_presence_metrics, tracker=sqlite_harness.tracker))
     metric_name = "meshfleet_connectivity_changes_total"
     assert metrics[metric_name, "heard"] == 2

@@ -183,7 +183,7 @@ def test_a_parent_that_changes_its_gateway_counts_only_for_the_new_one() -> None
         (ReadingKind.LINK, DEVICE, B, NOW + 1000, -52, 9, False),
     ]
     rollups.add(1, readings, NOW)
-    minutes = rollups.list_open_minutes(DEVICE, {SampleKind.LINK, SampleKind.HEARTBEAT})
+    minutes = rollups.list_unwritten_minutes(DEVICE, {SampleKind.LINK, SampleKind.HEARTBEAT})
     assert sorted(parse_link_minutes(minutes)) == [
         (A, NOW, None, None, False),
         (B, NOW + 1000, 9, -51, False),

@@ -357,11 +357,11 @@ async def test_a_closing_minute_is_never_missed(harness: SelectorHarness) -> Non
         assert (await harness.select()).gateway == A, second
         harness.broker.clock.move(seconds=4)
         now = harness.broker.clock()
-        if rows := harness.rollups.close_due(now):
+        if rows := harness.rollups.close_ended_minutes(now):
             assert (await harness.select()).gateway == A, second  # not stored yet
             harness.store(rows)
-            harness.rollups.drop_closed(rows)
-    assert not harness.rollups.list_open_minutes(mac_to_int(DEVICE), {SampleKind.LINK})
+            harness.rollups.drop_closed_minutes(rows)
+    assert not harness.rollups.list_unwritten_minutes(mac_to_int(DEVICE), {SampleKind.LINK})
 
 
 @pytest.mark.rule("rest-102")
@@ -373,10 +373,10 @@ async def test_several_devices_are_selected_like_one(harness: SelectorHarness) -
     device, unreachable, unknown = mac_to_int(DEVICE), 0xC0FFEE0000A2, 0xC0FFEE0000A3
     harness.observe(Mac(f"{unreachable:012x}"), gateway=C)  # which is not connected
     devices = [device, unreachable, unknown, mac_to_int(A)]
-    selected = await harness.selector.select_many(devices)
+    selected = await harness.selector.select_gateways(devices)
     assert selected == {device: mac_to_int(B), unreachable: None, unknown: None, mac_to_int(A): mac_to_int(A)}
     harness.failures.add(device, mac_to_int(B))
-    assert (await harness.selector.select_many([device])) == {device: mac_to_int(A)}
+    assert (await harness.selector.select_gateways([device])) == {device: mac_to_int(A)}
 
 
 @pytest.mark.rule("rest-102", "rest-193")

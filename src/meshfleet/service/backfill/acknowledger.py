@@ -16,7 +16,7 @@ from meshfleet.mqtt.codec.packets import Publish
 from meshfleet.protocol.codes import AckType
 from meshfleet.protocol.times import from_millis
 from meshfleet.service.backfill import store
-from meshfleet.service.backfill.gap_index import CheckSchedule, GapIndex
+from meshfleet.service.backfill.gap_index import GapCheckSchedule, GapIndex
 from meshfleet.service.backfill.series import BACKFILL_INTERVAL_MS, SEQ_CYCLE, SeriesState, is_seq_ahead
 from meshfleet.service.backfill.store import GapRow, SeriesRow
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class SeriesFlush:
-    """Part of an ingest flush that writes changed series of samples and their gaps."""
+    """Part of an ingest flush that writes changed series of samples and their gaps to the database."""
 
     def __init__(
         self,
@@ -69,10 +69,11 @@ class _ImplausibleSeries(Struct, gc=False):
     requested_at: int = 0
     """Unix time in milliseconds of the last backfill request; 0 if the series never requested one."""
     has_gap: bool = False
+    """Whether samples are missing since the last backfill request."""
 
 
 class ImplausibleClocks:
-    """Detects missing samples in series whose samples have implausible times, by `seq` only."""
+    """Detects missing samples in series whose samples have implausible times, from sequence numbers only."""
 
     def __init__(self) -> None:
         self._by_series: dict[SeriesKey, _ImplausibleSeries] = {}
@@ -81,14 +82,15 @@ class ImplausibleClocks:
         """Return the number of tracked series."""
         return len(self._by_series)
 
-    def needs_backfill(self, key: SeriesKey, seq: int, outage: int, now: int) -> bool:
+    def record_sample(self, key: SeriesKey, seq: int, outage_end: int, now: int) -> bool:
         """Record a sample of a series. Return whether its ack must request a backfill (ack-11, ack-12).
 
-        `outage` is the time when the last outage of the gateway or the service ended.
+        `outage_end` is the Unix time in milliseconds at which the last outage of the gateway or the service
+        ended.
         """
         series = self._by_series.pop(key, None)
         if series is None:
-            self._add(key, seq)
+            self._start_series(key, seq)
             return False
         self._by_series[key] = series  # moved to the end, as it has the newest sample
         if not is_seq_ahead(seq, series.seq):
@@ -96,7 +98,7 @@ class ImplausibleClocks:
         series.has_gap = series.has_gap or (seq - series.seq) % SEQ_CYCLE != 1
         series.seq = seq
         if now - series.requested_at < BACKFILL_INTERVAL_MS or not (
-            series.has_gap or series.requested_at < outage
+            series.has_gap or series.requested_at < outage_end
         ):
             return False
         series.requested_at, series.has_gap = now, False
@@ -107,7 +109,8 @@ class ImplausibleClocks:
         for series in self._by_series.values():
             series.requested_at = min(series.requested_at, now)
 
-    def _add(self, key: SeriesKey, seq: int) -> None:
+    def _start_series(self, key: SeriesKey, seq: int) -> None:
+        """Start tracking a series. If there are too many, drop the series whose last sample is oldest."""
         if len(self._by_series) >= _MAX_IMPLAUSIBLE_SERIES:
             del self._by_series[next(iter(self._by_series))]
         self._by_series[key] = _ImplausibleSeries(seq)
@@ -133,12 +136,15 @@ _MAX_TIME_TEXTS: Final = 4096
 
 
 class AckCounters:
-    """Numbers since the service started: acks sent, acks that requested a backfill, and gaps found."""
+    """Counts since the service started."""
 
     def __init__(self) -> None:
         self.sent = 0
+        """Number of acks sent, with or without a backfill request."""
         self.backfills = 0
+        """Number of acks that requested a backfill."""
         self.gaps = 0
+        """Number of gaps found."""
 
 
 class SampleAcknowledger:
@@ -153,7 +159,7 @@ class SampleAcknowledger:
         self._time_texts: dict[int, str] = {}
         self.series: dict[SeriesKey, SeriesState] = {}
         self.gap_index = GapIndex()
-        self.check_schedule = CheckSchedule()
+        self.check_schedule = GapCheckSchedule()
         """Schedule of the gap checks."""
         self._implausible_clocks = ImplausibleClocks()
         self._changed_series: set[SeriesKey] = set()
@@ -179,17 +185,17 @@ class SampleAcknowledger:
             for gap in series.gaps or ():
                 gap.last_arrival_at, gap.unchecked_arrivals = self._started_at, 1
             self.gap_index.update(key, series)
-            self.check_schedule.schedule(key, key[0], series.due_at)
+            self.check_schedule.schedule(key, key[0], series.next_check_at)
 
-    def gateway_reconnected(self, gateway: int, now: int) -> None:
-        """Record that a gateway connected, up to a second before `now`."""
+    def record_gateway_connection(self, gateway: int, now: int) -> None:
+        """Record that a gateway has connected to the broker in the last second."""
         self._connected_at.pop(gateway, None)
         self._connected_at[gateway] = now - _CONNECT_DELAY_MS
         if len(self._connected_at) > _MAX_GATEWAYS:
             del self._connected_at[next(iter(self._connected_at))]
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """Queue the samples of a committed batch, in slices, to acknowledge them."""
+        """Acknowledge the samples of a committed batch: first one slice, the others after other tasks."""
         if batch.unacked_samples:
             self._backlog.extend(
                 (batch, start) for start in range(0, len(batch.unacked_samples), _SAMPLES_PER_SLICE)
@@ -197,7 +203,7 @@ class SampleAcknowledger:
             if not self._is_sending:
                 self._send_next()
             while len(self._backlog) > _MAX_BACKLOG:
-                self._acknowledge(*self._backlog.popleft())
+                self._acknowledge_slice(*self._backlog.popleft())
 
     @property
     def has_backlog(self) -> bool:
@@ -205,14 +211,15 @@ class SampleAcknowledger:
         return bool(self._backlog)
 
     def _send_next(self) -> None:
-        """Acknowledge one slice of samples, and schedule the next slice after other event loop tasks."""
+        """Acknowledge one slice of samples. Schedule the next slice after other tasks of the event loop."""
         if self._backlog:
-            self._acknowledge(*self._backlog.popleft())
+            self._acknowledge_slice(*self._backlog.popleft())
         self._is_sending = bool(self._backlog)
         if self._is_sending:
             asyncio.get_running_loop().call_soon(self._send_next)
 
-    def _acknowledge(self, batch: ParsedBatch, start: int) -> None:
+    def _acknowledge_slice(self, batch: ParsedBatch, start: int) -> None:
+        """Record up to 500 samples of a batch, from index `start`, in their series, and send their acks."""
         now, earliest, latest = batch.now, batch.earliest, batch.latest
         messages = []
         for device, path, row in batch.unacked_samples[start : start + _SAMPLES_PER_SLICE]:
@@ -244,7 +251,10 @@ class SampleAcknowledger:
         )
 
     def update_gap(self, key: SeriesKey, gap: Gap, remaining: Iterable[TimeRange], at: int) -> None:
-        """Replace a gap, checked at the time `at`, by the time ranges in which samples are still missing."""
+        """Replace a gap, checked at `at`, by the time ranges in which samples are still missing.
+
+        Do nothing if the gap was merged into another during the check.
+        """
         series = self.series[key]
         if not any(current is gap for current in series.gaps or ()):
             return  # the gap was merged into a larger one meanwhile
@@ -252,7 +262,7 @@ class SampleAcknowledger:
         self._mark_gaps_changed(key)
 
     def drop_gap(self, key: SeriesKey, gap: Gap, now: int) -> None:
-        """Drop a gap in a time range whose samples were deleted when their retention ended."""
+        """Drop a gap whose missing samples would be older than the retention of samples."""
         self.series[key].drop_gap(gap, now)
         self._mark_gaps_changed(key)
 
@@ -266,7 +276,7 @@ class SampleAcknowledger:
         self._removed_series.add(key)
 
     def _mark_gaps_changed(self, key: SeriesKey) -> None:
-        """Update the gap counts after the gaps of a series changed, and let the next flush write the gaps."""
+        """Count the gaps of a series again. The next flush writes the series and its gaps."""
         self.gap_index.update(key, self.series[key])
         self._changed_series.add(key)
         self._changed_gaps.add(key)
@@ -279,7 +289,7 @@ class SampleAcknowledger:
         self.check_schedule.clear()
         for key, series in self.series.items():
             series.rewind_clock(now)
-            self.check_schedule.schedule(key, key[0], series.due_at)
+            self.check_schedule.schedule(key, key[0], series.next_check_at)
 
     def _record_sample(self, key: SeriesKey, time: int, seq: int, gateway: int, now: int) -> AckType:
         """Record a sample in its series. Return the ack type: with or without a backfill request."""
@@ -297,15 +307,15 @@ class SampleAcknowledger:
             has_gap = series.append_after_reset(time, seq, now)
         else:
             if series.gaps and series.record_arrival(time, now):
-                self.check_schedule.schedule(key, gateway, series.due_at)
+                self.check_schedule.schedule(key, gateway, series.next_check_at)
             return AckType.ACK  # part of a backfill, out of order, or a duplicate (ack-21)
         if has_gap:
             self.counts.gaps += 1
-            self.check_schedule.schedule(key, gateway, series.due_at)
+            self.check_schedule.schedule(key, gateway, series.next_check_at)
             self._mark_gaps_changed(key)
         self._changed_series.add(key)
-        outage = max(self._started_at, self._connected_at.get(gateway, 0))
-        if (series.requested_at < outage or series.gaps) and series.needs_backfill(outage, now):
+        outage_end = max(self._started_at, self._connected_at.get(gateway, 0))
+        if (series.requested_at < outage_end or series.gaps) and series.needs_backfill(outage_end, now):
             series.record_request(now)
             self.counts.backfills += 1
             return AckType.BACKFILL
@@ -313,13 +323,14 @@ class SampleAcknowledger:
 
     def _record_implausible(self, key: SeriesKey, seq: int, gateway: int, now: int) -> AckType:
         """Record a sample with an implausible time. Return the ack type, with or without backfill request."""
-        outage = max(self._started_at, self._connected_at.get(gateway, 0))
-        if self._implausible_clocks.needs_backfill(key, seq, outage, now):
+        outage_end = max(self._started_at, self._connected_at.get(gateway, 0))
+        if self._implausible_clocks.record_sample(key, seq, outage_end, now):
             self.counts.backfills += 1
             return AckType.BACKFILL
         return AckType.ACK
 
     def _build_ack(self, device: int, path: str, time: int, gateway: int, ack_type: AckType) -> Publish:
+        """Build the MQTT message that acknowledges a sample. `path` is the ending of the ack topic."""
         topic = f"{self._topic_prefix}{gateway:012x}/request/{device:012x}/{path}"
         seconds, millis = divmod(time, 1000)
         text = self._time_texts.get(seconds) or self._format_seconds(seconds)

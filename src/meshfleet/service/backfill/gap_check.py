@@ -38,7 +38,7 @@ _READ_FAILURES: Final = (DatabaseUnavailable, DBAPIError, OSError, sqlite3.Error
 
 
 async def run_gap_checks(acknowledger: SampleAcknowledger, samples: SampleStore, now: Now) -> None:
-    """Check due gaps every second, and remove expired gaps about every hour, until canceled."""
+    """Check due gaps every second, and drop expired gaps about every hour, until canceled."""
     for check in itertools.count(1):
         await asyncio.sleep(_CHECK_SECONDS)
         try:
@@ -60,7 +60,7 @@ async def check_due_gaps(acknowledger: SampleAcknowledger, samples: SampleStore,
                 checked_count += 1
                 await _check_gap(acknowledger, samples, due.key, gap, now())
         finally:
-            acknowledger.check_schedule.schedule(due.key, due.gateway, series.due_at)
+            acknowledger.check_schedule.schedule(due.key, due.gateway, series.next_check_at)
 
 
 async def drop_expired_gaps(acknowledger: SampleAcknowledger, retention: Retention, now: int) -> None:
@@ -69,12 +69,13 @@ async def drop_expired_gaps(acknowledger: SampleAcknowledger, retention: Retenti
         _, kind, _ = key
         retention_ms = retention[kind]
         if retention_ms is not None:
-            _drop_expired(acknowledger, key, now - retention_ms, now)
+            _drop_expired_gaps(acknowledger, key, now - retention_ms, now)
         if count % _SERIES_PER_SLICE == 0:
             await asyncio.sleep(0)
 
 
-def _drop_expired(acknowledger: SampleAcknowledger, key: SeriesKey, oldest: int, now: int) -> None:
+def _drop_expired_gaps(acknowledger: SampleAcknowledger, key: SeriesKey, oldest: int, now: int) -> None:
+    """Drop the gaps of a series that end before `oldest`, or remove the series if it has ended."""
     series = acknowledger.series[key]
     if series.time < min(oldest, now - _SILENT_MS):
         acknowledger.remove_series(key)
@@ -87,13 +88,15 @@ def _drop_expired(acknowledger: SampleAcknowledger, key: SeriesKey, oldest: int,
 async def _check_gap(
     acknowledger: SampleAcknowledger, samples: SampleStore, key: SeriesKey, gap: Gap, now: int
 ) -> None:
+    """Read the stored samples in a gap, and record in which time ranges samples are still missing."""
     arrivals = gap.unchecked_arrivals  # the read may miss samples that arrive from now on
-    remaining = await samples.read(_build_query(key, gap), partial(_find_remaining, gap))
+    remaining = await samples.read(_build_gap_query(key, gap), partial(_find_missing_ranges, gap))
     gap.unchecked_arrivals -= arrivals
     acknowledger.update_gap(key, gap, remaining, now)
 
 
-def _build_query(key: SeriesKey, gap: Gap) -> SampleQuery:
+def _build_gap_query(key: SeriesKey, gap: Gap) -> SampleQuery:
+    """Build the query for the samples of a series in a gap, including the samples at the gap's ends."""
     device, kind, identifier = key
     return SampleQuery(
         device=device,
@@ -104,7 +107,7 @@ def _build_query(key: SeriesKey, gap: Gap) -> SampleQuery:
     )
 
 
-def _find_remaining(gap: Gap, samples: Iterator[StoredSample]) -> list[TimeRange]:
+def _find_missing_ranges(gap: Gap, samples: Iterator[StoredSample]) -> list[TimeRange]:
     """Return the time ranges within a gap in which samples are still missing.
 
     A gap lies between two samples. If such a sample was deleted, the range up to its time counts as missing.

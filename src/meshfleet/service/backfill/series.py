@@ -85,14 +85,14 @@ class Gap(Struct, gc=False):
     """Number of samples of this gap that arrived since its last check."""
 
     def is_expired(self, now: int) -> bool:
-        """Return whether no sample of this gap has arrived for an hour, so that no more are expected."""
+        """Return whether no missing sample of this gap has arrived for an hour, so that none is expected."""
         return now - max(self.found_at, self.last_arrival_at) >= _GAP_EXPIRY_MS
 
     @property
-    def due_at(self) -> int | None:
-        """Time of the next check of this gap: soon after a sample arrived, otherwise every minute.
+    def next_check_at(self) -> int | None:
+        """Unix time in milliseconds of the next check of this gap; None if the gap is lost.
 
-        None if the gap is lost and need not be checked.
+        The check comes soon after a missing sample has arrived, otherwise every minute.
         """
         last_check = self.checked_at or self.found_at
         if self.unchecked_arrivals:
@@ -103,8 +103,8 @@ class Gap(Struct, gc=False):
 
     def is_due(self, now: int) -> bool:
         """Return whether this gap must be checked now."""
-        due_at = self.due_at
-        return due_at is not None and due_at <= now
+        next_check_at = self.next_check_at
+        return next_check_at is not None and next_check_at <= now
 
 
 class SeriesState(Struct, gc=False):
@@ -121,7 +121,7 @@ class SeriesState(Struct, gc=False):
     backfill_interval: int = BACKFILL_INTERVAL_MS
     """Minimum milliseconds from the last backfill request to the next; 0 if the series is new."""
     unfilled: int = 0
-    """Number of lost gaps since the last gap that was filled."""
+    """Number of gaps in a row that were lost; a gap that is filled resets the number to 0."""
     gaps: list[Gap] | None = None
     trusted_time: int = 0
     """Time of the newest sample that was not ahead of the service's clock; initially that of any sample."""
@@ -140,7 +140,7 @@ class SeriesState(Struct, gc=False):
         return self.unfilled < _MAX_UNFILLED
 
     def append(self, time: int, seq: int, now: int) -> bool:
-        """Add the newest sample of the series. Return whether samples directly before it are missing."""
+        """Add a sample as the newest of the series. Return whether samples directly before it are missing."""
         has_gap = (seq - self.seq) % SEQ_CYCLE != 1 and self.is_gap_checked
         if has_gap:
             self._add_gap(self.time, time, now)
@@ -152,7 +152,7 @@ class SeriesState(Struct, gc=False):
         return self.time > now and time > now - _MAX_RESET_AGE_MS and is_seq_ahead(seq, self.seq)
 
     def append_after_reset(self, time: int, seq: int, now: int) -> bool:
-        """Add the newest sample after the device's clock was set back. Return whether samples are missing.
+        """Add a sample as the newest after the device's clock was set back. Return whether there is a gap.
 
         The times of samples before the reset were in the future, so the real times of missing samples are
         unknown. The gap therefore starts at the last trusted time.
@@ -171,25 +171,27 @@ class SeriesState(Struct, gc=False):
         return has_gap
 
     def regain_trust(self, seq: int, now: int) -> bool:
-        """Check the series for gaps again after 256 samples in a row with consecutive `seq` (ack-26).
+        """Count a sample of a series without gap checks. Return whether gap checks start again (ack-26).
 
-        Return whether the series is checked again. The time without checks is then recorded as a lost gap,
-        because samples may be missing in it.
+        They start after 256 samples in a row with consecutive `seq`. The time without checks is then recorded
+        as a lost gap, because samples may be missing in it.
         """
         self.consecutive = self.consecutive + 1 if (seq - self.seq) % SEQ_CYCLE == 1 else 0
         if self.consecutive < SEQ_CYCLE:
             return False
         gaps = self.gaps or []
-        self.gaps = _limit_gaps([*gaps, *self._unchecked_range(gaps, now, lost_at=now)]) or None
+        self.gaps = _merge_surplus_gaps([*gaps, *self._build_unchecked_gap(gaps, now, lost_at=now)]) or None
         self.unfilled = self.consecutive = 0
         return True
 
     def _add_gap(self, since: int, until: int, now: int) -> None:
-        self.gaps = _limit_gaps([*(self.gaps or ()), Gap(since, until, now)])
+        """Add a gap between two stored samples. Shorten the interval to the next backfill request."""
+        self.gaps = _merge_surplus_gaps([*(self.gaps or ()), Gap(since, until, now)])
         # A new gap must not wait because an older one was not filled.
         self.backfill_interval = min(self.backfill_interval, BACKFILL_INTERVAL_MS)
 
     def _set_newest(self, time: int, seq: int, now: int) -> None:
+        """Record the time and `seq` of the newest sample, and update the newest time that is not ahead."""
         self.time, self.seq = time, seq
         if time <= now:
             self.trusted_time = time
@@ -197,7 +199,7 @@ class SeriesState(Struct, gc=False):
             self.trusted_time, self.future_time = max(self.trusted_time, self.future_time), time
 
     def record_arrival(self, time: int, now: int) -> bool:
-        """Record that a sample older than the newest arrived. Return whether it lies in a gap."""
+        """Record the arrival of a sample older than the newest one. Return whether it lies in a gap."""
         for gap in self.gaps or ():
             if gap.since < time < gap.until:
                 gap.last_arrival_at = now
@@ -205,13 +207,14 @@ class SeriesState(Struct, gc=False):
                 return True
         return False
 
-    def needs_backfill(self, outage: int, now: int) -> bool:
-        """Return whether to request a backfill (ack-11): once after an outage, repeatedly while gaps exist.
+    def needs_backfill(self, outage_end: int, now: int) -> bool:
+        """Return whether the next ack must request a backfill (ack-11).
 
-        `outage` is the time when the last outage of the gateway or the service ended.
+        That is so once after an outage, and repeatedly while missing samples are expected. `outage_end` is
+        the Unix time in milliseconds at which the last outage of the gateway or the service ended.
         """
         elapsed = now - self.requested_at
-        if self.requested_at < outage and elapsed >= min(self.backfill_interval, BACKFILL_INTERVAL_MS):
+        if self.requested_at < outage_end and elapsed >= min(self.backfill_interval, BACKFILL_INTERVAL_MS):
             return True
         return elapsed >= self.backfill_interval and self.is_gap_checked and self.expects_samples
 
@@ -223,7 +226,7 @@ class SeriesState(Struct, gc=False):
             gap.checked_at = min(gap.checked_at, now)
 
     def record_request(self, now: int) -> None:
-        """Record a backfill request; if there are gaps, double the interval until the next request."""
+        """Record a backfill request. Double the interval until the next request if there are gaps."""
         self.backfill_interval = (
             min(max(2 * self.backfill_interval, BACKFILL_INTERVAL_MS), _MAX_BACKFILL_INTERVAL_MS)
             if self.gaps
@@ -237,9 +240,9 @@ class SeriesState(Struct, gc=False):
         return any(gap.lost_at is None for gap in self.gaps or ())
 
     @property
-    def due_at(self) -> int | None:
-        """Time when the next gap of the series must be checked; None if no gap needs a check."""
-        return min((at for gap in self.gaps or () if (at := gap.due_at) is not None), default=None)
+    def next_check_at(self) -> int | None:
+        """Unix time in milliseconds at which the next gap of the series must be checked; None if none."""
+        return min((at for gap in self.gaps or () if (at := gap.next_check_at) is not None), default=None)
 
     def next_due_gap(self, now: int) -> Gap | None:
         """Return the gap whose check is due and was done longest ago, or None if no check is due."""
@@ -247,9 +250,9 @@ class SeriesState(Struct, gc=False):
         return min(due_gaps, key=attrgetter("checked_at"), default=None)
 
     def replace_gap(self, gap: Gap, remaining: Iterable[TimeRange], now: int) -> None:
-        """Replace a checked gap by the time ranges in which samples are still missing.
+        """Replace a checked gap by the time ranges in which samples are still missing; none if it is filled.
 
-        Without such ranges, the gap is filled. A gap that is not filled in time counts as lost.
+        A gap that is not filled in time counts as lost.
         """
         remaining_gaps = [
             Gap(since, until, gap.found_at, gap.last_arrival_at, now, gap.lost_at, gap.unchecked_arrivals)
@@ -257,22 +260,25 @@ class SeriesState(Struct, gc=False):
         ]
         others = [other for other in self.gaps or () if other is not gap]
         if not remaining_gaps:
-            remaining_gaps = self._unchecked_range([gap, *others], now)
+            remaining_gaps = self._build_unchecked_gap([gap, *others], now)
             self.unfilled, self.backfill_interval = 0, min(self.backfill_interval, BACKFILL_INTERVAL_MS)
         elif gap.lost_at is None and gap.is_expired(now):  # the device had enough time
             self.unfilled += 1
             for remaining_gap in remaining_gaps:
                 remaining_gap.lost_at = now
-        self.gaps = _limit_gaps([*others, *remaining_gaps]) or None
+        self.gaps = _merge_surplus_gaps([*others, *remaining_gaps]) or None
 
     def drop_gap(self, gap: Gap, now: int) -> None:
-        """Drop an expired gap. If the series has no other gap, check it for gaps again (ack-26)."""
+        """Drop a gap that is older than the retention of samples.
+
+        If the series has no other gap, check it for gaps again (ack-26).
+        """
         self.gaps = [other for other in self.gaps or () if other is not gap] or None
         if not self.gaps:
-            self.gaps = self._unchecked_range([gap], now, lost_at=now) or None
+            self.gaps = self._build_unchecked_gap([gap], now, lost_at=now) or None
             self.unfilled = self.consecutive = 0
 
-    def _unchecked_range(self, gaps: Iterable[Gap], now: int, *, lost_at: int | None = None) -> list[Gap]:
+    def _build_unchecked_gap(self, gaps: Iterable[Gap], now: int, *, lost_at: int | None = None) -> list[Gap]:
         """Return a gap for the time without gap checks of the series, because samples may be missing in it.
 
         Return an empty list if there was no such time. `gaps` are the gaps found before that time.
@@ -284,9 +290,10 @@ class SeriesState(Struct, gc=False):
 
 
 def complete_up_to(series: Iterable[SeriesState], now: int) -> int | None:
-    """Return the time up to which no series has missing samples, or None if unknown (ack-15, ack-16).
+    """Return the Unix time (ms) up to which no series has missing samples, or None if unknown.
 
-    A series without gaps does not limit the result, even if its newest sample is old.
+    It is unknown if there are no series, or if one is no longer checked for gaps (ack-15, ack-16). A series
+    without gaps does not limit the result, even if its newest sample is old.
     """
     states = list(series)
     if not states or not all(state.is_gap_checked for state in states):
@@ -307,14 +314,15 @@ def find_gaps(samples: Iterable[StoredSample]) -> Iterator[TimeRange]:
             yield TimeRange(sample.time, next_sample.time)
 
 
-def _limit_gaps(gaps: list[Gap]) -> list[Gap]:
-    """Sort gaps by time, and merge the oldest if there are more than `_MAX_GAPS`."""
+def _merge_surplus_gaps(gaps: list[Gap]) -> list[Gap]:
+    """Sort gaps by time. If there are more than `_MAX_GAPS`, merge the oldest into one gap."""
     ordered = sorted(gaps, key=attrgetter("since"))
     surplus = len(ordered) - _MAX_GAPS
     return ordered if surplus <= 0 else [reduce(_join_gaps, ordered[: surplus + 1]), *ordered[surplus + 1 :]]
 
 
 def _join_gaps(first: Gap, second: Gap) -> Gap:
+    """Return one gap from the start of the first to the end of the second gap."""
     lost_at = None if first.lost_at is None or second.lost_at is None else second.lost_at
     return Gap(
         first.since,

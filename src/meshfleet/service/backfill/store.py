@@ -46,7 +46,7 @@ def load_series(connection: Connection) -> dict[SeriesKey, SeriesState]:
 
 
 def list_series(connection: Connection, device: int, identifier: int) -> list[SeriesState]:
-    """Load the series of one identifier of a device: one series per sample kind."""
+    """Load the series of one device and identifier: one series per sample kind."""
     series_filter = series.c.device == device, series.c.identifier == identifier
     gap_filter = hole.c.device == device, hole.c.identifier == identifier
     return list(_select_series(connection, series_filter, gap_filter).values())
@@ -72,6 +72,7 @@ def _select_series(
     series_filter: Sequence[ColumnElement[bool]],
     gap_filter: Sequence[ColumnElement[bool]],
 ) -> dict[SeriesKey, SeriesState]:
+    """Load the series of samples that match a filter, with the gaps that match another filter."""
     states: dict[SeriesKey, SeriesState] = {}
     for device, kind, identifier, time, seq, unfilled in connection.execute(
         select(series).where(*series_filter)

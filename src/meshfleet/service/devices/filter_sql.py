@@ -49,7 +49,7 @@ class NamePattern(Struct, frozen=True):
     on_sqlite: bool
 
     def build_condition(self, indexed: Collection[str] | None = None) -> ColumnElement[bool]:
-        """Return the SQL condition that the name of a device matches.
+        """Return the SQL condition that a device name matches this pattern.
 
         A prefix condition is written so that the database can use the prefix index of names. `indexed` are
         the columns whose indexes SQLite may use; None means all columns.
@@ -58,9 +58,13 @@ class NamePattern(Struct, frozen=True):
             return self._contains_condition
         key: ColumnElement[str] = device.c.name_key
         if indexed is not None and NAME_CONDITION not in indexed:
-            key = without_index(key)
-        initials = _starts_with(key, self.key[:_INITIALS_LENGTH])
-        return initials if len(self.key) <= _INITIALS_LENGTH else initials & _starts_with(key, self.key)
+            key = disable_index(key)
+        initials = _build_prefix_condition(key, self.key[:_INITIALS_LENGTH])
+        return (
+            initials
+            if len(self.key) <= _INITIALS_LENGTH
+            else initials & _build_prefix_condition(key, self.key)
+        )
 
     @property
     def prefix_end(self) -> str | None:
@@ -91,8 +95,10 @@ class ResolvedFilter(Struct, frozen=True):
     columns: dict[str, Any]
     """Required values of columns of the table `device`, by column name."""
     labels: tuple[int, ...] = ()
+    """Ids of labels. A matching device has all of them."""
     name: NamePattern | None = None
     ids: tuple[int, ...] | None = None
+    """Ids of the devices that may match; None allows all devices."""
 
     def build_conditions(
         self, sort: DeviceSort = DeviceSort.ID, *, indexed: Collection[str] | None = None
@@ -102,7 +108,7 @@ class ResolvedFilter(Struct, frozen=True):
         `indexed` are the columns whose indexes SQLite may use; None means all columns.
         """
         yield from self.build_column_conditions(sort, indexed=indexed)
-        yield from (has_label(device.c.id, label_id) for label_id in self.labels)
+        yield from (build_label_condition(device.c.id, label_id) for label_id in self.labels)
 
     def build_column_conditions(
         self,
@@ -111,13 +117,14 @@ class ResolvedFilter(Struct, frozen=True):
         indexed: Collection[str] | None = None,
         with_name: bool = True,
     ) -> Iterator[ColumnElement[bool]]:
-        """Yield the SQL conditions of the filter except conditions on labels and, if not `with_name`, names.
+        """Yield the SQL conditions of the filter, without those on labels.
 
-        When sorting by name, no condition on a name prefix is yielded: the prefix limits the sort range.
+        Conditions on names are left out if `with_name` is False. They are also left out if `sort` is by name
+        and the filter has a name prefix, because the prefix limits the sort range.
         """
         for name, value in self.columns.items():
             column = device.c[name]
-            yield (column if indexed is None or name in indexed else without_index(column)) == value
+            yield (column if indexed is None or name in indexed else disable_index(column)) == value
         if self.name is not None and with_name and not (self.name.is_prefix and sort is DeviceSort.NAME):
             yield self.name.build_condition(indexed)
         if self.ids is not None:
@@ -137,17 +144,18 @@ def resolve_filter(connection: Connection, device_filter: DeviceFilter) -> Resol
     return ResolvedFilter(columns=_build_column_values(device_filter), labels=labels, name=name, ids=ids)
 
 
-def has_label(device_id: ColumnElement[int], label_id: int) -> ColumnElement[bool]:
+def build_label_condition(device_id: ColumnElement[int], label_id: int) -> ColumnElement[bool]:
     """Return the SQL condition that a device has a label."""
     return exists().where(device_label.c.label == label_id, device_label.c.device == device_id)
 
 
-def without_index(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return the SQL expression `+column`, for which SQLite cannot use an index on the column."""
+def disable_index(column: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return the SQL expression `+column`, so that SQLite does not use an index on the column."""
     return UnaryExpression(column, operator=_UNARY_PLUS, type_=column.type)
 
 
 def _find_label_ids(connection: Connection, labels: tuple[str, ...]) -> tuple[int, ...] | None:
+    """Return the ids of labels, or None if a label does not exist."""
     unique = set(labels)
     if not unique:
         return ()
@@ -168,12 +176,14 @@ def _build_name_pattern(text: str, *, on_sqlite: bool) -> NamePattern | None:
     return NamePattern(normalize_name(text), is_prefix=length < _TRIGRAM_LENGTH, on_sqlite=on_sqlite)
 
 
-def _starts_with(column: ColumnElement[str], start: str) -> ColumnElement[bool]:
+def _build_prefix_condition(column: ColumnElement[str], start: str) -> ColumnElement[bool]:
     # Literal numbers as in the index definition: SQLite matches expressions by their text.
+    """Return the SQL condition that a column starts with a string, in the form that the index has."""
     return func.substr(column, literal_column("1"), literal_column(str(len(start)))) == start
 
 
 def _build_column_values(device_filter: DeviceFilter) -> dict[str, Any]:
+    """Return the values that a filter requires in columns of the table `device`, by column name."""
     columns: dict[str, Any] = {}
     if device_filter.connected is not None:
         columns["connected"] = device_filter.connected

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from sqlalchemy import Integer, Text, column, func, literal_column, select, table
 
 from meshfleet.db.tables import device, device_label
-from meshfleet.service.devices.filter_sql import NAME_CONDITION, has_label, without_index
+from meshfleet.service.devices.filter_sql import NAME_CONDITION, build_label_condition, disable_index
 from meshfleet.service.devices.model import DeviceSort
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class QueryPlan(NamedTuple):
 
 
 def plan_page_query(connection: Connection, selection: ResolvedFilter, sort: DeviceSort) -> QueryPlan:
-    """Return the query plan that is likely to find a page of devices fastest."""
+    """Return the query plan with which SQLite is likely to find a page of devices fastest."""
     if selection.ids is not None:
         return QueryPlan(
             _select_ids.where(*selection.build_conditions(sort, indexed=())), _unindexed_sort_columns(sort)
@@ -118,9 +118,9 @@ def plan_page_query(connection: Connection, selection: ResolvedFilter, sort: Dev
             SORT_COLUMNS[sort],
         )
     if sort is not DeviceSort.ID:
-        return QueryPlan(_scan_before_sort(scan, selection, sort), _unindexed_sort_columns(sort))
+        return QueryPlan(_build_unsorted_query(scan, selection, sort), _unindexed_sort_columns(sort))
     others = [each for each in scans if each is not scan and not each.is_name_search]
-    return QueryPlan(_scan_in_id_order(scan, selection), (scan.id_column,), *_build_id_bounds(others))
+    return QueryPlan(_build_id_order_query(scan, selection), (scan.id_column,), *_build_id_bounds(others))
 
 
 class IdRange(NamedTuple):
@@ -147,7 +147,8 @@ def _build_id_bounds(
 ) -> tuple[ColumnElement[int] | None, ColumnElement[int] | None]:
     """Return SQL expressions for the lowest and highest device id that all scans can find.
 
-    The bounds shorten the scan, because the MACs of one product are often close together.
+    The expressions are None if there are no scans. The bounds shorten the query, because the MACs of one
+    product are often close together.
     """
     if len(scans) > 1:
         return func.max(*_build_first_id_queries(scans)), func.min(*_build_last_id_queries(scans))
@@ -155,15 +156,17 @@ def _build_id_bounds(
 
 
 def _build_first_id_queries(scans: Sequence[IndexScan]) -> list[ColumnElement[int]]:
+    """Build the queries for the lowest device id that each scan finds."""
     return [scan.ids.order_by(scan.id_column).limit(1).scalar_subquery() for scan in scans]
 
 
 def _build_last_id_queries(scans: Sequence[IndexScan]) -> list[ColumnElement[int]]:
+    """Build the queries for the highest device id that each scan finds."""
     return [scan.ids.order_by(scan.id_column.desc()).limit(1).scalar_subquery() for scan in scans]
 
 
-def _scan_in_id_order(scan: IndexScan, selection: ResolvedFilter) -> Select[Any]:
-    """Return the query that scans an index in id order and checks the other conditions for each device."""
+def _build_id_order_query(scan: IndexScan, selection: ResolvedFilter) -> Select[Any]:
+    """Build the query that scans an index in id order and checks the other conditions for each device."""
     if scan.columns:
         return _select_ids.where(*selection.build_conditions(indexed=scan.columns))
     ids = _filter_by_labels(scan, selection)
@@ -172,8 +175,8 @@ def _scan_in_id_order(scan: IndexScan, selection: ResolvedFilter) -> Select[Any]
     return ids.where(_select_ids.where(is_found, *conditions).exists()) if conditions else ids
 
 
-def _scan_before_sort(scan: IndexScan, selection: ResolvedFilter, sort: DeviceSort) -> Select[Any]:
-    """Return the query that finds all matching devices in any order, to be sorted afterwards."""
+def _build_unsorted_query(scan: IndexScan, selection: ResolvedFilter, sort: DeviceSort) -> Select[Any]:
+    """Build the query that finds all matching devices by an index, in any order. They are sorted later."""
     if scan.columns:
         return _select_ids.where(*selection.build_conditions(sort, indexed=scan.columns))
     conditions = selection.build_column_conditions(sort, indexed=(), with_name=not scan.is_name_search)
@@ -181,16 +184,19 @@ def _scan_before_sort(scan: IndexScan, selection: ResolvedFilter, sort: DeviceSo
 
 
 def _filter_by_labels(scan: IndexScan, selection: ResolvedFilter) -> Select[Any]:
+    """Build the query of a scan, limited to devices that have all labels of the filter."""
     others = (each for each in selection.labels if each != scan.label)
-    return scan.ids.where(*(has_label(scan.id_column, each) for each in others))
+    return scan.ids.where(*(build_label_condition(scan.id_column, each) for each in others))
 
 
 def _unindexed_sort_columns(sort: DeviceSort) -> Columns:
+    """Return the columns of a sort order, so that SQLite does not use an index for sorting."""
     *columns, id_column = SORT_COLUMNS[sort]
-    return (*(without_index(each) for each in columns), id_column)
+    return (*(disable_index(each) for each in columns), id_column)
 
 
 def _list_scans(selection: ResolvedFilter, sort: DeviceSort) -> Iterator[IndexScan]:
+    """Yield the index scans that can find the devices that match a filter, one per condition."""
     if selection.name is not None:
         yield from _list_name_scans(selection.name, sort)
     for label_id in selection.labels:
@@ -204,6 +210,7 @@ def _list_scans(selection: ResolvedFilter, sort: DeviceSort) -> Iterator[IndexSc
 
 
 def _list_name_scans(name: NamePattern, sort: DeviceSort) -> Iterator[IndexScan]:
+    """Yield the index scan that finds devices by name, if an index can be used."""
     if name.trigram_query is not None:
         ids = select(_NAME_INDEX.c.rowid).where(_NAME_INDEX.c.name_key.op("MATCH")(name.trigram_query))
         yield IndexScan(("parts", name.key), ids, is_name_search=True)

@@ -106,7 +106,7 @@ def load_device_detail(connection: Connection, mac: Mac) -> DeviceDetail:
     )
 
 
-def device_not_found(mac: Mac) -> NotFound:
+def build_device_not_found(mac: Mac) -> NotFound:
     """Return the error for a device that is not in the registry."""
     return NotFound(f"device {to_device_id(mac)} not found")
 
@@ -114,7 +114,7 @@ def device_not_found(mac: Mac) -> NotFound:
 def _load_row(connection: Connection, mac: Mac) -> Row:
     rows = _load_rows(connection, [mac_to_int(mac)])
     if not rows:
-        raise device_not_found(mac)
+        raise build_device_not_found(mac)
     return rows[0]
 
 
@@ -142,6 +142,7 @@ def _build_common_fields(row: Row) -> dict[str, Any]:
 
 
 def _build_live_fields(row: Row) -> Live:
+    """Return the fields of a device that change with every report (rest-38)."""
     gateway, parent, rssi, battery, reported_at = row[11:16]
     radio_gateway, radio_at, gateway_at = row[18:21]
     is_gateway = gateway == row[0]  # a gateway reports by itself, even if another gateway receives its radio

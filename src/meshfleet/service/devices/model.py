@@ -51,7 +51,7 @@ class DeviceListQuery(Struct, frozen=True, kw_only=True):
 
 
 class DeviceObservation(Struct, frozen=True, kw_only=True, gc=False):
-    """New values of a device, for example from a report. UNSET fields leave the stored values unchanged."""
+    """New values of a device, for example from a report. A field that is UNSET keeps its stored value."""
 
     device: Mac
     at: int

@@ -78,9 +78,10 @@ def _build_page_bounds(
 def _build_position_conditions(
     columns: Columns, after: DevicePosition, *, reverse: bool, is_first_fixed: bool
 ) -> Iterator[ColumnElement[bool]]:
-    """Yield the SQL conditions for devices that follow the position `after` in sort order.
+    """Yield the SQL conditions for the devices that follow the position `after` in a sorted list.
 
-    `is_first_fixed` is True if the filter allows only one value of the first sort column.
+    `columns` are the sort columns. `is_first_fixed` says that all listed devices have the same value in the
+    first sort column, because the filter requires the value.
     """
     if is_first_fixed:
         columns, after = columns[1:], after[1:]

@@ -145,7 +145,10 @@ def parse_sort_order(sort: SortParameter = None) -> SortOrder:
 
 
 def parse_include_live(include: IncludeParameter = None) -> bool:
-    """Return whether the parameter `Include` requests live fields (rest-38). Raise `InvalidRequest`."""
+    """Return whether the parameter `Include` requests live fields (rest-38).
+
+    Raise `InvalidRequest` if the parameter has another value than `live`.
+    """
     if include not in {None, "live"}:
         raise InvalidRequest([Fault("Include", "must be live")])
     return include is not None

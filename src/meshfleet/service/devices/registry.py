@@ -23,7 +23,7 @@ from meshfleet.protocol.ids import Mac, format_model_number, mac_to_int, to_devi
 from meshfleet.protocol.products import find_product_name
 from meshfleet.service.audit import log as audit
 from meshfleet.service.devices import listing
-from meshfleet.service.devices.listing import device_not_found
+from meshfleet.service.devices.listing import build_device_not_found
 from meshfleet.service.devices.model import DeviceObservation, format_base_version, normalize_name
 from meshfleet.service.devices.states import DeviceState, merge_states
 
@@ -75,6 +75,7 @@ class _DeviceRow(Struct):
     name: str = ""
     name_key: str = ""
     named: bool = False
+    """Whether a user has named the device."""
     model: int = 0
     variant: int = 0
     firmware: str = "0.0.0"
@@ -91,18 +92,18 @@ class _DeviceRow(Struct):
         at = observation.at
         if observation.name is not UNSET and not self.named:
             self.name, self.name_key, self.named = observation.name, normalize_name(observation.name), True
-        if observation.gateway is not UNSET and _is_newer(at, state.gateway_at):
+        if observation.gateway is not UNSET and _is_not_older(at, state.gateway_at):
             self.gateway, state.gateway_at = mac_to_int(observation.gateway), at
-        if observation.model is not UNSET and _is_newer(at, state.model_at):
+        if observation.model is not UNSET and _is_not_older(at, state.model_at):
             self.model, state.model_at = int(observation.model, 16), at
-        if observation.variant is not UNSET and _is_newer(at, state.variant_at):
+        if observation.variant is not UNSET and _is_not_older(at, state.variant_at):
             self.variant, state.variant_at = observation.variant, at
-        if observation.firmware is not UNSET and _is_newer(at, state.firmware_at):
+        if observation.firmware is not UNSET and _is_not_older(at, state.firmware_at):
             self.firmware, state.firmware_at = format_base_version(observation.firmware), at
             self.beta = observation.firmware.beta
-        if observation.hardware is not UNSET and _is_newer(at, state.hardware_at):
+        if observation.hardware is not UNSET and _is_not_older(at, state.hardware_at):
             self.hardware, state.hardware_at = format_base_version(observation.hardware), at
-        if observation.imei is not UNSET and _is_newer(at, state.reported_at):
+        if observation.imei is not UNSET and _is_not_older(at, state.reported_at):
             self.imei = observation.imei
         if (
             observation.connected is not UNSET
@@ -112,14 +113,14 @@ class _DeviceRow(Struct):
             self.connected, self.connected_at = observation.connected, at
 
     def set_default_name(self) -> None:
-        """Name the device after its product, unless a user has named the device (rest-45)."""
+        """Set the name from the product and the MAC, unless a user has named the device (rest-45)."""
         if not self.named:
             product = find_product_name(format_model_number(self.model), self.variant) or "Device"
             self.name = f"{product} {self.id & 0xFFFF:04x}"
             self.name_key = normalize_name(self.name)
 
 
-def _is_newer(time: int, stored_time: int | None) -> bool:
+def _is_not_older(time: int, stored_time: int | None) -> bool:
     """Return whether a time is not before the stored time, or there is no stored time (None)."""
     return stored_time is None or time >= stored_time
 
@@ -127,14 +128,14 @@ def _is_newer(time: int, stored_time: int | None) -> bool:
 def _apply_observation_to_state(state: DeviceState, observation: DeviceObservation) -> None:
     """Set the observed fields of a device state. Ignore fields for which the state has a newer time."""
     at = observation.at
-    if observation.heard and _is_newer(at, state.reported_at):
+    if observation.heard and _is_not_older(at, state.reported_at):
         state.reported_at = at
         state.boot_mode = state.boot_mode if observation.boot_mode is UNSET else observation.boot_mode
-    if observation.status is not UNSET and _is_newer(at, state.status_at):
+    if observation.status is not UNSET and _is_not_older(at, state.status_at):
         state.status, state.status_at = observation.status, at
-    if observation.battery is not UNSET and _is_newer(at, state.battery_at):
+    if observation.battery is not UNSET and _is_not_older(at, state.battery_at):
         state.battery, state.battery_at = observation.battery, at
-    if _is_newer(at, state.radio_at) and not (observation.parent is UNSET and observation.rssi is UNSET):
+    if _is_not_older(at, state.radio_at) and not (observation.parent is UNSET and observation.rssi is UNSET):
         state.radio_at = at
         state.parent = state.parent if observation.parent is UNSET else mac_to_int(observation.parent)
         state.rssi = state.rssi if observation.rssi is UNSET else observation.rssi
@@ -201,6 +202,7 @@ def attach_labels(connection: Connection, pairs: Collection[tuple[str, Mac]], *,
 def _load_devices(
     connection: Connection, device_ids: set[int]
 ) -> tuple[dict[int, _DeviceRow], dict[int, DeviceState]]:
+    """Load the rows of devices, and their rows in the table `device_state`, by device id."""
     devices: dict[int, _DeviceRow] = {}
     states: dict[int, DeviceState] = {}
     width = len(device.columns)
@@ -214,6 +216,7 @@ def _load_devices(
 def _write_devices(
     connection: Connection, devices: dict[int, _DeviceRow], before: dict[int, tuple[Any, ...]]
 ) -> None:
+    """Insert the new rows of devices, and update the rows that differ from `before`, the stored rows."""
     new: list[tuple[Any, ...]] = []
     changes: _Changes = defaultdict(list)
     for device_id in sorted(devices):
@@ -231,6 +234,7 @@ def _write_devices(
 
 
 def _update_devices(connection: Connection, changes: _Changes) -> None:
+    """Write the changed columns of device rows."""
     for columns, rows in changes.items():
         assignments = ", ".join(f"{column} = ?" for column in columns)
         guard = " AND NOT named" if "name" in columns else ""
@@ -238,7 +242,7 @@ def _update_devices(connection: Connection, changes: _Changes) -> None:
 
 
 def _collect_changes(changes: _Changes, row: _DeviceRow, old: tuple[Any, ...]) -> None:
-    """Add the changed columns of a device row to `changes`.
+    """Add the changed columns of a device row to `changes`. `old` are the stored values of the row.
 
     A new default name is a separate change, which is not written if a user has named the device meanwhile.
     """
@@ -262,7 +266,7 @@ def rename_device(connection: Connection, mac: Mac, name: str, *, by: Actor, now
     query = select(device.c.name, device.c.named).where(device.c.id == mac_to_int(mac))
     before = connection.execute(query.with_for_update()).first()
     if before is None:
-        raise device_not_found(mac)
+        raise build_device_not_found(mac)
     if tuple(before) != (name, True):
         set_device_names(connection, [(mac, name)])
         audit.record_change(
@@ -280,5 +284,5 @@ def forget_device(connection: Connection, mac: Mac, *, by: Actor, now: int) -> N
         raise StillClaimed(f"gateway {mac} is claimed; release it first")
     name = connection.execute(select(device.c.name).where(device.c.id == mac_to_int(mac))).scalar()
     if not delete_device(connection, mac):
-        raise device_not_found(mac)
+        raise build_device_not_found(mac)
     audit.record_change(connection, by, "device.forget", to_device_id(mac), now=now, name=name)

@@ -44,7 +44,9 @@ class DeviceState(Struct):
     firmware_at: int | None = None
     hardware_at: int | None = None
     rhythm: int | None = None
+    """Usual milliseconds between heartbeats; None if unknown."""
     radio_gateway: int | None = None
+    """Gateway that reported `parent` and `rssi`."""
 
 
 _PARTS: Final = {
@@ -64,7 +66,8 @@ _PARTS: Final = {
 # --- Whole states ---
 
 
-def _is_newer_sql(time: str) -> str:
+def _build_not_older_condition(time: str) -> str:
+    """Return the SQL condition that a new value is not older than the stored one, by a time column."""
     return (
         f"excluded.{time} IS NOT NULL"
         f" AND (device_state.{time} IS NULL OR excluded.{time} >= device_state.{time})"
@@ -72,7 +75,8 @@ def _is_newer_sql(time: str) -> str:
 
 
 _MERGE: Final = "UPDATE SET " + ", ".join(
-    f"{column} = CASE WHEN {_is_newer_sql(time)} THEN excluded.{column} ELSE device_state.{column} END"
+    f"{column} = CASE WHEN {_build_not_older_condition(time)}"
+    f" THEN excluded.{column} ELSE device_state.{column} END"
     for time, parts in _PARTS.items()
     for column in (time, *parts)
 )
@@ -132,12 +136,13 @@ def limit_state_times(connection: Connection, now: int) -> None:
 
 
 def find_newest_state_time(connection: Connection) -> int | None:
-    """Return the latest time in all device states; None if there is none. Reads the whole table."""
+    """Return the latest time in all device states; None if there is no time. Reads the whole table."""
     newest = connection.execute(select(*(func.max(device_state.c[time]) for time in _PARTS))).one()
     return max((time for time in newest if time is not None), default=None)
 
 
 def _build_update_condition(time: str) -> str:
+    """Return the SQL condition for updating a time column and its value columns."""
     newer = f"device_state.{time} <= {{{time}}}"
     if time == "radio_at":
         newer = f"{newer} AND ({_STRONGER_PARENT})"

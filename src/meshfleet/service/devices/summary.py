@@ -76,6 +76,7 @@ def _build_label_query(selection: ResolvedFilter) -> Select[str, int]:
 
 
 def _build_shares(counts: Mapping[str, int]) -> list[Share]:
+    """Convert counts by value to REST items, sorted by count with the highest first."""
     ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
     return [Share(value=value, count=count) for value, count in ordered]
 
@@ -90,11 +91,13 @@ _CACHE_SECONDS: Final = 10.0
 
 _MAX_CACHED_SUMMARIES: Final = 100
 _MAX_RUNNING_COUNTS: Final = 20
+"""Maximum number of filters for which devices are counted or wait to be counted."""
 
 
 class _CachedSummary(NamedTuple):
     summary: Summary
     expires_at: float
+    """Time of the event loop in seconds at which the summary is dropped."""
 
 
 class SummaryCache:
@@ -116,7 +119,7 @@ class SummaryCache:
         if cached is not None and asyncio.get_running_loop().time() < cached.expires_at:
             return replace(cached.summary, exact=False)
         if device_filter not in self._running and len(self._running) >= _MAX_RUNNING_COUNTS:
-            raise TooManyAttempts(1)
+            raise TooManyAttempts(1, "devices are being counted for too many other filters")
         if device_filter not in self._running:
             self._running[device_filter] = asyncio.create_task(
                 self._count_devices(device_filter), name="devices.count"
@@ -125,6 +128,7 @@ class SummaryCache:
         return await asyncio.shield(self._running[device_filter])
 
     async def _count_devices(self, device_filter: DeviceFilter) -> Summary:
+        """Count the devices that match a filter, after other running counts. Cache a slow result."""
         clock = asyncio.get_running_loop().time
         try:
             async with self._count_lock:

@@ -36,6 +36,8 @@ _WORKERS: Final = 4
 
 
 class _ImageRequest(NamedTuple):
+    """Request of a gateway for the URL of a firmware image."""
+
     gateway: Mac
     id: str
     question: FirmwareQuestion
@@ -60,6 +62,7 @@ class ImageRequestHandler:
                 tasks.create_task(self._run_worker(), name=f"firmware.image_requests {number}")
 
     def _on_message(self, message: Publish) -> None:
+        """Queue the image request in an MQTT message. Drop a malformed request, or if the queue is full."""
         try:
             gateway = diagnostics.parse_question_topic(message.topic)
             request = _ImageRequest(gateway, *diagnostics.decode_question(message.payload))
@@ -73,6 +76,7 @@ class ImageRequestHandler:
             self.outcomes["dropped"] += 1
 
     async def _run_worker(self) -> None:
+        """Answer queued image requests one after another. Drop a request that cannot be answered now."""
         while True:
             request = await self._queue.get()
             try:
@@ -82,6 +86,7 @@ class ImageRequestHandler:
                 _log.warning("firmware image request dropped: %s", exc)
 
     async def _answer_request(self, request: _ImageRequest) -> None:
+        """Send the image URL, or that there is no such firmware, to the gateway that requested the image."""
         firmware = await self._database.read(store.find_requested_firmware, request.gateway, request.question)
         response = None if firmware is None else self._build_response(firmware, request.gateway)
         payload = diagnostics.encode_answer(request.id, response)
@@ -89,6 +94,7 @@ class ImageRequestHandler:
         self.outcomes["unknown" if firmware is None else "answered"] += 1
 
     def _build_response(self, firmware: Firmware, gateway: Mac) -> FirmwareAnswer:
+        """Build the response with the signed image URL for a gateway."""
         return FirmwareAnswer(
             uri=self._url_signer.build_url(firmware, gateway),
             file_name=firmware.file_name,

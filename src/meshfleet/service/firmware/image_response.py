@@ -112,6 +112,7 @@ class ImageResponse(ASGIResponse):
                 disconnect.cancel()
 
     async def _send_piece(self, piece: bytes, send: Send) -> None:
+        """Send part of the image in ASGI messages of limited size."""
         for start in range(0, len(piece), _SEND_BYTES):
             body = piece[start : start + _SEND_BYTES]
             await send({"type": "http.response.body", "body": body, "more_body": True})

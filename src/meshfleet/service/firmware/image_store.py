@@ -77,7 +77,7 @@ class FileImageStore:
     def add_image(self, connection: Connection, image: ReceivedImage) -> None:  # noqa: ARG002 # called within its transaction
         """Rename the uploaded file to the SHA-256 of the image, and flush the directory to disk."""
         try:
-            image.path.replace(self._find_image_path(image.sha256))
+            image.path.replace(self._build_image_path(image.sha256))
             _sync_directory(self.folder)
         except OSError as exc:
             raise ImagesUnavailable(f"the image cannot be stored: {exc.strerror}") from exc
@@ -85,7 +85,7 @@ class FileImageStore:
     def remove_unused_image(self, connection: Connection, sha256: bytes) -> None:
         """Remove the file of an image unless a firmware record uses the image."""
         if not _is_image_used(connection, sha256):
-            self._find_image_path(sha256).unlink(missing_ok=True)
+            self._build_image_path(sha256).unlink(missing_ok=True)
 
     async def stream_image(self, sha256: bytes, *, size: int, start: int, stop: int) -> AsyncGenerator[bytes]:
         """Yield part of an image file. A file that is deleted meanwhile stays readable."""
@@ -112,12 +112,16 @@ class FileImageStore:
             if _FILE_NAME.fullmatch(path.name) and path.name not in used:
                 path.unlink()
 
-    def _find_image_path(self, sha256: bytes) -> Path:
+    def _build_image_path(self, sha256: bytes) -> Path:
         return self.folder / sha256.hex()
 
     def _open_image(self, sha256: bytes, size: int) -> int:
+        """Open the file of an image, and return the file descriptor.
+
+        Raise `ImageDamaged` if the file cannot be opened, or does not have `size` bytes.
+        """
         try:
-            file = os.open(self._find_image_path(sha256), os.O_RDONLY)
+            file = os.open(self._build_image_path(sha256), os.O_RDONLY)
         except OSError as exc:
             raise ImageDamaged(f"image {sha256.hex()} cannot be read: {exc.strerror}") from exc
         if (found := os.fstat(file).st_size) != size:
@@ -202,6 +206,7 @@ def _build_truncated_error(sha256: bytes) -> ImageDamaged:
 
 
 def _remove_partial_images(folder: Path) -> None:
+    """Remove the files of unfinished uploads."""
     for path in folder.glob(f"{partial_images.PARTIAL_PREFIX}*"):
         path.unlink(missing_ok=True)
 

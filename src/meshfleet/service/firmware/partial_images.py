@@ -62,12 +62,14 @@ class PartialImage:
         return ReceivedImage(self._path, self.size, self._hash.digest())
 
     def _drain_buffer(self) -> bytes:
+        """Empty the buffer, and return its content."""
         data = b"".join(self._pieces)
         self._pieces.clear()
         self._buffered = 0
         return data
 
     def _append_to_file(self, data: bytes, *, to_disk: bool = False) -> None:
+        """Append data to the file and to the SHA-256. If `to_disk` is True, flush the file to disk."""
         self._hash.update(data)
         try:
             # Without O_CREAT: if the upload was canceled, the deleted file must not be created again.
@@ -92,6 +94,7 @@ async def open_partial_image(folder: Path) -> AsyncIterator[PartialImage]:
 
 
 def _create_file(path: Path) -> None:
+    """Create an empty file, and its directory if necessary. Raise `ImagesUnavailable` if that fails."""
     try:
         path.parent.mkdir(0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -100,6 +103,7 @@ def _create_file(path: Path) -> None:
 
 
 def _write_bytes(file: int, data: bytes) -> None:
+    """Write all bytes to a file descriptor, with several system calls if necessary."""
     remaining = memoryview(data)
     while remaining:
         remaining = remaining[os.write(file, remaining) :]

@@ -58,16 +58,16 @@ class ImageUrlSigner:
         try:
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
-            raise _build_not_found() from None
+            raise _build_invalid_url_error() from None
         # A base64 decoder accepts several encodings of the same data: only the canonical one is valid.
         if len(data) != _TICKET_FORMAT.size + _SIGNATURE_SIZE or _encode_token(data) != token:
-            raise _build_not_found()
+            raise _build_invalid_url_error()
         ticket, signature = data[: _TICKET_FORMAT.size], data[_TICKET_FORMAT.size :]
         if not hmac.compare_digest(signature, self._sign_ticket(ticket)):
-            raise _build_not_found()
+            raise _build_invalid_url_error()
         until, number, gateway = _TICKET_FORMAT.unpack(ticket)
         if self._now() >= until:
-            raise _build_not_found()
+            raise _build_invalid_url_error()
         return ImageTicket(f"{_PREFIX}{number.hex()}", Mac(gateway.hex()))
 
     def _sign_ticket(self, ticket: bytes) -> bytes:
@@ -78,5 +78,5 @@ def _encode_token(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
-def _build_not_found() -> NotFound:
+def _build_invalid_url_error() -> NotFound:
     return NotFound("the image URL is invalid or expired")

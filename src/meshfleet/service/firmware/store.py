@@ -128,7 +128,7 @@ def find_requested_firmware(connection: Connection, mac: Mac, question: Firmware
 
     Return None if there is no such firmware, or if the gateway is not claimed.
     """
-    if not _is_claimed(connection, mac):
+    if not _is_gateway_claimed(connection, mac):
         return None
     columns = firmware.c
     query = select(firmware).where(
@@ -147,18 +147,18 @@ def load_firmware_for_gateway(connection: Connection, firmware_id: str, mac: Mac
     Raise `NotFound` if the firmware is not released or the gateway is not claimed.
     """
     record = load_firmware(connection, firmware_id)
-    if record.state != "released" or not _is_claimed(connection, mac):
+    if record.state != "released" or not _is_gateway_claimed(connection, mac):
         raise NotFound("the image URL is invalid or expired")
     return record
 
 
-def _is_claimed(connection: Connection, mac: Mac) -> bool:
+def _is_gateway_claimed(connection: Connection, mac: Mac) -> bool:
     query = select(gateway.c.device).where(gateway.c.device == mac_to_int(mac))
     return connection.execute(query).first() is not None
 
 
 def release_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
-    """Release firmware. Do nothing if the firmware is already released (rest-111)."""
+    """Release firmware. Do nothing if it is already released; raise `Conflict` if withdrawn (rest-111)."""
     record = load_firmware(connection, firmware_id, for_update=True)
     if record.state == "withdrawn":
         raise Conflict("withdrawn firmware cannot be released")
@@ -170,7 +170,10 @@ def release_firmware(connection: Connection, firmware_id: str, *, by: Actor, now
 
 
 def withdraw_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> Firmware:
-    """Withdraw firmware, and cancel the jobs that use it. Do nothing if already withdrawn (rest-111)."""
+    """Withdraw firmware, and cancel the jobs that use it (rest-111).
+
+    Do nothing if the firmware is already withdrawn.
+    """
     record = load_firmware(connection, firmware_id, for_update=True)
     if record.state == "withdrawn":
         return record
@@ -181,7 +184,7 @@ def withdraw_firmware(connection: Connection, firmware_id: str, *, by: Actor, no
 
 
 def delete_firmware(connection: Connection, firmware_id: str, *, by: Actor, now: int) -> bytes:
-    """Delete a firmware record, and return the SHA-256 of its image (rest-112).
+    """Delete a firmware record. Return the SHA-256 of its image, which the caller removes (rest-112).
 
     Raise `InUse` if a job uses the firmware.
     """
@@ -194,12 +197,14 @@ def delete_firmware(connection: Connection, firmware_id: str, *, by: Actor, now:
 
 
 def _update_firmware(connection: Connection, firmware_id: str, **values: Any) -> None:
+    """Set columns of a firmware record."""
     connection.execute(update(firmware).where(firmware.c.id == firmware_id).values(values))
 
 
 def _audit_action(
     connection: Connection, action: str, record: Firmware, *, by: Actor, now: int, **details: Any
 ) -> None:
+    """Record an action on a firmware record in the audit log."""
     audit.record_change(
         connection,
         by,

@@ -185,6 +185,7 @@ def check_image(new: NewFirmware, image: ReceivedImage) -> str:
 
 
 def _find_bare_image_fault(content: bytes) -> str:
+    """Return why content does not look like a bare image, or "" if it does."""
     faults = "; ".join(check_bare_image(content))
     return faults and f"does not look like a bare image of a Cortex-M chip: {faults}"
 
@@ -210,6 +211,7 @@ def _find_package_fault(new: NewFirmware, content: bytes) -> str:
 
 
 def _guess_firmware_type(file_name: str) -> FirmwareType:
+    """Guess the type of an image from the ending of its file name."""
     is_bundle = file_name.lower().endswith(_BUNDLE_SUFFIX)
     return FirmwareType.RAUC_BUNDLE if is_bundle else FirmwareType.NORDIC_PACKAGE
 

@@ -67,7 +67,7 @@ class UploadReceiver:
         """
         boundary = _parse_boundary(request)
         if (request.content_length or 0) > self._max_image_bytes + _FORM_OVERHEAD_BYTES:
-            raise self._build_too_large()
+            raise self._build_size_error()
         async with open_partial_image(self._folder) as image:
             parts = _FormParts(image)
             try:
@@ -82,17 +82,18 @@ class UploadReceiver:
             yield FirmwareUpload(new, received, overridden)
 
     async def _read_parts(self, request: ApiRequest, parser: Any, parts: _FormParts) -> None:
+        """Read the body of an upload, and pass its parts to `parts`. Raise `BodyTooLarge` above a limit."""
         total = 0
         async for data in request.stream():
             total += len(data)
             if total > self._max_image_bytes + _FORM_OVERHEAD_BYTES:
-                raise self._build_too_large()
+                raise self._build_size_error()
             for event in parser.parse(data) if data else ():
                 await parts.handle_event(event)
                 if parts.size > self._max_image_bytes:
-                    raise self._build_too_large()
+                    raise self._build_size_error()
 
-    def _build_too_large(self) -> BodyTooLarge:
+    def _build_size_error(self) -> BodyTooLarge:
         return BodyTooLarge(f"an image may have at most {self._max_image_bytes} bytes")
 
 
@@ -136,6 +137,7 @@ class _FormParts:
         return self._faults
 
     def _begin_part(self, name: str, file_name: str | None) -> None:
+        """Start a part of the form: the image, a field, or a part that is rejected."""
         self._name, self._text, self._is_image = name, None, False
         if name == IMAGE and self._seen_image:
             self._reject_part("must not be given more than once")
@@ -150,6 +152,7 @@ class _FormParts:
             self._reject_part("is not a field of this form")
 
     def _end_part(self) -> None:
+        """Add the value of a field whose part is complete. Do nothing for the image and rejected parts."""
         if self._text is None:
             return
         try:
@@ -158,6 +161,7 @@ class _FormParts:
             self._reject_part("must be UTF-8")
 
     def _reject_part(self, reason: str) -> None:
+        """Record a fault of the current part, and ignore the rest of the part."""
         self._faults.append(Fault(quote_name(self._name), reason))
         self._text = None
 

@@ -23,6 +23,7 @@ from meshfleet.service.http.query import NextToken
 from meshfleet.service.http.request import ApiRequest
 
 _ALL_ADDRESSES: Final = {"0.0.0.0", "::"}  # noqa: S104 # only compared, not bound
+"""Listen addresses that mean every network interface, so that gateways cannot connect to them."""
 
 
 @get()
@@ -93,7 +94,7 @@ async def release_gateway(
 
 
 def _add_report_rate(gateway: Gateway, traffic: GatewayTraffic) -> Gateway:
-    """Return the gateway with its report rate, which is only in the memory of this process."""
+    """Return a copy of a gateway with its reports per minute, which only the memory of this process holds."""
     reports_per_minute = traffic.reports_per_minute(mac_to_int(Mac(gateway.mac)))
     return msgspec.structs.replace(gateway, reports_per_minute=reports_per_minute)
 

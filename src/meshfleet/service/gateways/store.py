@@ -79,7 +79,10 @@ def load_password_digests(connection: Connection, macs: Iterable[Mac]) -> dict[M
 
 
 def load_broker_hashes(connection: Connection) -> dict[Mac, str | None]:
-    """Load the password hashes of all claimed gateways for an external broker, by MAC; None if unknown."""
+    """Load the password hashes for an external broker, by MAC of the claimed gateway.
+
+    The hash is None if the gateway was claimed automatically.
+    """
     query = select(gateway.c.device, gateway.c.broker_hash).order_by(gateway.c.device)
     return {mac_from_int(number): broker_hash for number, broker_hash in connection.execute(query)}
 
@@ -99,26 +102,35 @@ def load_gateway_facts(connection: Connection) -> dict[int, GatewayFacts]:
 
 
 def update_api_versions(connection: Connection, versions: Mapping[int, str]) -> None:
-    """Store the API versions of gateways. Ignore gateways that are not claimed."""
+    """Store API versions of gateways, by MAC as an integer. Ignore gateways that are not claimed."""
     rows = [(version, number) for number, version in sorted(versions.items())]
     bulk.execute_many(connection, "UPDATE gateway SET api_version = ? WHERE device = ?", rows)
 
 
 def update_clock_offsets(connection: Connection, offsets: Mapping[int, int]) -> None:
-    """Store the clock offsets of gateways in milliseconds. Ignore gateways that are not claimed."""
+    """Store clock offsets of gateways in milliseconds, by MAC as an integer.
+
+    Ignore gateways that are not claimed.
+    """
     rows = [(ahead, number) for number, ahead in sorted(offsets.items())]
     bulk.execute_many(connection, "UPDATE gateway SET clock_offset = ? WHERE device = ?", rows)
 
 
-def load_modes(connection: Connection) -> dict[int, str]:
-    """Load the known modes of claimed gateways: `raw` (values as hex bytes) or `decoded` (as JSON)."""
+def load_gateway_modes(connection: Connection) -> dict[int, str]:
+    """Load the known modes of claimed gateways, by MAC as an integer.
+
+    The mode is `raw` (the gateway sends values as hex bytes) or `decoded` (as JSON).
+    """
     query = select(gateway.c.device, gateway.c.mode).where(gateway.c.mode.is_not(None))
     modes: dict[int, str] = dict(connection.execute(query).all())
     return modes
 
 
 def update_gateway_modes(connection: Connection, modes: Mapping[int, str]) -> None:
-    """Store the changed modes of gateways (`raw` or `decoded`). Ignore gateways that are not claimed."""
+    """Store the changed modes of gateways (`raw` or `decoded`), by MAC as an integer.
+
+    Ignore gateways that are not claimed.
+    """
     rows = [(mode, number, mode) for number, mode in sorted(modes.items())]
     statement = "UPDATE gateway SET mode = ? WHERE device = ? AND (mode IS NULL OR mode <> ?)"
     bulk.execute_many(connection, statement, rows)
@@ -160,11 +172,12 @@ def _build_gateway(row: Row[Any]) -> Gateway:
         mode=row.mode,
         device_count=row.device_count,
         reports_per_minute=0.0,  # set by the caller, which knows the traffic
-        clock_offset=None if row.clock_offset is None else _to_seconds(row.clock_offset),
+        clock_offset=None if row.clock_offset is None else _round_to_seconds(row.clock_offset),
     )
 
 
-def _to_seconds(millis: int) -> float:
+def _round_to_seconds(millis: int) -> float:
+    """Convert milliseconds to seconds with one decimal place."""
     return round(millis / 1000, 1) or 0.0  # not -0.0
 
 

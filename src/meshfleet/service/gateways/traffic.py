@@ -24,7 +24,7 @@ _INSPECTED_REPORTS: Final = 8
 """Number of reports per batch from which modes are detected. Few are enough: gateways report often."""
 
 _DECODED_FOR_MS: Final = 3_600_000
-"""Milliseconds for which raw reports do not end the decoded mode after the last decoded report."""
+"""After a decoded report, raw reports do not end the decoded mode of a gateway for so many milliseconds."""
 
 _RESET_MS: Final = 600_000
 """Milliseconds after which the modes of all gateways are stored again.
@@ -41,7 +41,7 @@ _MODE_BY_KIND: Final[Mapping[str, str]] = {
 """Gateway mode that a report kind proves. Kinds that occur in both modes are missing."""
 
 
-class ModeChanges:
+class GatewayModeFlush:
     """Part of an ingest flush that stores the detected modes of gateways."""
 
     def __init__(self, modes: Mapping[int, str]) -> None:
@@ -52,17 +52,19 @@ class ModeChanges:
         store.update_gateway_modes(connection, self._modes)
 
     def on_flushed(self) -> None:
-        """Do nothing, because no state depends on the commit of the flush."""
+        """Do nothing, because no state in memory depends on the commit of the flush."""
 
 
-class ModeDetector:
+class GatewayModeDetector:
     """Detects from report kinds whether a gateway is in raw or decoded mode."""
 
     def __init__(self) -> None:
         self._known: dict[int, str] = {}
+        """Last detected or stored mode, by gateway."""
         self._decoded_at: dict[int, int] = {}
         """Unix time in milliseconds of the last decoded report, by gateway."""
         self._new: dict[int, str] = {}
+        """Modes that changed since the last call of `pop_changes`, by gateway."""
         self._reset_at: int | None = None
 
     def restore(self, modes: Mapping[int, str], now: int) -> None:
@@ -79,8 +81,8 @@ class ModeDetector:
             if mode is not None:
                 self._record_mode(gateway, mode, batch.now)
 
-    def pop_changes(self, now: int) -> ModeChanges:
-        """Return the part of a flush that stores the modes which changed since the last call."""
+    def pop_changes(self, now: int) -> GatewayModeFlush:
+        """Return the part of a flush that stores the modes of gateways which changed since the last call."""
         if self._reset_at is None:
             self._reset_at = now
         elif not 0 <= now - self._reset_at < _RESET_MS:
@@ -90,9 +92,10 @@ class ModeDetector:
                 each: at for each, at in self._decoded_at.items() if now - at < _DECODED_FOR_MS
             }
         new, self._new = self._new, {}
-        return ModeChanges(new)
+        return GatewayModeFlush(new)
 
     def _record_mode(self, gateway: int, mode: str, now: int) -> None:
+        """Record the mode that a report proves. Ignore a raw report within an hour after a decoded one."""
         if mode == _DECODED:
             self._decoded_at[gateway] = now
         elif now - self._decoded_at.get(gateway, now - _DECODED_FOR_MS) < _DECODED_FOR_MS:
@@ -112,7 +115,7 @@ class GatewayTraffic:
 
     def __init__(self, monotonic: Now) -> None:
         """Create empty counters. `monotonic` is a monotonic clock in milliseconds."""
-        self.modes = ModeDetector()
+        self.modes = GatewayModeDetector()
         self._monotonic = monotonic
         self._started_at = monotonic()
         self._minute = self._started_at // _MINUTE
@@ -121,7 +124,7 @@ class GatewayTraffic:
         self._previous_counts: Counter[int] = Counter()
         """Number of reports per gateway in the previous minute."""
         self._last_minutes: dict[int, int] = {}
-        """Last minute before the current minute in which each gateway reported."""
+        """Last minute in which each gateway reported, by gateway; without the current minute."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Count the reports of a committed batch."""
@@ -129,7 +132,7 @@ class GatewayTraffic:
         self._counts.update(batch.report_gateways)
         self.modes.inspect_reports(batch)
 
-    def prepare_flush(self, states: PendingStates, now: int) -> ModeChanges:  # noqa: ARG002 # states of devices do not affect gateways
+    def prepare_flush(self, states: PendingStates, now: int) -> GatewayModeFlush:  # noqa: ARG002 # states of devices do not affect gateways
         """Return the part of a flush that stores the changed modes of gateways."""
         return self.modes.pop_changes(now)
 
@@ -139,7 +142,7 @@ class GatewayTraffic:
         return round((self._previous_counts[gateway] + self._counts[gateway]) * _MINUTE / elapsed, 1)
 
     def reports_per_second(self) -> float:
-        """Return the reports per second of all gateways, averaged over the same two minutes."""
+        """Return the reports per second of all gateways, averaged over the current and previous minute."""
         elapsed = self._measure_elapsed()
         return (self._previous_counts.total() + self._counts.total()) * 1000 / elapsed
 
@@ -149,7 +152,7 @@ class GatewayTraffic:
         return {*self._last_minutes, *self._counts}
 
     def _measure_elapsed(self) -> int:
-        """Return the milliseconds that the counters of both minutes cover, at least one minute."""
+        """Return the milliseconds that counts of the current and previous minute cover; at least 60000."""
         now = self._monotonic()
         self._roll_over_minute(now // _MINUTE)
         return max(now - max(self._started_at, (self._minute - 1) * _MINUTE), _MINUTE)

@@ -36,7 +36,7 @@ The clock is measured before a device counts as silent, which takes at least thr
 """
 
 _MAX_DOUBLINGS: Final = 7
-"""Maximum number of doublings of the delay, which is an hour after that."""
+"""Maximum number of doublings of `_CLOCK_CHECK_INTERVAL`, which then exceeds its maximum of an hour."""
 
 
 class _PlannedRequest(Struct):
@@ -47,7 +47,9 @@ class _PlannedRequest(Struct):
     due_at: int | None
     """Time of the next request; None if no request is planned."""
     failures: int = 0
+    """Number of failed requests since the last response, or since the gateway connected."""
     sent_at: int | None = None
+    """Time when the last request was sent; None if none was sent."""
     is_pending: bool = False
     """Whether a version request waits for its response."""
 
@@ -78,7 +80,10 @@ class VersionSchedule:
             self._remove_connection(gateway, now)
 
     def expedite_requests(self, gateways: Collection[int], now: int) -> None:
-        """Make version requests due now for gateways whose clock must be measured, unless sent recently."""
+        """Make version requests to gateways due now, because their clocks must be measured.
+
+        Skip a gateway that got a request recently: in the last 30 seconds, or longer if it did not respond.
+        """
         for gateway in gateways:
             plan = self._plans.get(gateway)
             if plan is None or plan.connection is None or plan.is_pending:
@@ -125,6 +130,7 @@ class VersionSchedule:
         )
 
     def _add_connection(self, gateway: int, connection: int, due_at: int) -> None:
+        """Plan a version request to a newly connected gateway, at least a minute after its last request."""
         plan = self._plans.setdefault(gateway, _PlannedRequest(connection, due_at))
         plan.connection, plan.failures = connection, 0
         plan.due_at = due_at if plan.sent_at is None else max(due_at, plan.sent_at + _MIN_INTERVAL)

@@ -152,7 +152,7 @@ class VersionTracker:
         self._detect_clock_change()
         await self._synchronize_database()
         now = self._monotonic()
-        self._schedule.update_connections(self._list_connections(), now)
+        self._schedule.update_connections(self._list_gateway_connections(), now)
         self._schedule.expedite_requests(self._clocks.gateways_to_measure(), now)
         for gateway in self._schedule.pop_due_gateways(now, _MAX_CONCURRENT - self._pending):
             self._pending += 1
@@ -167,13 +167,13 @@ class VersionTracker:
         if abs(lead - lead_before) > _CLOCK_JUMP_MS:
             seconds = abs(lead - lead_before) / 1000
             _log.warning(
-                "clock of this machine was set %s by %.0f s, clock offsets of gateways are corrected",
+                "clock of this machine was set %s by %.0f s; clock offsets of gateways are corrected",
                 "ahead" if lead > lead_before else "back",
                 seconds,
             )
-            self._clocks.adjust_local_clock(lead - lead_before)
+            self._clocks.handle_local_clock_change(lead - lead_before)
 
-    def _list_connections(self) -> Mapping[int, int]:
+    def _list_gateway_connections(self) -> Mapping[int, int]:
         """Return the connected gateways, each with its connection number.
 
         With an external broker, return the gateways that reported recently, each with number 0.
@@ -184,6 +184,7 @@ class VersionTracker:
         return {mac_to_int(Mac(mac)): number for mac, number in connected.items()}
 
     async def _request_version(self, gateway: int) -> None:
+        """Request the API version of a gateway, and record the version or the failure."""
         mac = mac_from_int(gateway)
         try:
             topic = RequestTopic(mac, mac, Operation.APIVERSION)
@@ -202,7 +203,10 @@ class VersionTracker:
             self._pending -= 1
 
     def _record_version(self, gateway: int, reply: RpcResponse) -> None:
-        """Keep the API version in a response. Raise `MalformedVersion` if it is missing or implausible."""
+        """Keep the API version in a response until it is stored.
+
+        Raise `MalformedVersion` if the version is missing or implausible.
+        """
         response = reply.response
         version = response.version if isinstance(response, ApiVersionResponse) else UNSET
         if response.status or version is UNSET:
@@ -218,19 +222,20 @@ class VersionTracker:
         if is_current and not self._unsaved_versions and not self._find_unsaved_offsets():
             return
         try:
-            await self._save_changes()
+            await self._store_versions_and_offsets()
             await self._load_gateway_facts(now)
         except (DatabaseUnavailable, DBAPIError) as exc:
             if not self._is_failing:
                 _log.warning(
-                    "versions and clock offsets of gateways cannot be stored, will retry: %s",
+                    "versions and clock offsets of gateways cannot be stored: %s; retrying",
                     type(exc).__name__,
                 )
             self._is_failing = True
         else:
             self._is_failing = False
 
-    async def _save_changes(self) -> None:
+    async def _store_versions_and_offsets(self) -> None:
+        """Store the clock offsets and API versions that changed since they were last stored."""
         if offsets := self._find_unsaved_offsets():
             await self._database.write(store.update_clock_offsets, offsets)
         versions = dict(self._unsaved_versions)
@@ -253,10 +258,11 @@ class VersionTracker:
         }
 
     async def _load_gateway_facts(self, now: int) -> None:
+        """Load the table `gateway`, update `GatewayVersions`, and drop clock data of unclaimed gateways."""
         rows = await self._database.read(store.load_gateway_facts)
         self._loaded_at = now
         self._stored_offsets = {gateway: each.clock_offset for gateway, each in rows.items()}
-        self._clocks.remove(self._clocks.offsets.keys() - rows.keys())
+        self._clocks.remove_gateways(self._clocks.offsets.keys() - rows.keys())
         self._versions.replace_versions(
             {
                 gateway: Version.parse(each.api_version)
@@ -267,4 +273,5 @@ class VersionTracker:
 
 
 def _is_offset_changed(ahead: int, stored: int | None) -> bool:
+    """Return whether a clock offset in milliseconds is not stored, or differs by at least half a second."""
     return stored is None or abs(ahead - stored) >= _MIN_OFFSET_CHANGE_MS

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class CommitTimer:
-    """Knows whether reports are being committed, and since when. There is one commit at a time."""
+    """Measures how long the current commit of reports has taken. There is one commit at a time."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Create a timer. `clock` returns monotonic seconds."""
@@ -20,7 +20,7 @@ class CommitTimer:
 
     @contextmanager
     def measure(self) -> Iterator[None]:
-        """Measure a commit. It ends when it succeeds and when it fails: a commit that fails is retried."""
+        """Measure the commit that runs in this context, until it succeeds or fails."""
         self._started_at = self._clock()
         try:
             yield
@@ -28,5 +28,5 @@ class CommitTimer:
             self._started_at = None
 
     def is_progressing(self, max_seconds: float) -> bool:
-        """Return whether there is no commit, or one that has taken less than `max_seconds`."""
+        """Return whether no commit is running, or the running one has taken less than `max_seconds`."""
         return self._started_at is None or self._clock() - self._started_at < max_seconds

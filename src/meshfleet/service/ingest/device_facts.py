@@ -18,7 +18,8 @@ MODEL, FIRMWARE, HARDWARE, VARIANT, BATTERY = (
 )
 
 
-def _is_integer_up_to(highest: int) -> Callable[[Any], bool]:
+def _build_integer_check(highest: int) -> Callable[[Any], bool]:
+    """Build a function that returns whether a value is an integer from 0 to `highest`."""
     return lambda value: type(value) is int and 0 <= value <= highest
 
 
@@ -31,18 +32,18 @@ def _is_version(value: Any) -> bool:
 
 
 FACT_VALIDATORS: Final[Mapping[int, Callable[[Any], bool]]] = {
-    MODEL: _is_integer_up_to(0xFFFF),
-    VARIANT: _is_integer_up_to(0xFF),
+    MODEL: _build_integer_check(0xFFFF),
+    VARIANT: _build_integer_check(0xFF),
     FIRMWARE: _is_version,
     HARDWARE: _is_version,
-    BATTERY: _is_integer_up_to(100),  # percent; 255 means unknown
+    BATTERY: _build_integer_check(100),  # percent; 255 means unknown
 }
 """Functions that return whether a property value is valid, by identifier of the property.
 
 Invalid values are stored as samples, but do not change the device's record.
 """
 
-FACT_SIGHTINGS: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
+FACT_FIELD_BUILDERS: Final[Mapping[int, Callable[[Any], dict[str, Any]]]] = {
     MODEL: lambda value: {"model": format_model_number(value)},
     VARIANT: lambda value: {"variant": value},
     FIRMWARE: lambda value: {"firmware": Version.parse(value)},

@@ -32,7 +32,7 @@ def list_claimed_gateways(connection: Connection) -> set[int]:
 def register_gateways(connection: Connection, gateways: AbstractSet[int], now: int) -> None:
     """Claim gateways without a password, and record this in the audit log.
 
-    Gateways that are already claimed, and the address that means "all gateways", are skipped.
+    Skip gateways that are already claimed, and the address that means "all gateways".
     """
     rows = bulk.query_in(connection, "SELECT device FROM gateway WHERE device IN numbers", sorted(gateways))
     new_gateways = sorted(gateways - {number for (number,) in rows} - {mac_to_int(EVERY_GATEWAY)})
@@ -52,27 +52,28 @@ def register_gateways(connection: Connection, gateways: AbstractSet[int], now: i
 
 
 class GatewayAdmission:
-    """Decides from which gateways reports are accepted."""
+    """Decides whether to accept the reports of a gateway: if it is claimed, or is claimed automatically."""
 
     def __init__(self, *, autoclaim: bool) -> None:
         self.autoclaim = autoclaim
         """Whether to claim unclaimed gateways automatically, instead of rejecting their reports (rest-79)."""
         self.claimed: set[int] = set()
+        """Claimed gateways, as loaded from the database."""
         self.rejected: set[int] = set()
-        """Gateways that were still unclaimed at the last check."""
+        """Gateways that were not claimed when the claimed gateways were last loaded."""
 
-    async def refresh(self, database: Database) -> None:
+    async def reload_claimed_gateways(self, database: Database) -> None:
         """Reload the set of claimed gateways from the database."""
         self.claimed, self.rejected = await database.read(list_claimed_gateways), set()
 
-    async def recheck(self, unclaimed: set[int], database: Database) -> bool:
-        """Reload the claimed gateways if a gateway of `unclaimed` was not checked since the last reload.
+    async def recheck_unclaimed_gateways(self, unclaimed: set[int], database: Database) -> bool:
+        """Load the claimed gateways again if one in `unclaimed` was not checked since the last load.
 
-        Return whether a gateway of `unclaimed` has been claimed meanwhile.
+        Return whether a gateway in `unclaimed` has been claimed meanwhile.
         """
         if unclaimed <= self.rejected:
             return False
         checked = self.rejected
-        await self.refresh(database)
+        await self.reload_claimed_gateways(database)
         self.rejected = (checked | unclaimed) - self.claimed
         return bool(unclaimed & self.claimed)

@@ -65,10 +65,11 @@ def build_handler(topic: ReportTopic) -> ReportHandler:
 
 
 def _build_raw_handler(topic: ReportTopic) -> HandlePayload:
+    """Build the handler of properties, measurements and events that the gateway sends raw (as hex)."""
     decode: Callable[[bytes], Any] = REPORT_DECODERS[topic.kind]
-    kind, identifier = _sample_key(topic)
+    kind, identifier = _build_sample_key(topic)
     decode_value = build_raw_decoder(topic.identifier or "")
-    append_special, ack_path = _special_append(kind, identifier), _build_ack_path(topic)
+    append_special, ack_path = _find_special_append(kind, identifier), _build_ack_path(topic)
 
     def handle_raw(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
@@ -90,10 +91,11 @@ def _build_raw_handler(topic: ReportTopic) -> HandlePayload:
 
 
 def _build_decoded_handler(topic: ReportTopic) -> HandlePayload:
+    """Build the handler of properties, measurements and events that the gateway sends decoded (as JSON)."""
     decode: Callable[[bytes], Any] = REPORT_DECODERS[topic.kind]
-    kind, identifier = _sample_key(topic)
+    kind, identifier = _build_sample_key(topic)
     name = topic.identifier or ""
-    append_special, ack_path = _special_append(kind, identifier), _build_ack_path(topic)
+    append_special, ack_path = _find_special_append(kind, identifier), _build_ack_path(topic)
 
     def handle_decoded(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
@@ -119,8 +121,9 @@ def _build_decoded_handler(topic: ReportTopic) -> HandlePayload:
 
 
 def _build_error_handler(topic: ReportTopic) -> HandlePayload:
+    """Build the handler of measurement errors, raw or decoded."""
     decode: Callable[[bytes], Any] = REPORT_DECODERS[topic.kind]
-    kind, identifier = _sample_key(topic)
+    kind, identifier = _build_sample_key(topic)
     name = topic.identifier or ""
 
     def handle_error(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
@@ -141,7 +144,7 @@ def _build_error_handler(topic: ReportTopic) -> HandlePayload:
 def _build_ack_path(topic: ReportTopic) -> str | None:
     """Return the ending of the topic on which samples of a report topic are acknowledged (ack-1, ack-7).
 
-    Return None if samples of this kind are not acknowledged.
+    Return None if samples of this report kind are not acknowledged.
     """
     if topic.kind.raw_kind not in {Kind.MEASUREMENT, Kind.EVENT}:
         return None
@@ -150,24 +153,26 @@ def _build_ack_path(topic: ReportTopic) -> str | None:
     )
 
 
-def _sample_key(topic: ReportTopic) -> tuple[int, int]:
+def _build_sample_key(topic: ReportTopic) -> tuple[int, int]:
     """Return the kind and the identifier under which samples of a topic are stored."""
     assert topic.identifier is not None  # noqa: S101 # topics of these kinds have an identifier
     return _SAMPLE_KINDS[topic.kind.raw_kind], identifier_to_int(topic.identifier)
 
 
 def _to_sample_value(value: Any, ext: Any) -> tuple[SampleNumber, SampleExtras | None]:
+    """Convert the decoded value and extension of a report, which may be UNSET, to their stored form."""
     if value is UNSET and ext is UNSET:
         return None, None
     return to_sample_value(None if value is UNSET else value, None if ext is UNSET else ext)
 
 
 def _to_millis(time: datetime) -> int:
+    """Convert a time to Unix time in milliseconds."""
     elapsed = time - _EPOCH
     return elapsed.days * 86_400_000 + elapsed.seconds * 1000 + elapsed.microseconds // 1000
 
 
-def _special_append(kind: int, identifier: int) -> Callable[[ParsedBatch, int, SampleRow], None] | None:
+def _find_special_append(kind: int, identifier: int) -> Callable[[ParsedBatch, int, SampleRow], None] | None:
     """Return the function that must append samples of this kind and identifier to a batch.
 
     Return None if the report handler may append the samples itself.
@@ -176,7 +181,7 @@ def _special_append(kind: int, identifier: int) -> Callable[[ParsedBatch, int, S
 
 
 def _append_row(batch: ParsedBatch, device: int, row: SampleRow) -> None:
-    """Append a sample to a batch, with a flag if its time is implausible and with its clock correction."""
+    """Append a sample to a batch. If its time is implausible or must be corrected, add that to the sample."""
     time, extras = row[ROW_TIME], row[ROW_EXTRAS]
     if not batch.trusted_from <= time <= batch.trusted_to:
         # A UTC offset can move a time out of the years that can be formatted.
@@ -190,9 +195,10 @@ def _append_row(batch: ParsedBatch, device: int, row: SampleRow) -> None:
 
 
 def _check_time(batch: ParsedBatch, time: int) -> tuple[ClockFlag | None, int | None]:
-    """Return the flag of an implausible or corrected time, and the clock correction in milliseconds.
+    """Return the flag of a sample's time, and the milliseconds to add to the time.
 
-    Either is None if there is none.
+    The flag is None if the time is plausible without a correction. The milliseconds are None if the clock of
+    the gateway is right.
     """
     shift: int | None = batch.find_shift(time)
     corrected = time + (shift or 0)
@@ -205,7 +211,7 @@ def _check_time(batch: ParsedBatch, time: int) -> tuple[ClockFlag | None, int | 
 
 
 def _append_fact(batch: ParsedBatch, device: int, row: SampleRow) -> None:
-    """Append to a batch a sample of a property such as the model, and a reading that updates the device."""
+    """Append a sample of a property such as the model, and a reading that updates the device, to a batch."""
     _append_row(batch, device, row)
     time, _, identifier, _, gateway, number, _, extras = row
     at = batch.correct_time(time)
@@ -219,6 +225,7 @@ def _append_fact(batch: ParsedBatch, device: int, row: SampleRow) -> None:
 
 
 def _build_heartbeat_handler(topic: ReportTopic) -> HandlePayload:
+    """Build the handler of heartbeats."""
     decode: Callable[[bytes], Any] = REPORT_DECODERS[topic.kind]
 
     def handle_heartbeat(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
@@ -234,6 +241,7 @@ def _build_heartbeat_handler(topic: ReportTopic) -> HandlePayload:
 
 
 def _build_rssi_handler(topic: ReportTopic) -> HandlePayload:
+    """Build the handler of reports about the signal between a device and a parent."""
     decode: Callable[[bytes], Any] = REPORT_DECODERS[topic.kind]
 
     def handle_rssi(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
@@ -250,6 +258,7 @@ def _build_rssi_handler(topic: ReportTopic) -> HandlePayload:
 
 
 def _build_dfu_handler(topic: ReportTopic) -> HandlePayload:
+    """Build the handler of reports about devices that advertise in DFU mode."""
     decode: Callable[[bytes], Any] = REPORT_DECODERS[topic.kind]
 
     def handle_dfu(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
@@ -264,6 +273,7 @@ def _build_dfu_handler(topic: ReportTopic) -> HandlePayload:
 
 
 def _clamp(number: int, limit: int) -> int:
+    """Limit a number to the range from `-limit` to `limit`."""
     return min(max(number, -limit), limit)
 
 

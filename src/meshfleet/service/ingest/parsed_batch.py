@@ -113,16 +113,17 @@ class ParsedBatch:
         """Correct the gateway clock for the reports parsed next: add `shift` milliseconds to their times.
 
         0 means no correction. If no response of the gateway has confirmed the correction yet, pass the
-        gateway as `unconfirmed`: then a time is corrected only if the corrected time is less than a minute
+        gateway as `unconfirmed`. Then a time is corrected only if the corrected time is less than a minute
         ago.
         """
         self.shift, self._unconfirmed_gateway = shift, unconfirmed
         self.trusted_from, self.trusted_to = _EMPTY_RANGE if shift else (self.earliest, self.latest)
 
     def find_shift(self, time: int) -> int:
-        """Return the milliseconds to add to a reported time.
+        """Return the milliseconds to add to `time`, the Unix time in milliseconds in a report.
 
-        Check an unconfirmed clock correction of the gateway, and record the result in `offset_checks`.
+        If the clock correction of the gateway is unconfirmed, record in `offset_checks` whether the report
+        agrees with the correction.
         """
         if self._unconfirmed_gateway is None:
             return self.shift
@@ -135,6 +136,6 @@ class ParsedBatch:
         return self.shift if is_fresh_if_shifted else 0
 
     def correct_time(self, time: int) -> int | None:
-        """Convert a reported time to the service's clock. Return None if the result is implausible."""
+        """Convert a reported time to the service's clock. Return None if the new time is implausible."""
         corrected = time + self.find_shift(time)
         return corrected if self.earliest <= corrected <= self.latest else None

@@ -81,7 +81,7 @@ class ReportParser:
         self._admission = admission
 
     def parse(self, messages: Sequence[Publish], batch: ParsedBatch) -> None:
-        """Parse MQTT messages; add their reports, or rejects if they are invalid, to `batch`."""
+        """Parse MQTT messages. Add the report of each valid message, or else a reject, to `batch`."""
         topic_cache, admission, clock_shifts = self._topic_cache, self._admission, batch.clock_shifts
         endpoints, handlers = topic_cache.endpoints, topic_cache.handlers
         prefix_length = topic_cache.prefix_length

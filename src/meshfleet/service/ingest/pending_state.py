@@ -33,9 +33,12 @@ class PendingState(Struct, gc=False):
     """Gateway that sent the device's newest report."""
     reported_at: int = NEVER
     status: int = 0
+    """Status in the newest heartbeat."""
     status_at: int = NEVER
     parent: int = 0
+    """Parent of the device; 0 if no radio reading has arrived."""
     rssi: int = 0
+    """RSSI in dBm of the link to `parent`."""
     radio_gateway: int = 0
     """Gateway that reported `parent` and `rssi`."""
     radio_at: int = NEVER
@@ -54,27 +57,27 @@ class PendingState(Struct, gc=False):
         """Time of the device's last report, in DFU mode or not."""
         return max(self.reported_at, self.dfu_at)
 
-    def list_owners(self, address: int) -> tuple[int, ...]:
-        """Return the devices that may have reported this state with `address`.
+    def list_possible_owners(self, address: int) -> tuple[int, ...]:
+        """Return the devices that may have sent the reports of this state, which came from `address`.
 
         In DFU mode a device may use its own address + 1 (report-46).
         """
         return (address, address - 1) if self.reported_at == NEVER else (address,)
 
     def record_report(self, gateway: int, at: int) -> None:
-        """Store the time and gateway of a report if it is the newest."""
+        """Store the time and gateway of a report, unless a newer report is stored."""
         if at >= self.reported_at:
             self.reported_at = at
             if at >= self.dfu_at:
                 self.gateway = gateway
 
     def update_status(self, status: int, at: int) -> None:
-        """Store the status of a heartbeat if it is the newest."""
+        """Store the status of a heartbeat, unless a newer heartbeat is stored."""
         if at >= self.status_at:
             self.status, self.status_at = status, at
 
     def update_radio(self, gateway: int, parent: int, rssi: int, at: int) -> None:
-        """Store the parent and RSSI of a radio reading if it is the newest.
+        """Store the parent and RSSI of a radio reading, unless a newer reading is stored.
 
         The parent with the strongest signal is kept as long as readings of that parent arrive.
         """
@@ -84,21 +87,24 @@ class PendingState(Struct, gc=False):
             self.parent, self.rssi, self.radio_at = parent, rssi, at
             self.radio_gateway = gateway
 
-    def record_dfu(self, gateway: int, at: int) -> None:
-        """Store the time and gateway of a report in DFU mode if it is the newest."""
+    def record_dfu_report(self, gateway: int, at: int) -> None:
+        """Store the time of a report in DFU mode, unless a newer one in DFU mode is stored.
+
+        Store its gateway if the report is the newest of all reports.
+        """
         if at >= self.heard_at:
             self.gateway = gateway
         self.dfu_at = max(self.dfu_at, at)
 
-    def merge_dfu(self, other: PendingState) -> PendingState:
+    def merge_dfu_state(self, other: PendingState) -> PendingState:
         """Return a copy of this state, merged with `other`, the state of the same device in DFU mode."""
         merged = replace(self)
-        merged.record_dfu(other.gateway, other.dfu_at)
+        merged.record_dfu_report(other.gateway, other.dfu_at)
         merged.update_radio(other.radio_gateway, other.parent, other.rssi, other.radio_at)
         return merged
 
     def update_fact(self, identifier: int, at: int, value: Any) -> None:
-        """Store the value of a property that describes the device, such as its model, if it is the newest."""
+        """Store the value of a property such as the model, unless a newer value is stored."""
         if self.facts is None:
             self.facts = {}
         if identifier not in self.facts or at >= self.facts[identifier][0]:
@@ -110,7 +116,7 @@ PendingStates = dict[int, PendingState]
 
 
 def apply_readings(states: PendingStates, readings: Iterable[Reading], now: int) -> None:
-    """Update device states in memory by readings. Times in the future count as now."""
+    """Update the states of devices in memory by readings. A reading in the future counts as of now."""
     for kind, device, gateway, time, value, other, unreachable in readings:
         at = min(time, now)
         state = states.get(device)
@@ -120,7 +126,7 @@ def apply_readings(states: PendingStates, readings: Iterable[Reading], now: int)
             state.has_implausible_sample = True
             continue
         if kind == ReadingKind.DFU:
-            state.record_dfu(gateway, at)
+            state.record_dfu_report(gateway, at)
             state.update_radio(gateway, other, value, at)
             continue
         state.record_report(gateway, at)
@@ -133,7 +139,10 @@ def apply_readings(states: PendingStates, readings: Iterable[Reading], now: int)
 
 
 def apply_samples(states: PendingStates, rows: SampleRows, now: int) -> None:
-    """Update time and gateway of the last report of devices by their samples with plausible times."""
+    """Update the time and gateway of each device's last report by samples with plausible times.
+
+    A sample in the future counts as of now.
+    """
     for device, samples in rows.items():
         for time, _, _, _, gateway, _, _, extras in samples:
             if extras is None or extras.has_plausible_time:

@@ -94,7 +94,7 @@ class _Flush(NamedTuple):
     parts: Sequence[FlushPart]
     """Data of subscribers to write in the transaction of this flush."""
     must_cap_times: bool
-    """Whether times in stored device states must be limited to the current time of this machine's clock."""
+    """Whether to limit times in stored device states to the current time of this machine's clock."""
 
 
 class IngestTimings(NamedTuple):
@@ -181,28 +181,28 @@ class IngestPipeline:
         else:
             self._startup_clock = startup_clock
             _log.warning(
-                "the clock of this machine (%s) is days behind the newest stored state (%s); set the clock,"
-                " for example by NTP; until then device states do not change, unless the clock shows a"
-                " plausible year and runs for 10 minutes: then it is trusted",
+                "the clock of this machine (%s) is days behind the newest stored state (%s). Set the clock,"
+                " for example by NTP. Until then, device states do not change. If the clock shows a plausible"
+                " year, it is trusted after 10 minutes.",
                 format_millis(now),
                 format_millis(newest_state_time),
             )
         if self._admission is not None:
-            await self._admission.refresh(self._database)
+            await self._admission.reload_claimed_gateways(self._database)
         for entry in await self._database.read(store.load_journal):
             batch = ParsedBatch(self._now())
             batch.readings += entry.readings
             self._apply_committed(batch, entry.id)
 
     async def commit(self, batch: ReportBatch) -> None:
-        """Parse a batch of MQTT messages and write its reports to the database.
+        """Parse a batch of MQTT messages, and write its reports to the database.
 
-        Raise DatabaseUnavailable if nothing was stored: the caller must commit the batch again.
+        Raise DatabaseUnavailable if nothing was stored. The caller must then commit the batch again.
         """
         with self._commit_timer.measure():
             await self._wait_for_capacity()
             try:
-                await self._commit_storable(batch)
+                await self._commit_acceptable_reports(batch)
             except DBAPIError as exc:  # an unknown failure must not lose reports: they are sent again
                 raise DatabaseUnavailable(
                     f"the database reported an error: {_describe_error(exc)}", classify_error(exc)
@@ -210,7 +210,7 @@ class IngestPipeline:
 
     @property
     def problem(self) -> ReadinessProblem | None:
-        """Current failure of a background task, or None. `commit` raises failures to write a batch."""
+        """Current failure of a background task, or None. A failure to write a batch is raised by `commit`."""
         return next((self._problems[name] for name in sorted(self._problems)), None)
 
     async def run(self) -> None:
@@ -223,21 +223,22 @@ class IngestPipeline:
             tasks.create_task(self._run_maintenance(self._samples.maintain), name="ingest.maintain")
 
     async def flush(self) -> None:
-        """Retry an unfinished flush, then write buffered device states and roll-ups of finished minutes."""
+        """Retry an unfinished flush. Then write device states in memory, and roll-ups of ended minutes."""
         # The lock excludes writes of batches: meanwhile, everything in the journal is also in memory.
         async with self._write_lock:
             if self._unfinished_flush is not None:
                 await self._commit_flush(self._unfinished_flush)
             now = self._now()
-            rows = self._rollups.close_due(now)
-            journal_before = self._rollups.oldest_batch(self._last_journal_id + 1)
+            rows = self._rollups.close_ended_minutes(now)
+            journal_before = self._rollups.find_oldest_journal_id(self._last_journal_id + 1)
             parts = self._subscribers.prepare_flush(self._pending_states, now)
-            must_cap_times, self._flushed_at = self._must_cap_times(now), now
+            must_cap_times, self._flushed_at = self._check_clock_changes(now), now
             pending_states, self._pending_states = self._pending_states, {}
             self._unfinished_flush = _Flush(pending_states, rows, journal_before, parts, must_cap_times)
             await self._commit_flush(self._unfinished_flush)
 
     async def _run_flushes(self) -> None:
+        """Call `flush` every few seconds, less often if many device states changed. Retry after failures."""
         polls = 0
         while True:
             await asyncio.sleep(self._timings.poll_seconds)
@@ -249,16 +250,17 @@ class IngestPipeline:
             polls = 0
             try:
                 if self._admission is not None:
-                    await self._admission.refresh(self._database)
+                    await self._admission.reload_claimed_gateways(self._database)
                 await self.flush()
             except (DatabaseUnavailable, DBAPIError) as exc:
                 detail = f"device states cannot be written: {_describe_error(exc)}"
                 self._problems["flush"] = ReadinessProblem(classify_error(exc), detail)
-                _log.error("%s; they are kept in memory and written later", detail)
+                _log.error("%s; they are kept in memory until a later write succeeds", detail)
             else:
                 self._problems.pop("flush", None)
 
     async def _run_maintenance(self, work: Callable[[int], Awaitable[None]]) -> None:
+        """Call a maintenance function of the sample store regularly, with longer pauses after failures."""
         pause = self._timings.poll_seconds
         while True:
             await asyncio.sleep(pause)
@@ -267,7 +269,7 @@ class IngestPipeline:
             except (DatabaseUnavailable, DBAPIError, OSError, sqlite3.Error) as exc:
                 detail = f"maintenance of the sample store failed: {_describe_error(exc)}"
                 self._problems[work.__name__] = ReadinessProblem(classify_error(exc), detail)
-                _log.error("%s; no samples are lost, it is retried", detail)
+                _log.error("%s; no samples are lost; maintenance will be retried", detail)
                 is_temporary = isinstance(exc, DatabaseUnavailable)  # a server comes back without an operator
                 pause = (
                     self._timings.poll_seconds
@@ -292,40 +294,44 @@ class IngestPipeline:
                 "the sample store is full: samples are not flushed fast enough"
             ) from None
 
-    async def _parse(self, messages: Sequence[Publish]) -> ParsedBatch:
+    async def _parse_messages(self, messages: Sequence[Publish]) -> ParsedBatch:
+        """Parse MQTT messages in slices, so that other tasks of the event loop can run in between."""
         parsed = ParsedBatch(self._now(), self._acking_gateways, self._clock_shifts, self._is_shift_confirmed)
         for start in range(0, len(messages), _MESSAGES_PER_SLICE):
             if start:
                 await asyncio.sleep(0)
             self._parser.parse(messages[start : start + _MESSAGES_PER_SLICE], parsed)
-        if self._admission is not None and await self._admission.recheck(
+        if self._admission is not None and await self._admission.recheck_unclaimed_gateways(
             parsed.unclaimed_gateways, self._database
         ):
-            return await self._parse(messages)
+            return await self._parse_messages(messages)
         return parsed
 
-    async def _commit_storable(self, batch: ReportBatch) -> None:
-        """Commit a batch. Reports that the database will never accept are stored as rejected reports."""
+    async def _commit_acceptable_reports(self, batch: ReportBatch) -> None:
+        """Commit a batch. If the database refuses a report, store that report as rejected instead."""
         try:
-            await self._commit(await self._parse(batch.messages), batch)
+            await self._commit_parsed_batch(await self._parse_messages(batch.messages), batch)
         except _DATABASE_REJECTIONS as exc:
             _log.error(
-                "a batch cannot be stored (%s), searching for the invalid report", type(exc.orig).__name__
+                "a batch of reports cannot be stored (%s); searching for the report that causes it",
+                type(exc.orig).__name__,
             )
-            rejects = await self._find_unstorable(batch.messages)
-            parsed = await self._parse([message for message in batch.messages if id(message) not in rejects])
+            rejects = await self._find_unacceptable_messages(batch.messages)
+            parsed = await self._parse_messages(
+                [message for message in batch.messages if id(message) not in rejects]
+            )
             parsed.rejects += rejects.values()
-            await self._commit(parsed, batch)
+            await self._commit_parsed_batch(parsed, batch)
 
-    async def _find_unstorable(self, messages: Sequence[Publish]) -> dict[int, RejectedReport]:
+    async def _find_unacceptable_messages(self, messages: Sequence[Publish]) -> dict[int, RejectedReport]:
         """Find by bisection the messages that the database refuses. Return their rejects by `id(message)`.
 
         Every trial is rolled back, so nothing is written. Keys are object ids because messages may be equal.
         """
-        parsed = await self._parse(messages)
+        parsed = await self._parse_messages(messages)
         try:
             async with self._write_lock:
-                await self._database.write(self._try_write, parsed)
+                await self._database.write(self._write_and_roll_back, parsed)
         except _TrialRollback:
             return {}
         except _DATABASE_REJECTIONS as exc:
@@ -333,9 +339,12 @@ class IngestPipeline:
                 reason = UnstorableReport("report", f"refused by the database: {type(exc.orig).__name__}")
                 return {id(messages[0]): build_reject(messages[0], reason, parsed.now)}
         half = len(messages) // 2
-        return await self._find_unstorable(messages[:half]) | await self._find_unstorable(messages[half:])
+        return await self._find_unacceptable_messages(
+            messages[:half]
+        ) | await self._find_unacceptable_messages(messages[half:])
 
-    async def _commit(self, parsed: ParsedBatch, batch: ReportBatch) -> None:
+    async def _commit_parsed_batch(self, parsed: ParsedBatch, batch: ReportBatch) -> None:
+        """Write a parsed batch, update the state in memory, and pass the batch to the subscribers."""
         recorded_rejects = self._reject_quota.admit(parsed.rejects, parsed.now)
         new_devices = self._journal_new_devices(parsed)
         async with self._write_lock:
@@ -358,13 +367,15 @@ class IngestPipeline:
         batch: ReportBatch,
         rejects: Sequence[RejectedReport],
     ) -> _CommitIds:
+        """Write a parsed batch and the changes that came with its messages in one transaction."""
         self._check_ownership(connection)
         if batch.has_changes:
             batch.write_changes(connection)
         sample_batch = self._samples.write(connection, parsed.rows, parsed.now)
         return _CommitIds(sample_batch, store.insert_batch(connection, parsed, rejects))
 
-    def _try_write(self, connection: Connection, parsed: ParsedBatch) -> None:
+    def _write_and_roll_back(self, connection: Connection, parsed: ParsedBatch) -> None:
+        """Write a parsed batch as a trial. Raise `_TrialRollback` to roll back if the database accepts it."""
         self._samples.write(connection, parsed.rows, parsed.now)
         store.insert_batch(connection, parsed, parsed.rejects)
         raise _TrialRollback
@@ -391,6 +402,7 @@ class IngestPipeline:
         return new_devices
 
     def _apply_committed(self, parsed: ParsedBatch, journal_id: int | None) -> None:
+        """Update the device states and roll-ups in memory by a batch that was committed."""
         apply_samples(self._pending_states, parsed.rows, parsed.now)
         apply_readings(self._pending_states, parsed.readings, parsed.now)
         if journal_id is not None:
@@ -403,16 +415,17 @@ class IngestPipeline:
             check_ownership(connection, self._owner)
 
     async def _commit_flush(self, flush: _Flush) -> None:
+        """Write a flush, show its samples to readers, and notify the subscribers."""
         sample_batch = await self._database.write(self._write_flush, flush)
         self._samples.publish_committed(sample_batch, flush.rows)
-        self._rollups.drop_closed(flush.rows)
+        self._rollups.drop_closed_minutes(flush.rows)
         self._unfinished_flush = None
         self._subscribers.on_flushed(flush.parts)
 
-    def _must_cap_times(self, now: int) -> bool:
+    def _check_clock_changes(self, now: int) -> bool:
         """Return whether times in stored device states may be in the future.
 
-        They may be if the clock was set back since the last flush, or has just become trusted.
+        That is so if the clock of this machine was set back since the last flush, or has just become trusted.
         """
         if self._startup_clock is None:
             return now < self._flushed_at - _CLOCK_SET_BACK_MS
@@ -420,19 +433,21 @@ class IngestPipeline:
             return False
         self._startup_clock = None
         _log.warning(
-            "the clock of this machine (%s) is trusted from now on; later device states are set to its time",
+            "the clock of this machine (%s) is trusted from now on. Stored device states with a later time"
+            " are set to this time.",
             format_millis(now),
         )
         return True
 
     def _write_flush(self, connection: Connection, flush: _Flush) -> int:
+        """Write a flush in one transaction. Return the id that its samples got in the sample store."""
         self._check_ownership(connection)
         added_devices = store.upsert_devices(connection, flush.states, self._now())
         if flush.must_cap_times:
             states.limit_state_times(connection, self._now())
         for part in flush.parts:
             part.write(connection, added_devices)
-        store.delete_readings(connection, flush.journal_before)
+        store.delete_journal_entries(connection, flush.journal_before)
         store.delete_old_rejects(connection)
         return self._samples.write(connection, flush.rows, self._now())
 

@@ -24,7 +24,10 @@ _MAX_TEXT_LENGTH: Final = 1024
 """Maximum number of stored characters of a rejected report's topic, and of the reason for rejection."""
 
 _MAX_REJECTS_PER_MINUTE: Final = 30
-"""Maximum number of rejected reports stored per gateway and minute, so that one gateway cannot fill all."""
+"""Maximum number of rejected reports stored per gateway and minute.
+
+Without this limit, one gateway could displace the rejected reports of all others.
+"""
 
 _MINUTE_MS: Final = 60_000
 
@@ -35,10 +38,13 @@ class RejectedReport(NamedTuple):
     """Report that was rejected, and the reason for rejection."""
 
     time: int
+    """Unix time in milliseconds at which the report was rejected."""
     gateway: int | None
+    """Gateway in the topic of the report; None if the topic contains no gateway."""
     topic: str
     reason: str
     code: str
+    """Error code of the reason."""
     payload: bytes
 
 
@@ -61,14 +67,14 @@ def build_oversize_error(message: OversizedPublish) -> PayloadTooLarge:
 
 
 class RejectQuota:
-    """Limits how many rejected reports are stored per gateway and minute. Further ones are only counted."""
+    """Limits how many rejected reports are stored per gateway and minute."""
 
     def __init__(self) -> None:
         self._minute = 0
         self._used: Counter[int | None] = Counter()
 
     def admit(self, rejects: Sequence[RejectedReport], now: int) -> list[RejectedReport]:
-        """Return the rejected reports within the quota. Call `charge` after these are written."""
+        """Return the rejected reports that may be stored. Call `charge` after they have been stored."""
         used = Counter(self._used) if now // _MINUTE_MS == self._minute else Counter()
         kept = []
         for reject in rejects:
@@ -78,7 +84,7 @@ class RejectQuota:
         return kept
 
     def charge(self, kept: Sequence[RejectedReport], now: int) -> None:
-        """Count written rejected reports against the quotas of their gateways."""
+        """Count the rejected reports that were stored against the quotas of their gateways."""
         if now // _MINUTE_MS != self._minute:
             self._minute, self._used = now // _MINUTE_MS, Counter()
         self._used.update(reject.gateway for reject in kept)

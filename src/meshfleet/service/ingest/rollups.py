@@ -2,7 +2,7 @@
 
 A minute is closed some seconds after its end, or some seconds after its last reading if that came late. Its
 readings become one sample then. Readings that arrive later are not counted, so that none counts twice. Until
-the sample of a minute is committed, `Rollups.list_open_minutes` returns the minute's roll-up so far.
+the sample of a minute is committed, `Rollups.list_unwritten_minutes` returns the minute's roll-up so far.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _GRACE_MS: Final = 5_000
 """Milliseconds to wait for late readings before a minute is closed."""
 
 _MAX_TIME_SET: Final = 64
-"""Maximum number of reading times of a minute kept in a set; more are kept in a bitmap to save memory."""
+"""Maximum number of reading times of a minute in a set; more are kept in a bitmap to save memory."""
 
 MAX_CLOSED_PER_FLUSH: Final = 50_000
 """Maximum number of minute roll-ups closed in one transaction."""
 
 _MAX_CHAIN_LENGTH: Final = 64
-"""Maximum number of open minute roll-ups of one device that `list_open_minutes` returns.
+"""Maximum number of open minute roll-ups of one device that `list_unwritten_minutes` returns.
 
 A device has a dozen parents at most, with two open minutes each. The limit protects against gateways that
 report invented parents.
@@ -47,7 +47,7 @@ class MinuteRollup(Struct, gc=False):
     Times are Unix times in milliseconds.
     """
 
-    oldest_batch: int
+    oldest_journal_id: int
     """Id of the oldest journal entry that contains readings of this minute."""
     opened_at: int
     updated_at: int
@@ -72,7 +72,7 @@ class MinuteRollup(Struct, gc=False):
     """Length of the device's linked list, valid only in its first minute; 0 means: this minute is closed."""
 
     def has(self, time: int) -> bool:
-        """Return whether a reading with this time is already in the roll-up (report-36)."""
+        """Return whether the roll-up contains a reading with this time, which is then a copy (report-36)."""
         if time == self.last_at or self.times is None:
             return time == self.last_at
         if isinstance(self.times, set):
@@ -92,6 +92,7 @@ class MinuteRollup(Struct, gc=False):
             self.last, self.last_at, self.unreachable = value, time, unreachable
 
     def _record_time(self, time: int) -> None:
+        """Add the time of a reading to the times by which copies are detected."""
         if self.times is None:
             self.times = {self.last_at}
         if isinstance(self.times, set):
@@ -118,17 +119,17 @@ class MinuteSummary(Struct, frozen=True, gc=False, rename="camel"):
 
 
 class Rollups:
-    """Minute roll-ups of all devices that are not committed yet: open ones and closed ones."""
+    """Minute roll-ups of all devices, open or closed, whose samples are not committed yet."""
 
     def __init__(self, *, max_per_flush: int = MAX_CLOSED_PER_FLUSH) -> None:
-        """Create without roll-ups. `close_due` closes at most `max_per_flush` minutes per call."""
+        """Create without roll-ups. `close_ended_minutes` closes at most `max_per_flush` minutes per call."""
         self._max_per_flush = max_per_flush
         self._open: dict[_MinuteKey, MinuteRollup] = {}
         self._chains: dict[int, MinuteRollup] = {}
         """Most recently opened minute by device: the first in the linked list of the device's minutes."""
 
-    def add(self, batch: int, readings: Sequence[Reading], now: int) -> None:
-        """Add the heartbeats and radio readings of a journal entry. `batch` is the id of the entry."""
+    def add(self, journal_id: int, readings: Sequence[Reading], now: int) -> None:
+        """Add the heartbeats and radio readings of one journal entry to the roll-ups of their minutes."""
         chains = self._chains
         for kind, device, gateway, time, value, identifier, unreachable in readings:
             if kind not in _ROLLED_KINDS:
@@ -136,7 +137,7 @@ class Rollups:
             key = (device, _ROLLED_KINDS[kind], identifier, time - time % _MINUTE_MS)
             minute = self._open.get(key)
             if minute is None:
-                minute = self._open[key] = MinuteRollup(batch, now, now, gateway)
+                minute = self._open[key] = MinuteRollup(journal_id, now, now, gateway)
                 minute.key = key
                 if (head := chains.get(device)) is None:
                     chains[device] = minute
@@ -149,34 +150,34 @@ class Rollups:
                     minute.gateway = gateway
                 minute.add(time, value, unreachable=unreachable)
 
-    def list_open_minutes(self, device: int, kinds: Collection[int]) -> list[StoredSample]:
-        """Return the uncommitted minutes of a device as samples, the oldest first.
+    def list_unwritten_minutes(self, device: int, kinds: Collection[int]) -> list[StoredSample]:
+        """Return the minutes of a device that are not committed yet as samples, the oldest first.
 
-        Each sample is the one that the minute would become if it were closed now. Call this before reading
-        the sample store: a minute that is committed in between is then read twice instead of missed.
+        An open minute is returned as if it were closed now. Call this before reading the sample store: then a
+        minute that is committed in between is read twice instead of missed.
         """
         samples = [
-            StoredSample(*_to_row(minute.key, minute))
-            for minute in _walk_chain(self._chains.get(device))
+            StoredSample(*_build_sample_row(minute.key, minute))
+            for minute in _list_chain(self._chains.get(device))
             if minute.key is not None and minute.key[_KEY_KIND] in kinds
         ]
         return sorted(samples, key=lambda sample: sample.identity)
 
-    def close_due(self, now: int) -> dict[int, list[SampleRow]]:
-        """Close the finished minutes, at most `max_per_flush`. Return their samples by device.
+    def close_ended_minutes(self, now: int) -> dict[int, list[SampleRow]]:
+        """Close the minutes that have ended, at most `max_per_flush`. Return their samples by device.
 
-        `list_open_minutes` returns closed minutes until `drop_closed` is called.
+        `list_unwritten_minutes` still returns these minutes until `drop_closed_minutes` is called.
         """
         due = [key for key, minute in self._open.items() if _has_minute_ended(key[_KEY_START], minute, now)]
         rows: dict[int, list[SampleRow]] = {}
         for key in due[: self._max_per_flush]:
             minute = self._open.pop(key)
             minute.chain_length = 0
-            rows.setdefault(key[_KEY_DEVICE], []).append(_to_row(key, minute))
+            rows.setdefault(key[_KEY_DEVICE], []).append(_build_sample_row(key, minute))
         return rows
 
-    def drop_closed(self, devices: Iterable[int]) -> None:
-        """Delete the closed minutes of devices from memory after their samples were committed."""
+    def drop_closed_minutes(self, devices: Iterable[int]) -> None:
+        """Delete the closed minutes of devices from memory, after their samples were committed."""
         chains = self._chains
         for device in devices:
             first, last, count = None, None, 0
@@ -193,13 +194,13 @@ class Rollups:
                 last.previous, first.chain_length = None, count
                 chains[device] = first
 
-    def oldest_batch(self, default: int) -> int:
+    def find_oldest_journal_id(self, default: int) -> int:
         """Return the id of the oldest journal entry with readings of open minutes, or else `default`."""
-        return min((minute.oldest_batch for minute in self._open.values()), default=default)
+        return min((minute.oldest_journal_id for minute in self._open.values()), default=default)
 
 
-def _walk_chain(minute: MinuteRollup | None) -> list[MinuteRollup]:
-    """Return a device's open minute and all minutes of the device opened before it, the newest first."""
+def _list_chain(minute: MinuteRollup | None) -> list[MinuteRollup]:
+    """Return a minute of a device and all its minutes that were opened before, the newest first."""
     minutes = []
     while minute is not None:
         minutes.append(minute)
@@ -208,7 +209,7 @@ def _walk_chain(minute: MinuteRollup | None) -> list[MinuteRollup]:
 
 
 def _has_minute_ended(start: int, minute: MinuteRollup, now: int) -> bool:
-    """Return whether a minute is finished and must be closed.
+    """Return whether a minute must be closed, because it has ended and no late readings are expected.
 
     Late readings delay closing by about a minute at most, because the journal must keep the readings of open
     minutes. A minute that was opened in the future is closed too: the clock of this machine was set back.
@@ -237,7 +238,8 @@ def decode_minute(sample: StoredSample) -> MinuteSummary | None:
     return None if extras is None or extras.ext is None else _decode(extras.ext)
 
 
-def _to_row(key: _MinuteKey, minute: MinuteRollup) -> SampleRow:
+def _build_sample_row(key: _MinuteKey, minute: MinuteRollup) -> SampleRow:
+    """Build the sample of a minute from its roll-up."""
     _, kind, identifier, start = key
     summary = MinuteSummary(
         count=minute.count,

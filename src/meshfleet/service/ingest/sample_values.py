@@ -53,6 +53,8 @@ def build_raw_decoder(identifier: str) -> RawDecoder:
 
 
 def _build_general_decoder(entry: IdentifierDefinition) -> RawDecoder:
+    """Build the decoder for raw values of an identifier with any layout, with or without extension."""
+
     def decode_value(value: str) -> tuple[SampleNumber, bytes, SampleExtras | None]:
         raw = bytes.fromhex(value)
         try:
@@ -66,6 +68,7 @@ def _build_general_decoder(entry: IdentifierDefinition) -> RawDecoder:
 
 
 def _build_number_decoder(entry: IdentifierDefinition, layout: NumberLayout) -> RawDecoder:
+    """Build the fast decoder for an identifier whose values are single numbers."""
     decode_general = _build_general_decoder(entry)
     unpack = struct.Struct(f">{layout.struct_format}").unpack
     convert, digit_count = layout.convert, 2 * layout.size

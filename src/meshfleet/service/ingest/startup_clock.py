@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 _PLAUSIBLE_LAG_MS: Final = 7 * 86_400_000
-"""Maximum milliseconds that a clock trusted at once is behind the newest stored state (inclusive)."""
+"""Maximum milliseconds behind the newest stored state at which a clock is trusted at once (inclusive)."""
 
 _SETTLE_MS: Final = 600_000
 """Milliseconds without a jump after which a clock is trusted, however far behind stored states it is."""

@@ -13,7 +13,7 @@ from meshfleet.service.devices import registry, states
 from meshfleet.service.devices.model import DeviceObservation
 from meshfleet.service.devices.states import DeviceState
 from meshfleet.service.ingest import gateway_admission, readings
-from meshfleet.service.ingest.device_facts import BATTERY, FACT_SIGHTINGS
+from meshfleet.service.ingest.device_facts import BATTERY, FACT_FIELD_BUILDERS
 from meshfleet.service.ingest.pending_state import NEVER, PendingState, PendingStates
 from meshfleet.service.ingest.rejects import MAX_REJECTS, RejectedReport
 
@@ -75,7 +75,7 @@ def load_journal(connection: Connection) -> list[JournalEntry]:
     return [JournalEntry(journal_id, readings.decode_readings(data)) for journal_id, data in rows]
 
 
-def delete_readings(connection: Connection, before: int) -> None:
+def delete_journal_entries(connection: Connection, before: int) -> None:
     """Delete the entries of the journal of readings with an id below `before`."""
     bulk.execute_many(connection, "DELETE FROM reading_journal WHERE id < ?", [(before,)])
 
@@ -86,8 +86,10 @@ def delete_old_rejects(connection: Connection) -> None:
 
 
 def upsert_devices(connection: Connection, states: PendingStates, now: int) -> Collection[int]:
-    """Write buffered device states, and add devices that are not in the database. Return added devices."""
-    candidates = {device for address, state in states.items() for device in state.list_owners(address)}
+    """Write device states, and add the devices that are not in the database. Return the added devices."""
+    candidates = {
+        device for address, state in states.items() for device in state.list_possible_owners(address)
+    }
     known = {
         row[0]: _KnownDevice(*row[1:])
         for row in bulk.query_in(connection, _SELECT_DEVICES, sorted(candidates))
@@ -98,7 +100,7 @@ def upsert_devices(connection: Connection, states: PendingStates, now: int) -> C
         device: state for device, state in states.items() if device not in reported and device not in known
     }
     registry.record_observations(
-        connection, [*_observe_changes(by_device, known), *_observe_unheard(unheard, now)]
+        connection, [*_observe_changes(by_device, known), *_observe_implausible_devices(unheard, now)]
     )
     bulk.insert_rows(
         connection,
@@ -118,7 +120,9 @@ class _KnownDevice(NamedTuple):
 
     gateway: int | None
     gateway_at: int | None
+    """Unix time in milliseconds of the last report through `gateway`."""
     has_state: bool
+    """Whether the table `device_state` has a row for the device."""
 
     def belongs_to_other_gateway(self, state: PendingState) -> bool:
         """Return whether a state came through another gateway too soon to change the device's gateway."""
@@ -131,7 +135,7 @@ _UNKNOWN_DEVICE: Final = _KnownDevice(None, None, has_state=False)
 
 
 def _observe_changes(states: PendingStates, known: Mapping[int, _KnownDevice]) -> Iterator[DeviceObservation]:
-    """Yield the infrequent updates of devices: new devices, changed gateways, and properties."""
+    """Yield the changes of the table `device`: new devices, changed gateways, and properties."""
     for device, state in states.items():
         stored = known.get(device, _UNKNOWN_DEVICE)
         if stored.gateway != state.gateway and not stored.belongs_to_other_gateway(state):
@@ -143,7 +147,7 @@ def _observe_changes(states: PendingStates, known: Mapping[int, _KnownDevice]) -
             yield from _observe_facts(device, state.facts)
 
 
-def _observe_unheard(states: PendingStates, now: int) -> Iterator[DeviceObservation]:
+def _observe_implausible_devices(states: PendingStates, now: int) -> Iterator[DeviceObservation]:
     """Yield observations at `now` of new devices whose samples all have implausible times."""
     for device, state in states.items():
         gateway = mac_from_int(state.gateway)
@@ -186,7 +190,7 @@ def _merge_by_device(states: PendingStates, known: Mapping[int, object]) -> Pend
     for address, state in sorted(states.items()):
         device = _find_owner(address, state, known)
         if device is not None:
-            by_device[device] = by_device[device].merge_dfu(state) if device in by_device else state
+            by_device[device] = by_device[device].merge_dfu_state(state) if device in by_device else state
     return by_device
 
 
@@ -201,9 +205,9 @@ def _find_owner(address: int, state: PendingState, known: Mapping[int, object]) 
 
 
 def _observe_facts(device: int, facts: Mapping[int, tuple[int, Any]]) -> Iterator[DeviceObservation]:
-    """Yield the updates of a device from properties that describe it, such as its model."""
+    """Yield the changes of a device by properties that describe it, such as its model."""
     for identifier, (at, value) in facts.items():
-        if identifier in FACT_SIGHTINGS:
+        if identifier in FACT_FIELD_BUILDERS:
             yield DeviceObservation(
-                device=mac_from_int(device), at=at, heard=False, **FACT_SIGHTINGS[identifier](value)
+                device=mac_from_int(device), at=at, heard=False, **FACT_FIELD_BUILDERS[identifier](value)
             )

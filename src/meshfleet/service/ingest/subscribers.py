@@ -73,6 +73,7 @@ class SubscriberList:
             self._run_guarded(part.on_flushed)
 
     def _run_guarded(self, action: Callable[..., None], *args: object) -> None:
+        """Call a method of a subscriber. Log an exception instead of raising it."""
         try:
             action(*args)
         except Exception:  # noqa: BLE001 # otherwise gateways would send the batch again and again

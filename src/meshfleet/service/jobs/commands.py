@@ -54,8 +54,9 @@ def delete_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 
 
 def _build_audit_details(connection: Connection, row: Row[Any]) -> dict[str, Any]:
+    """Return what the audit log records about a job that is deleted."""
     version = select(firmware.c.version).where(firmware.c.id == row.firmware)
-    counts = job_view.load_counts(connection, row.id).by_state()
+    counts = job_view.load_counts(connection, row.id).count_by_state()
     return {
         "name": decode_job_body(row).name,
         "firmware": row.firmware,
@@ -114,7 +115,7 @@ _STARTED_STATES: Final = frozenset({JobState.IN_PROGRESS, JobState.PAUSED})
 def apply_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
     """Start a job that was created with `autoApply` false (rest-132).
 
-    If the job stages images and has started, allow its devices to start their staged image.
+    If the job has started and stages images, allow its devices to start their staged image instead.
     """
     row = _lock_open_job(connection, job_number)
     state = JobState(row.state)
@@ -139,14 +140,14 @@ def pause_job(connection: Connection, job_number: int, *, by: Actor, now: int) -
 
 
 def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
-    """Resume a paused job.
+    """Resume a paused job. From now on, its abort criteria ignore the failures before the resume.
 
-    Abort criteria ignore failures before the resume. A job that paused after a wave starts its next wave.
+    If the job paused after a wave, start the next wave.
     """
     row = _lock_open_job(connection, job_number)
     if row.state != JobState.PAUSED:
         raise build_state_conflict(JobState(row.state))
-    counts = job_view.load_counts(connection, job_number).by_state(from_wave=LEFT_OUT_WAVE + 1)
+    counts = job_view.load_counts(connection, job_number).count_by_state(from_wave=LEFT_OUT_WAVE + 1)
     ended = {state: count for state, count in counts.items() if state in TERMINAL_STATES}
     resumed = (
         build_start_columns(row.start_at, now)
@@ -161,7 +162,7 @@ def resume_job(connection: Connection, job_number: int, *, by: Actor, now: int) 
 
 
 def cancel_job(connection: Connection, job_number: int, *, by: Actor, now: int) -> Job:
-    """Set a job to CANCELING: no queued update starts, and updates in progress are aborted if possible."""
+    """Set a job to CANCELING. Then no queued update starts, and running updates are aborted if possible."""
     row = _lock_open_job(connection, job_number)
     if row.state != JobState.CANCELING:
         canceled = {
@@ -192,6 +193,10 @@ def _lock_open_job(connection: Connection, job_number: int) -> Row[Any]:
 def _write_transition(  # noqa: PLR0913 # the last three are keyword-only
     connection: Connection, row: Row[Any], values: dict[str, Any], *, command: str, by: Actor, now: int
 ) -> None:
+    """Write the new state and other columns of a job after a command of a user.
+
+    Raise `Conflict` if the job cannot change to the new state.
+    """
     before, after = JobState(row.state), JobState(values["state"])
     check_job_transition(before, after)
     connection.execute(update(job).where(job.c.id == row.id).values(**values))
@@ -208,6 +213,7 @@ def _record_command(  # noqa: PLR0913 # the last three are keyword-only
     by: Actor,
     now: int,
 ) -> None:
+    """Record a command of a user in the history of the job and in the audit log."""
     insert_job_transition(
         connection, job_number, before, after, actor=by.display_name, cause=command, now=now
     )

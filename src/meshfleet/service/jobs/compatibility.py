@@ -61,7 +61,7 @@ class FirmwareRequirement(NamedTuple):
     method: UpdateMethod | None = None
 
 
-def parse_requirement(
+def build_requirement(
     body: NewJob, model: int, version: str, hardware: str, min_version: str | None
 ) -> FirmwareRequirement:
     """Build the requirement of a job from the request body and from columns of the table `firmware`."""
@@ -76,7 +76,7 @@ def parse_requirement(
 
 
 def find_exclusion(device: DeviceFacts, requirement: FirmwareRequirement) -> Exclusion | None:
-    """Return why a device does not meet a requirement; None if the device meets it (rest-119, rest-120)."""
+    """Return why a device must not be updated; None if it meets the requirement (rest-119, rest-120)."""
     return (
         _check_product(device, requirement)
         or _check_version(parse_running_version(device), requirement)
@@ -98,6 +98,7 @@ def select_method(requirement: FirmwareRequirement) -> UpdateMethod:
 
 
 def _check_product(device: DeviceFacts, requirement: FirmwareRequirement) -> Exclusion | None:
+    """Return why the model or the hardware version of a device does not fit; None if both fit."""
     required_model = format_model_number(requirement.model)
     if device.model == _NO_MODEL != requirement.model:
         return Exclusion(
@@ -118,6 +119,7 @@ def _check_product(device: DeviceFacts, requirement: FirmwareRequirement) -> Exc
 
 
 def _check_version(running: Version | None, requirement: FirmwareRequirement) -> Exclusion | None:
+    """Return why a device with this firmware version must not be updated; None if it may be."""
     if running == requirement.version:
         reason = f"it reports that it already runs {running}; its version is read before it is skipped"
         return Exclusion(ExclusionCode.ALREADY_THERE, reason)
@@ -134,6 +136,7 @@ def _check_version(running: Version | None, requirement: FirmwareRequirement) ->
 
 
 def _check_method(requirement: FirmwareRequirement) -> Exclusion | None:
+    """Return why the model of the firmware cannot be updated by the required method; None if it can."""
     model = format_model_number(requirement.model)
     if requirement.method is None or requirement.method in get_update_methods(model):
         return None

@@ -32,7 +32,7 @@ class RunnerWakeup:
         self._callbacks.append(callback)
 
     def wake(self) -> None:
-        """Call all subscribed callbacks."""
+        """Call all subscribed callbacks, which wake the job runner."""
         for callback in self._callbacks:
             callback()
 

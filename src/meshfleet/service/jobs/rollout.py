@@ -55,7 +55,7 @@ class ExecutionCounts(dict[tuple[int, ExecutionState], int]):
         """Return the number of executions in any of `states`, in wave `wave` (None: in all waves)."""
         return sum(n for (w, state), n in self.items() if state in states and wave in (None, w))
 
-    def by_state(self, *, from_wave: int | None = None) -> dict[ExecutionState, int]:
+    def count_by_state(self, *, from_wave: int | None = None) -> dict[ExecutionState, int]:
         """Return the number of executions by state, in waves from `from_wave` on (None: in all waves)."""
         totals: dict[ExecutionState, int] = {}
         for (wave, state), count in self.items():
@@ -128,19 +128,23 @@ def find_next_transition(
 
 
 def _start_if_due(rollout: RolloutState, wall_time: int) -> JobTransition | None:
+    """Return the transition that starts a scheduled job if its start time was reached, else None."""
     if rollout.start_at is not None and wall_time < rollout.start_at:
         return None
     return JobTransition(JobState.IN_PROGRESS, "the start time was reached")
 
 
 def _end_job(state: JobState, cause: str, counts: ExecutionCounts) -> JobTransition:
-    return JobTransition(state, cause, outcome=compute_outcome(counts.by_state()))
+    """Return the transition that ends a job, with its outcome."""
+    return JobTransition(state, cause, outcome=compute_outcome(counts.count_by_state()))
 
 
 def _check_abort_criteria(rollout: RolloutState, counts: ExecutionCounts) -> JobTransition | None:
     """Return the transition that pauses or cancels a job if an abort criterion is met, else None."""
     baseline = {ExecutionState(state): count for state, count in rollout.abort_baseline.items()}
-    now = {state: max(n - baseline.get(state, 0), 0) for state, n in counts.by_state(from_wave=0).items()}
+    now = {
+        state: max(n - baseline.get(state, 0), 0) for state, n in counts.count_by_state(from_wave=0).items()
+    }
     executed = sum(count for state, count in now.items() if state not in _NOT_COUNTED)
     for criterion in rollout.body.abort:
         failed = sum(now.get(state, 0) for state in _CRITERION_STATES[criterion.type])
@@ -154,6 +158,7 @@ def _check_abort_criteria(rollout: RolloutState, counts: ExecutionCounts) -> Job
 
 
 def _build_abort_transition(criterion: Criterion, failed: int, executed: int) -> JobTransition:
+    """Return the transition that pauses or cancels a job, because an abort criterion is met."""
     result = "did not succeed" if criterion.type == "ALL" else f"are {criterion.type}"
     cause = f"{failed} of {executed} executions {result}; the limit is {format_percent(criterion.percent)}"
     if criterion.action == "CANCEL":
@@ -208,9 +213,12 @@ class DispatchAllowance(NamedTuple):
     """Number of updates that a job may start now."""
 
     slots: int
-    """Number of updates that may start within the rate limit and the concurrency limit of the job."""
+    """Number of updates that may start now, within the rate and concurrency limits of the job."""
     broadcast_slots: int
-    """Number of updates that a broadcast may start: within the concurrency limit, but not the rate limit."""
+    """Number of updates that a broadcast may start now.
+
+    The concurrency limit of the job applies to a broadcast, but not its rate limit.
+    """
     paced_until: int
     """Monotonic time up to which starts have used up the rate limit. Each start adds `interval_ms`."""
     interval_ms: float

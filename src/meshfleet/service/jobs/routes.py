@@ -314,12 +314,14 @@ def _parse_job_number(text: str) -> int:
 
 
 def _parse_states(reader: QueryReader, states: type[StateT], texts: list[str] | None) -> tuple[StateT, ...]:
+    """Parse the parameter `State` of a list. Add faults to `reader`."""
     parse = build_choice_parser({str(each): each for each in states})
     parsed = [reader.read(parse, each, "State", default=None) for each in texts or ()]
     return tuple(sorted({each for each in parsed if each is not None}))
 
 
 def _parse_devices(reader: QueryReader, texts: list[str]) -> tuple[Mac, ...]:
+    """Parse the parameter `Ids` of a list. Add faults to `reader`."""
     ids = [reader.read(parse_device_id, each, "Ids", default=None) for each in texts]
     return tuple(sorted({to_mac(each) for each in ids if each is not None}))
 

@@ -42,12 +42,16 @@ class TallyKey(NamedTuple):
 
 
 class QueueEnding(NamedTuple):
-    """How queued executions end: terminal state, reason for users, reason code for programs, and actor."""
+    """How queued executions end."""
 
     state: ExecutionState
+    """Terminal state that the executions enter."""
     reason: str
+    """Reason as a sentence for users."""
     code: ReasonCode | ExclusionCode
+    """Reason as a code for programs."""
     actor: str = ENGINE_ACTOR
+    """User or service that ends the executions, stored with their transitions."""
 
 
 def insert_job_transition(  # noqa: PLR0913 # the last three are keyword-only
@@ -68,7 +72,7 @@ def insert_job_transition(  # noqa: PLR0913 # the last three are keyword-only
 
 
 def update_tallies(connection: Connection, deltas: Counter[TallyKey]) -> None:
-    """Add `deltas` to the stored numbers of executions per job, wave and state."""
+    """Add `deltas` to the stored counts of executions by job, wave and state (table `tally`)."""
     rows = [(*key, change) for key, change in sorted(deltas.items()) if change]
     bulk.upsert_rows(connection, tally, rows, on_conflict=_ADD_COUNT)
 
@@ -76,9 +80,9 @@ def update_tallies(connection: Connection, deltas: Counter[TallyKey]) -> None:
 def end_queued_executions(
     connection: Connection, jobs: Sequence[int], devices: Sequence[int], ending: QueueEnding, now: int
 ) -> list[ExecutionChange]:
-    """End the executions of `devices` that are still queued in `jobs`, and return these executions.
+    """End the executions of `devices` that are still queued in `jobs`, and return the ended executions.
 
-    Also write their transitions and update the counts. `devices` must be sorted and not empty.
+    Also write their transitions, and update the counts of executions. `devices` must be sorted and not empty.
     """
     found = bulk.query_in(
         connection,

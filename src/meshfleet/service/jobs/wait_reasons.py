@@ -132,7 +132,7 @@ def _describe_current_wait(job: JobSnapshot, execution: ExecutionSnapshot) -> st
 
 
 def find_wait_reason(job: JobSnapshot, execution: ExecutionSnapshot) -> WaitReason:
-    """Return why a queued execution waits. A reason that holds for the whole job takes precedence."""
+    """Return why a queued execution waits. A reason that holds for its whole job takes precedence."""
     if job.state in {JobState.PAUSED, JobState.CANCELING}:
         return WaitReason.PAUSED
     if job.state is not JobState.IN_PROGRESS:
@@ -143,6 +143,7 @@ def find_wait_reason(job: JobSnapshot, execution: ExecutionSnapshot) -> WaitReas
 
 
 def _describe_queued(reason: WaitReason, job: JobSnapshot, execution: ExecutionSnapshot) -> str:
+    """Return why a queued execution waits, as a sentence for users."""
     if reason is WaitReason.WINDOW and job.state is JobState.CREATED:
         return "the job has not been started; apply it to start it"
     if reason is WaitReason.WINDOW and job.start_at is not None:
@@ -155,12 +156,14 @@ def _describe_queued(reason: WaitReason, job: JobSnapshot, execution: ExecutionS
 
 
 def _describe_confirming(job: JobSnapshot, execution: ExecutionSnapshot) -> str:
+    """Return what the confirmation of an update waits for, as a sentence for users."""
     if execution.beats < job.heartbeats:
         return f"{execution.beats} of {job.heartbeats} good heartbeats received"
     return "its health is being checked" if execution.is_read else "its new version is being read"
 
 
 def _describe_deadline(execution: ExecutionSnapshot) -> str:
+    """Return the deadline of an execution as the end of a sentence; "" if there is none."""
     if execution.until is None:
         return ""
     return f", deadline {format_millis(monotonic.to_wall_time(execution.until))}"

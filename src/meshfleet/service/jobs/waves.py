@@ -69,6 +69,7 @@ class WaveAssignment:
         return WavePosition(bisect_right(self._ends, rank), rank)
 
     def _sort_keys(self, devices: Iterable[int]) -> array[int]:
+        """Return the sorted keys of devices, which determine their order of update."""
         return array("Q", sorted(_splitmix64(self._start ^ each) for each in devices))
 
 

@@ -86,7 +86,7 @@ async def detach_label(
 
 
 def _parse_devices(ids: tuple[str, ...]) -> list[Mac]:
-    """Parse device ids. Raise `InvalidRequest` with the faults of all malformed ids."""
+    """Parse device ids to MACs. If some ids are malformed, raise `InvalidRequest` with a fault for each."""
     if len(ids) > _MAX_DEVICES:
         raise InvalidRequest([Fault("deviceIds", f"must have at most {_MAX_DEVICES} devices")])
     macs, faults = [], []

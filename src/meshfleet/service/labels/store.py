@@ -107,6 +107,7 @@ def _lock_or_insert_label(connection: Connection, text: str, *, by: Actor, now: 
 def _attach_label_to_devices(  # noqa: PLR0913 # keyword-only after the devices
     connection: Connection, label_id: int, text: str, devices: Collection[Mac], *, by: Actor, now: int
 ) -> None:
+    """Attach a label to the devices that do not have it, and audit each new attachment."""
     rows = [{"label": label_id, "device": mac_to_int(mac)} for mac in sorted(set(devices))]
     new = _insert_missing_rows(connection, device_label, rows) if rows else []
     targets = [to_device_id(mac_from_int(each.device)) for each in new]
@@ -131,4 +132,4 @@ def _lock_devices(connection: Connection, devices: Collection[Mac]) -> None:
     query = select(device.c.id).where(device.c.id.in_(device_ids)).order_by(device.c.id)
     existing = set(connection.execute(query.with_for_update(read=True, key_share=True)).scalars())
     if missing := [each for each in device_ids if each not in existing]:
-        raise listing.device_not_found(mac_from_int(missing[0]))
+        raise listing.build_device_not_found(mac_from_int(missing[0]))

@@ -47,8 +47,11 @@ _ACCESS_ACTIONS: Final = ("auth.logout", "user.", "api-key.")
 
 
 class _AuditEntry(NamedTuple):
+    """Row of the audit log."""
+
     id: int
     time: int
+    """Unix time in milliseconds of the change."""
     action: str
     target: str
 
@@ -74,7 +77,9 @@ class AuditWatcher:
         self._database = database
         self._poll_interval = poll_interval
         self._newest: int | None = None
+        """Highest row id of the audit log that was read; None before the first poll."""
         self._seen: set[int] = set()
+        """Recent row ids that were read, because the next poll reads these rows again."""
 
     async def run(self) -> None:
         """Poll the audit log until canceled."""
@@ -87,22 +92,25 @@ class AuditWatcher:
             try:
                 await self._poll(self._hub.publishing_since)
             except (FleetError, DBAPIError) as exc:
-                _log.warning(
-                    "audit log could not be read for live events, will retry: %s", type(exc).__name__
-                )
+                _log.warning("audit log could not be read for live events: %s; retrying", type(exc).__name__)
 
     async def _poll(self, since: int) -> None:
+        """Read new rows of the audit log, and mark what they changed.
+
+        `since` is the Unix time in milliseconds since when live events are published; older rows are ignored.
+        """
         rows = await self._database.read(_load_recent_entries, self._newest)
         new = [row for row in rows if row.id not in self._seen and row.time >= since - _MAX_SKEW_MS]
         if len(rows) == _MAX_ROWS and new and new[0] is rows[0]:
             self._hub.publish_loss("device", "too many changes at once")
             self._hub.publish_loss("gateway", "too many changes at once")
         for row in new:
-            self._publish(row)
+            self._publish_change(row)
         self._newest = max((row.id for row in rows), default=self._newest or 0)
         self._seen = {row.id for row in rows if row.id > self._newest - _RECENT_IDS}
 
-    def _publish(self, row: _AuditEntry) -> None:
+    def _publish_change(self, row: _AuditEntry) -> None:
+        """Mark the device, gateway or job that an audit log row names as changed, or recheck all access."""
         if row.action.startswith(_ACCESS_ACTIONS):
             self._reauthorizer.recheck_all()
         elif (job := JOB_ID.fullmatch(row.target)) is not None:
@@ -119,6 +127,7 @@ class AuditWatcher:
 
 
 def _parse_target(target: str) -> int | None:
+    """Return the MAC as an integer if the target of an audit log row is a device id, else None."""
     try:
         return mac_to_int(to_mac(parse_device_id(target)))
     except MalformedId:

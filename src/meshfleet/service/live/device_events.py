@@ -65,12 +65,14 @@ class GatewayChange(NamedTuple):
     """Number of devices that connected or disconnected together with the gateway."""
 
     def merge(self, later: GatewayChange) -> GatewayChange:
-        """Combine two changes of a gateway: sum of their devices, and the more important cause."""
+        """Combine this change of a gateway with a later one: sum of devices, and the more important cause."""
         cause = max((later.cause, self.cause), key=_CAUSE_RANKS.index)
         return GatewayChange(cause, self.devices + later.devices)
 
 
 class _EncodedDevice(NamedTuple):
+    """Device as JSON, with the fields that filters check."""
+
     number: int
     gateway: int
     data: msgspec.Raw
@@ -96,21 +98,21 @@ class DeviceEvents:
         self._wakeup = asyncio.Event()
 
     def mark_changed(self, numbers: Iterable[int]) -> None:
-        """Mark devices as changed by a user or by a new connection state. They are published first."""
-        self._add(self._urgent, numbers)
+        """Queue devices that a user or a new connection state has changed. They are published first."""
+        self._queue_devices(self._urgent, numbers)
 
     def mark_reported(self, numbers: Iterable[int]) -> None:
-        """Mark devices as changed by their reports. They are published last, as more reports follow soon."""
-        self._add(self._routine, numbers)
+        """Queue devices whose reports have changed them. They are published last, as more reports follow."""
+        self._queue_devices(self._routine, numbers)
 
     def mark_forgotten(self, number: int) -> None:
-        """Mark a device as deleted from the device registry."""
+        """Queue a device that was deleted from the device registry, to publish its deletion."""
         if self._interest:
             self._forgotten.add(number)
             self.mark_changed([number])
 
     def mark_gateways_changed(self, changes: Mapping[int, GatewayChange]) -> None:
-        """Mark gateways as changed. Several changes of a gateway are published as one."""
+        """Queue gateways that have changed. Several changes of one gateway are published as one."""
         if self._hub.interest["gateway"]:
             for number, later in changes.items():
                 earlier = self._gateway_changes.get(number)
@@ -118,29 +120,28 @@ class DeviceEvents:
             self._wakeup.set()
 
     def devices_changed(self, devices: Iterable[int]) -> None:
-        """Mark devices that connected or disconnected independently of their gateways."""
+        """Queue devices that connected or disconnected independently of their gateways."""
         self.mark_changed(devices)
 
     def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
-        """Mark a gateway that connected or disconnected, and the devices that changed together with it.
+        """Queue a gateway that connected or disconnected, and the devices that changed together with it.
 
-        Only devices that a filter names get their own events; others are counted in the gateway's event.
+        Only devices that a filter names get their own events. The others are counted in the event of the
+        gateway.
         """
         self.mark_gateways_changed({gateway: GatewayChange(None, len(devices))})
         named = self._interest.devices
         self.mark_changed([each for each in devices if each in named] if named else ())
 
     async def run(self) -> None:
-        """Publish marked devices and gateways until canceled."""
+        """Publish queued devices and gateways until canceled."""
         while True:
             await self._wakeup.wait()
             try:
                 await self._publish_gateways()
                 await self._publish_devices()
             except (FleetError, DBAPIError) as exc:
-                _log.warning(
-                    "devices could not be loaded for live events, will retry: %s", type(exc).__name__
-                )
+                _log.warning("devices could not be loaded for live events: %s; retrying", type(exc).__name__)
                 self._hub.publish_loss("device", "the database is unavailable")
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
@@ -148,7 +149,8 @@ class DeviceEvents:
             if not (self._urgent or self._routine or self._gateway_changes):
                 self._wakeup.clear()
 
-    def _add(self, queue: dict[int, None], numbers: Iterable[int]) -> None:
+    def _queue_devices(self, queue: dict[int, None], numbers: Iterable[int]) -> None:
+        """Add devices to a queue if a filter may match their events. Report a loss if it is full."""
         interest = self._interest
         if not interest:
             return
@@ -163,6 +165,7 @@ class DeviceEvents:
             self._wakeup.set()
 
     async def _publish_gateways(self) -> None:
+        """Load the queued gateways, and publish each in its current state, or as released."""
         changes, self._gateway_changes = self._gateway_changes, {}
         if not changes:
             return
@@ -177,12 +180,12 @@ class DeviceEvents:
                 self._hub.publish(
                     "gateway",
                     self._build_gateway_event(gateway, number, changes[number]),
-                    **_gateway_scope(number),
+                    **_build_gateway_scope(number),
                 )
             elif changes[number].cause == "released":
                 mac = mac_from_int(number)
                 released = ReleasedGateway(mac=mac, device_id=to_device_id(mac))
-                self._hub.publish("gateway", released, **_gateway_scope(number))
+                self._hub.publish("gateway", released, **_build_gateway_scope(number))
 
     def _build_gateway_event(self, gateway: Gateway, number: int, change: GatewayChange) -> LiveGateway:
         """Build the live event of a gateway from its stored data, its traffic and the cause of the change.
@@ -197,6 +200,7 @@ class DeviceEvents:
         return LiveGateway(**fields, cause=cause, devices=change.devices)
 
     async def _publish_devices(self) -> None:
+        """Load the next 250 queued devices, and publish each in its current state, or as deleted."""
         queue = self._urgent or self._routine
         numbers = list(islice(queue, _BATCH_SIZE))
         if not numbers:
@@ -228,6 +232,7 @@ class DeviceEvents:
         return None if former == gateway else former
 
     def _publish_forgotten(self, numbers: set[int], existing: set[int]) -> None:
+        """Publish the deletion of those devices of `numbers` that were deleted and are not in `existing`."""
         deleted = self._forgotten & numbers
         self._forgotten -= numbers
         for number in deleted - existing:
@@ -252,6 +257,7 @@ def _load_devices(connection: Connection, numbers: list[int]) -> list[_EncodedDe
 
 
 def _load_gateways(connection: Connection, numbers: list[int]) -> list[tuple[int, Gateway | None]]:
+    """Load gateways with their MACs as integers; None for a gateway that is not claimed."""
     return [(number, _find_gateway(connection, number)) for number in numbers]
 
 
@@ -262,6 +268,6 @@ def _find_gateway(connection: Connection, number: int) -> Gateway | None:
         return None
 
 
-def _gateway_scope(number: int) -> dict[str, int]:
+def _build_gateway_scope(number: int) -> dict[str, int]:
     """Return the filter fields of a gateway's events. A gateway counts as a device of itself."""
     return {"device": number, "gateway": number}

@@ -75,6 +75,7 @@ class EventFilter(Struct, frozen=True, kw_only=True):
 
 
 def _covers(values: frozenset[Value] | None, other_values: frozenset[Value] | None) -> bool:
+    """Return whether the values of a filter field include all values of another filter; None is any value."""
     return values is None or (other_values is not None and other_values <= values)
 
 
@@ -92,6 +93,7 @@ class Interest:
         self.jobs: Counter[int] = Counter()
 
     def __bool__(self) -> bool:
+        """Return whether there is a filter for this event type."""
         return self._filters > 0
 
     @property
@@ -110,7 +112,7 @@ class Interest:
         return self._unrestricted > 0 or job in self.jobs
 
     def adjust(self, event_filter: EventFilter, by: int) -> None:
-        """Add a filter to the summary (`by` is 1), or remove it (`by` is -1)."""
+        """Add a filter to the summary if `by` is 1, or remove the filter if `by` is -1."""
         if event_filter.types is not None and self._about not in event_filter.types:
             return
         if event_filter.jobs is not None and self._about not in _JOB_TYPES:
@@ -127,6 +129,7 @@ class Interest:
 
 
 def _adjust_counts(counts: Counter[int], numbers: frozenset[int], by: int) -> None:
+    """Add `by` to the counts of devices, gateways or jobs that a filter names."""
     for number in numbers:
         counts[number] += by
         if not counts[number]:

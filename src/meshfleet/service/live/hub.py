@@ -92,7 +92,7 @@ class EventHub:
         """Schedule a delivery of live events, unless one is scheduled already."""
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(max(self._ticked_at + _TICK_SECONDS, loop.time()), self._tick)
+            self._timer = loop.call_at(max(self._ticked_at + _TICK_SECONDS, loop.time()), self._run_delivery)
 
     def publish(self, about: str, data: Any, **scope: int | None) -> None:
         """Publish a live event of the type `about` if a filter for this type is in use.
@@ -100,20 +100,22 @@ class EventHub:
         `scope` contains the fields `device`, `gateway`, `former` and `job` of `PublishedEvent`.
         """
         if self.interest[about]:
-            self._add(self._build_event(about, about, data, **scope))
+            self._queue_event(self._build_event(about, about, data, **scope))
 
     def publish_loss(self, about: str, reason: str) -> None:
         """Publish a `resync` to tell subscribers that events of the type `about` were lost."""
         if self.interest[about] or self.interest[RESYNC]:
-            self._add(self._build_event(RESYNC, about, Resync(reason=reason)))
+            self._queue_event(self._build_event(RESYNC, about, Resync(reason=reason)))
 
-    def _add(self, event: PublishedEvent) -> None:
+    def _queue_event(self, event: PublishedEvent) -> None:
+        """Add a live event to the replay buffer, and queue it for the next delivery to subscribers."""
         self._buffer.add(event)
         self._undelivered.append(event)
         self.published[event.type] += 1
         self.schedule_delivery()
 
     def _build_event(self, kind: str, about: str, data: Any, **scope: int | None) -> PublishedEvent:
+        """Build a live event with the next sequence number, and encode it as JSON."""
         self._number += 1
         event_id = f"{self._run_id}-{self._number}"
         event = LiveEvent(id=event_id, type=kind, time=format_millis(self._now()), data=data)  # type: ignore[arg-type] # one of LIVE_EVENT_TYPES
@@ -158,7 +160,7 @@ class EventHub:
             return
         number = self._parse_event_id(after)
         if number is None:
-            self._resync(subscriber, _UNKNOWN_EVENT_TEXT)
+            self._replace_queue_by_resync(subscriber, _UNKNOWN_EVENT_TEXT)
         elif is_new and subscriber.close_reason is None:
             subscriber.subscriptions[event_filter] = number
             self._replays.schedule(Replay(subscriber, event_filter, number, self._number))
@@ -173,6 +175,7 @@ class EventHub:
         return True
 
     def _start_subscription(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
+        """Add a filter of a subscriber to the index, and publish matching events from now on."""
         self._index.add(subscriber, event_filter)
         if event_filter not in self._coverage:
             self._number += 1  # events that match only this filter were not published before
@@ -181,6 +184,7 @@ class EventHub:
         self.publishing_since = self._now() if self.publishing_since is None else self.publishing_since
 
     def _end_subscription(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
+        """Remove a filter of a subscriber from the index. Matching events are still published for a while."""
         del subscriber.subscriptions[event_filter]
         self._index.remove(subscriber, event_filter)
         self._coverage.release(event_filter, subscriber.account, asyncio.get_running_loop().time())
@@ -201,7 +205,7 @@ class EventHub:
         number = int(text)
         return number if number <= self._number and self._buffer.covers(number) else None
 
-    def _resync(self, subscriber: LiveSubscriber, reason: str) -> None:
+    def _replace_queue_by_resync(self, subscriber: LiveSubscriber, reason: str) -> None:
         """Replace the subscriber's queue with a `resync` (rest-156)."""
         subscriber.clear()
         subscriber.enqueue(self._encode_resync(subscriber, reason))
@@ -209,15 +213,17 @@ class EventHub:
     def _fail_replay(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
         """Queue a `resync` instead of a failed replay, before the live events that were held back."""
         if not subscriber.finish_replay(event_filter, [self._encode_resync(subscriber, _UNKNOWN_EVENT_TEXT)]):
-            self._resync(subscriber, _UNKNOWN_EVENT_TEXT)
+            self._replace_queue_by_resync(subscriber, _UNKNOWN_EVENT_TEXT)
 
     def _encode_resync(self, subscriber: LiveSubscriber, reason: str) -> bytes:
+        """Build a `resync` event, and encode the event for a subscriber."""
         self.resyncs += 1
         return subscriber.encoder(self._build_event(RESYNC, RESYNC, Resync(reason=reason)))
 
     # Delivery
 
-    def _tick(self) -> None:
+    def _run_delivery(self) -> None:
+        """Let all sources publish events, and deliver the queued events. Continue later if there are more."""
         self._timer = None
         self._ticked_at = asyncio.get_running_loop().time()
         has_more = [self._poll_source(source) for source in self._sources]
@@ -226,14 +232,16 @@ class EventHub:
             self.schedule_delivery()
 
     def _poll_source(self, source: Callable[[], bool]) -> bool:
+        """Let a source publish events. Return whether the source has more; if it fails, publish a loss."""
         try:
             return source()
         except Exception:  # noqa: BLE001 # the other sources must go on
-            _log.exception("live events could not be built, subscribers get a resync")
+            _log.exception("live events could not be built; subscribers are told to resynchronize")
             self.publish_loss("report", "unexpected error in the service")
             return True
 
     def _deliver(self) -> None:
+        """Put the queued events into the queues of all subscribers whose filters match."""
         if not self._undelivered:
             return
         events, self._undelivered = self._undelivered, []
@@ -255,7 +263,7 @@ class EventHub:
                     subscriber.encoder, [matches[event_filter] for event_filter in filters]
                 )
             if not subscriber.enqueue(chunk):
-                self._resync(subscriber, _TOO_SLOW_TEXT)
+                self._replace_queue_by_resync(subscriber, _TOO_SLOW_TEXT)
         self._enforce_budgets()
 
     def _enforce_budgets(self) -> None:
@@ -270,12 +278,13 @@ class EventHub:
         self._enforce_budget(self.subscribers, MAX_QUEUED_BYTES)
 
     def _enforce_budget(self, subscribers: Collection[LiveSubscriber], budget: int) -> None:
+        """Replace the longest queues by a `resync` until the `subscribers` fit into `budget` bytes."""
         excess = sum(subscriber.queued_bytes for subscriber in subscribers) - budget
         if excess <= 0:
             return
         for subscriber in sorted(subscribers, key=lambda each: each.queued_bytes, reverse=True):
             before = subscriber.queued_bytes
-            self._resync(subscriber, _TOO_SLOW_TEXT)
+            self._replace_queue_by_resync(subscriber, _TOO_SLOW_TEXT)
             excess -= before - subscriber.queued_bytes
             if excess <= 0:
                 return
@@ -312,11 +321,12 @@ class _EncodedBatch:
         self._encoded: dict[tuple[EventEncoder, int], bytes] = {}
 
     def encode(self, encoder: EventEncoder, index_lists: list[list[int]]) -> bytes:
-        """Encode the events whose index is in any of the lists, each event once and in ascending order."""
+        """Encode the events whose indexes are in `index_lists`, each event once, in ascending order."""
         indexes = index_lists[0] if len(index_lists) == 1 else sorted(set().union(*index_lists))
         return b"".join([self._encode_one(encoder, index) for index in indexes])
 
     def _encode_one(self, encoder: EventEncoder, index: int) -> bytes:
+        """Return the event with an index as encoded for a transport, from the cache if possible."""
         text = self._encoded.get((encoder, index))
         if text is None:
             text = self._encoded[encoder, index] = encoder(self._events[index])

@@ -73,6 +73,8 @@ class _JobQuery(NamedTuple):
 
 
 class _JobQueryResult(NamedTuple):
+    """Loaded jobs with their row ids, changed executions, and running firmware transfers."""
+
     jobs: list[tuple[int, Job]]
     executions: list[JobExecution]
     transfers: list[JobExecution]
@@ -96,6 +98,7 @@ class JobEvents:
         self._published_jobs: dict[int, Job] = {}
         """Unfinished jobs as last published, without the field `eta`, which changes all the time."""
         self._percents: dict[ExecutionKey, int] = {}
+        """Last published percentage of each running firmware transfer."""
         self._finished: set[int] = set()
         """Jobs named in filters that are finished or deleted, so that they need no polling."""
         self._deleted: list[int] = []
@@ -124,26 +127,29 @@ class JobEvents:
     async def run(self) -> None:
         """Load and publish marked and polled jobs until canceled."""
         while True:
-            await self._wait()
+            await self._wait_for_changes()
             if not self._has_interest:
                 self._clear()
                 continue
             try:
                 await self._load_and_publish()
             except (FleetError, DBAPIError) as exc:
-                _log.warning("jobs could not be loaded for live events, will retry: %s", type(exc).__name__)
+                _log.warning("jobs could not be loaded for live events: %s; retrying", type(exc).__name__)
                 for about in ("job", "execution"):
                     self._hub.publish_loss(about, "the database is unavailable")
                 await asyncio.sleep(self._poll_interval)
 
     @property
     def _has_interest(self) -> bool:
+        """Whether there is a filter for events of jobs or executions."""
         return bool(self._job_interest or self._execution_interest)
 
     def _has_execution_interest(self, job: int, device: int, gateway: int) -> bool:
+        """Return whether a filter may match the events of an execution."""
         return job in self._execution_interest.jobs or self._execution_interest.includes(device, gateway)
 
     def _enforce_limits(self) -> None:
+        """Publish a `resync` instead of events if too many jobs or executions are marked as changed."""
         if len(self._executions) > _MAX_EXECUTIONS:
             self._executions.clear()
             self._has_overflowed = True
@@ -152,6 +158,7 @@ class JobEvents:
             self._hub.publish_loss("job", _OVERFLOW_TEXT)
 
     def _clear(self) -> None:
+        """Forget all marked and published jobs and executions, because there are no subscribers."""
         for each in (
             self._jobs,
             self._executions,
@@ -164,7 +171,7 @@ class JobEvents:
         self._has_overflowed = False
         self._wakeup.clear()
 
-    async def _wait(self) -> None:
+    async def _wait_for_changes(self) -> None:
         """Wait for a change of a job and briefly for more changes, or until the next poll is due."""
         seconds_left = max(self._next_poll_at - asyncio.get_running_loop().time(), _GATHER_SECONDS)
         with suppress(TimeoutError):
@@ -173,7 +180,8 @@ class JobEvents:
             await asyncio.sleep(_GATHER_SECONDS)
 
     async def _load_and_publish(self) -> None:
-        query = self._next_query()
+        """Load the marked jobs and executions and those to poll, and publish the ones that changed."""
+        query = self._build_next_query()
         result = await self._database.read(_load_jobs, query, now=self._now())
         for job, execution in result.executions:
             self._publish_execution(job, execution)
@@ -184,9 +192,9 @@ class JobEvents:
             self._publish_deleted(number)
         if query.transfers_after is not None:
             has_more = len(result.transfers) == _MAX_EXECUTIONS
-            self._transfers_after = _build_key(*result.transfers[-1]) if has_more else _FIRST_KEY
+            self._transfers_after = _build_execution_key(*result.transfers[-1]) if has_more else _FIRST_KEY
 
-    def _next_query(self) -> _JobQuery:
+    def _build_next_query(self) -> _JobQuery:
         """Build the query for all jobs marked as changed and, if a poll is due, for the jobs to poll."""
         devices: dict[int, list[int]] = {}
         for job, device in self._executions:
@@ -208,6 +216,7 @@ class JobEvents:
 
     @property
     def _polls_all_jobs(self) -> bool:
+        """Whether all open jobs are polled, not only the jobs that filters name."""
         interest = self._execution_interest
         return (
             self._job_interest.includes_all
@@ -234,7 +243,8 @@ class JobEvents:
         return set(selected)
 
     def _publish_execution(self, job: int, execution: Execution) -> None:
-        key = _build_key(job, execution)
+        """Publish an execution if a filter may match it. Remember the percentage of its transfer."""
+        key = _build_execution_key(job, execution)
         if execution.state is ExecutionState.TRANSFERRING:
             self._percents[key] = execution.progress
         else:
@@ -245,13 +255,15 @@ class JobEvents:
             self._hub.publish("execution", live_execution, device=key[1], gateway=gateway, job=job)
 
     def _publish_transfers(self, transfers: Iterable[JobExecution]) -> None:
+        """Publish the executions whose transfer percentage differs from the last published one."""
         for job, execution in transfers:
-            if self._percents.get(_build_key(job, execution)) != execution.progress:
+            if self._percents.get(_build_execution_key(job, execution)) != execution.progress:
                 self._publish_execution(job, execution)
         if len(self._percents) > _MAX_PERCENTS:
             self._percents.clear()
 
     def _publish_job(self, number: int, job: Job) -> None:
+        """Publish a job if it differs from the last published version and a filter may match it."""
         version = replace(job, eta=None)
         if self._job_interest.includes_job(number) and self._published_jobs.get(number) != version:
             self._hub.publish("job", job, gateway=NO_GATEWAY, job=number)
@@ -272,11 +284,12 @@ class JobEvents:
         self._finished.add(number)
 
 
-def _build_key(job: int, execution: Execution) -> ExecutionKey:
+def _build_execution_key(job: int, execution: Execution) -> ExecutionKey:
     return job, mac_to_int(to_mac(DeviceId(execution.device_id)))
 
 
 def _load_jobs(connection: Connection, query: _JobQuery, *, now: int) -> _JobQueryResult:
+    """Load the jobs, executions and running firmware transfers that a query names."""
     jobs = job_view.load_jobs(connection, query.jobs, now=now)
     if query.includes_open:
         jobs |= job_view.list_newest_open_jobs(connection, _MAX_JOBS, now=now)

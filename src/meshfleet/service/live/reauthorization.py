@@ -41,7 +41,10 @@ CLOSE_NOT_LOGGED_IN: Final = 4401
 
 
 class Reauthorizer:
-    """Closes live-event subscribers whose token expired, user logged out, or API key was revoked."""
+    """Closes live-event subscribers that are no longer authorized.
+
+    That is so when their token expired, their user logged out, or their API key was revoked.
+    """
 
     def __init__(self, hub: EventHub, authenticator: BearerAuthenticator, now: Now) -> None:
         self._hub = hub
@@ -59,7 +62,7 @@ class Reauthorizer:
     async def check_subscriber(self, subscriber: LiveSubscriber) -> None:
         """Authenticate a subscriber that is new or has a new token. Raise `NotLoggedIn` if that fails."""
         authentication = await self._authenticator.authenticate(subscriber.bearer)
-        self._valid_until[subscriber.bearer] = self._next_check(authentication)
+        self._valid_until[subscriber.bearer] = self._compute_next_check(authentication)
 
     async def run(self) -> None:
         """Recheck bearer tokens periodically until canceled."""
@@ -97,7 +100,7 @@ class Reauthorizer:
             )
 
     @staticmethod
-    def _next_check(authentication: Authentication) -> int:
+    def _compute_next_check(authentication: Authentication) -> int:
         """Return when to check a bearer token again, as Unix time in milliseconds.
 
         API keys that never expire are checked every ten seconds; `recheck_all` finds revoked keys earlier.
@@ -110,8 +113,11 @@ class Reauthorizer:
         return authentication.valid_until
 
     async def _recheck_bearer(self, bearer: str, subscribers: list[LiveSubscriber]) -> None:
+        """Check a bearer token. If it is invalid, close the subscribers that use it."""
         try:
-            self._valid_until[bearer] = self._next_check(await self._authenticator.authenticate(bearer))
+            self._valid_until[bearer] = self._compute_next_check(
+                await self._authenticator.authenticate(bearer)
+            )
         except NotLoggedIn as exc:
             for subscriber in subscribers:
                 if subscriber.bearer == bearer:  # the client may have sent a new token meanwhile

@@ -85,12 +85,13 @@ class ReplayBuffer:
         """Return whether the buffer still has all events with a higher sequence number than `number`."""
         return number >= self._last_dropped
 
-    def events_after(self, number: int, count: int) -> list[PublishedEvent]:
+    def list_events_after(self, number: int, count: int) -> list[PublishedEvent]:
         """Return the first `count` events with a higher sequence number than `number`."""
         start = bisect_right(self._events, number, lo=self._first, key=_number)
         return self._events[start : start + count]
 
     def _drop(self) -> None:
+        """Drop the oldest live event."""
         event = self._events[self._first]
         self._bytes -= len(event.body)
         self._last_dropped = event.number
@@ -114,9 +115,10 @@ class _CoverageRecord(Struct):
 
 
 class CoverageTracker:
-    """Tracks for which filters all events are published: filters used now or in the last two minutes.
+    """Tracks for which filters all matching events are published, so that they can be replayed.
 
-    Events that match none of these filters are not published, so they cannot be replayed.
+    These are the filters that are in use, or were in use in the last two minutes. Events that match none of
+    these filters are not published.
     """
 
     def __init__(self, interests: Iterable[Interest]) -> None:
@@ -127,10 +129,11 @@ class CoverageTracker:
         return bool(self._records)
 
     def __contains__(self, event_filter: EventFilter) -> bool:
+        """Return whether all events that match this filter are published."""
         return event_filter in self._records
 
     def add(self, event_filter: EventFilter, number: int) -> None:
-        """Count one more subscriber with a filter. `number` is the sequence number of the last event."""
+        """Count a subscriber that starts using a filter. `number` is the number of the last event."""
         record = self._records.get(event_filter)
         if record is None:
             record = self._records[event_filter] = _CoverageRecord(number)
@@ -139,14 +142,14 @@ class CoverageTracker:
         record.holders += 1
 
     def release(self, event_filter: EventFilter, account: SubscriberAccount, now: float) -> None:
-        """Count one subscriber with a filter less. `account` is the account of the leaving subscriber."""
+        """Count a subscriber that stops using a filter. `account` is the account of the subscriber."""
         record = self._records[event_filter]
         record.account = account
         record.holders -= 1
         record.released_at = now
 
     def covers(self, event_filter: EventFilter, number: int) -> bool:
-        """Return whether all matching events with a sequence number above `number` were published."""
+        """Return whether all events after the sequence number `number` that match a filter were published."""
         same = self._records.get(event_filter)
         if same is not None and same.number <= number:
             return True
@@ -175,6 +178,7 @@ class CoverageTracker:
                 self._drop(event_filter)
 
     def _drop(self, event_filter: EventFilter) -> None:
+        """Stop publishing the events that match a filter."""
         del self._records[event_filter]
         for interest in self._interests:
             interest.adjust(event_filter, -1)
@@ -246,11 +250,11 @@ class Replay:
         while clock() < deadline:
             if not buffer.covers(self._scanned_to):
                 return None
-            events = buffer.events_after(self._scanned_to, _EVENTS_PER_CHECK)
+            events = buffer.list_events_after(self._scanned_to, _EVENTS_PER_CHECK)
             for event in events:
                 if event.number > self.until:
                     return True
-                self._collect(event)
+                self._collect_event(event)
                 if self._size > MAX_BACKLOG_BYTES:
                     return None
             if not events:
@@ -271,7 +275,8 @@ class Replay:
                 chunk, size = [], 0
         return [*chunks, b"".join(chunk)] if chunk else chunks
 
-    def _collect(self, event: PublishedEvent) -> None:
+    def _collect_event(self, event: PublishedEvent) -> None:
+        """Add an event to the replay if it matches and the subscriber has not received it."""
         if not self.event_filter.matches(event) or self._is_delivered(event):
             return
         key = ~event.device if event.type == "device" and event.device is not None else event.number
@@ -315,6 +320,7 @@ class ReplayScheduler:
             self._task.cancel()
 
     async def _run(self) -> None:
+        """Run the queued replays in slices, the accounts in turn, until none is left."""
         clock = asyncio.get_running_loop().time
         while self._queues:
             account = next(iter(self._queues))
@@ -328,12 +334,13 @@ class ReplayScheduler:
         self._task = None
 
     def _run_slice(self, replay: Replay, clock: Callable[[], float]) -> None:
+        """Run one slice of a replay. Pass its events to the subscriber at the end, or report its failure."""
         subscriber = replay.subscriber
         try:
             is_covered = replay.start(self._coverage)
             is_complete = replay.scan(self._buffer, clock() + _SLICE_SECONDS, clock) if is_covered else None
         except Exception:  # noqa: BLE001 # the replays behind it must go on
-            _log.exception("replay of missed events failed, subscriber gets a resync")
+            _log.exception("replay of missed events failed; the subscriber is told to resynchronize")
             is_complete = None
         if is_complete is None or (
             is_complete and not subscriber.finish_replay(replay.event_filter, replay.encode_chunks())

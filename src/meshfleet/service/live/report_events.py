@@ -33,6 +33,8 @@ _MAX_PENDING: Final = 10_000
 
 
 class _ReportEvent(NamedTuple):
+    """Report as a live event, with the fields that filters check."""
+
     data: LiveSample | LiveHeartbeat | LiveLink
     device: int
     gateway: int
@@ -49,14 +51,15 @@ class ReportEvents:
         self._devices = devices
         self._interest = hub.interest["report"]
         self._batches: deque[tuple[Iterator[_ReportEvent], int]] = deque()
+        """Queued batches: the events not published yet, and the number of reports in the batch."""
         self._pending_count = 0
-        hub.add_source(self._publish)
+        hub.add_source(self._publish_pending)
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Queue the reports of a committed batch for publication as live events."""
         if not self._interest:
             return
-        self._batches.append((_iter_events(batch, self._interest), len(batch.report_kinds)))
+        self._batches.append((_build_events(batch, self._interest), len(batch.report_kinds)))
         self._pending_count += len(batch.report_kinds)
         if self._pending_count > _MAX_PENDING:
             self._batches.clear()
@@ -70,10 +73,11 @@ class ReportEvents:
             return _ReportedDevices(self._devices, ())
         return _ReportedDevices(
             self._devices,
-            [device for address, state in states.items() for device in state.list_owners(address)],
+            [device for address, state in states.items() for device in state.list_possible_owners(address)],
         )
 
-    def _publish(self) -> bool:
+    def _publish_pending(self) -> bool:
+        """Publish up to 500 queued reports. Return whether more are queued."""
         remaining = _BATCH_SIZE
         while self._batches and remaining:
             events, count = self._batches[0]
@@ -101,7 +105,7 @@ class _ReportedDevices(NamedTuple):
             self.devices.mark_reported(self.numbers)
 
 
-def _iter_events(batch: ParsedBatch, interest: Interest) -> Iterator[_ReportEvent]:
+def _build_events(batch: ParsedBatch, interest: Interest) -> Iterator[_ReportEvent]:
     """Yield a live event for each report of a batch that a filter may match."""
     for device, rows in batch.rows.items():
         for row in rows:
@@ -115,6 +119,7 @@ def _iter_events(batch: ParsedBatch, interest: Interest) -> Iterator[_ReportEven
 
 
 def _to_live_row(device: int, row: SampleRow, names: dict[int, str]) -> LiveSample | LiveHeartbeat | LiveLink:
+    """Convert a stored sample to the data of its live event."""
     sample = StoredSample(*row)
     # A heartbeat or RSSI is a row instead of a reading if its time is implausible.
     if sample.kind == SampleKind.HEARTBEAT:

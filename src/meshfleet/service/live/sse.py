@@ -66,6 +66,7 @@ class EventStream(ASGIResponse):
 
 
 async def _send_until_closed(subscriber: LiveSubscriber, receive: Receive, send: Send) -> None:
+    """Send the queued events of a subscriber until it is closed, and then the reason."""
     async with asyncio.TaskGroup() as tasks:
         disconnect_task = tasks.create_task(_watch_disconnect(subscriber, receive), name="live.disconnect")
         chunk: bytes | None = _FIRST_COMMENT
@@ -82,6 +83,7 @@ async def _send_until_closed(subscriber: LiveSubscriber, receive: Receive, send:
 
 
 async def _watch_disconnect(subscriber: LiveSubscriber, receive: Receive) -> None:
+    """Close a subscriber when its HTTP client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass
     subscriber.close(CLIENT_LEFT)

@@ -90,7 +90,7 @@ class LiveSubscriber:
         return SubscriberAccount(self.actor.kind, self.actor.name)
 
     def enqueue(self, chunk: bytes) -> bool:
-        """Queue encoded events to send after pending replays. Return False if the queue is full."""
+        """Queue encoded events, to send them after pending replays. Return False if the queue is full."""
         if not self.replays:
             return self.enqueue_before_replays(chunk)
         if self._size + len(chunk) > MAX_BACKLOG_BYTES:
@@ -109,7 +109,7 @@ class LiveSubscriber:
         return True
 
     def finish_replay(self, event_filter: EventFilter, missed: Sequence[bytes] = ()) -> bool:
-        """Queue missed events of a filter and end the filter's replay. Return False if the queue is full."""
+        """End the replay of a filter, and queue the missed events. Return False if the queue is full."""
         if self._size + sum(map(len, missed)) > MAX_BACKLOG_BYTES:
             return False
         self.replays.pop(event_filter, None)
@@ -129,7 +129,7 @@ class LiveSubscriber:
         self._size = 0
 
     async def next_chunk(self) -> bytes | None:
-        """Wait for queued events and return some, encoded. Return None if the subscriber is closed."""
+        """Wait for queued events. Return up to about 64 KiB of them; None if the subscriber is closed."""
         self._bytes_in_write = 0
         await self._ready.wait()
         if self.close_reason is not None:
@@ -177,7 +177,7 @@ class FilterIndex:
         self._named_counts: Counter[SubscriberAccount] = Counter()
 
     def add(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
-        """Add a filter of a subscriber.
+        """Add a filter of a subscriber to the index.
 
         Raise `TooManySubscriptions` if filters of the account name too many devices, gateways and jobs.
         """
@@ -197,7 +197,7 @@ class FilterIndex:
         subscribers.add(subscriber)
 
     def remove(self, subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
-        """Remove a filter of a subscriber."""
+        """Remove a filter of a subscriber from the index."""
         self._named_counts[subscriber.account] -= event_filter.named_count
         if not self._named_counts[subscriber.account]:
             del self._named_counts[subscriber.account]
@@ -213,9 +213,10 @@ class FilterIndex:
 
     def find_matches(self, event: PublishedEvent) -> Iterator[EventFilter]:
         """Yield the filters that match a live event."""
-        return (event_filter for event_filter in self._candidates(event) if event_filter.matches(event))
+        return (event_filter for event_filter in self._find_candidates(event) if event_filter.matches(event))
 
-    def _candidates(self, event: PublishedEvent) -> Iterable[EventFilter]:
+    def _find_candidates(self, event: PublishedEvent) -> Iterable[EventFilter]:
+        """Return the filters that may match an event, by its job, device, gateway or type."""
         if event.type == RESYNC:
             return self._subscribers
         candidates: list[Iterable[EventFilter]] = [self._by_type[event.about]]
@@ -233,16 +234,20 @@ class FilterIndex:
         return chain.from_iterable(candidates)
 
     def _index_filter(self, event_filter: EventFilter) -> None:
-        for entries, key in self._entries(event_filter):
+        """Add a filter to the index by job, device, gateway or type."""
+        for entries, key in self._list_index_entries(event_filter):
             entries.setdefault(key, set()).add(event_filter)
 
     def _unindex_filter(self, event_filter: EventFilter) -> None:
-        for entries, key in self._entries(event_filter):
+        """Remove a filter from the index by job, device, gateway or type."""
+        for entries, key in self._list_index_entries(event_filter):
             entries[key].discard(event_filter)
             if not entries[key] and entries is not self._by_type:
                 del entries[key]
 
-    def _entries(self, event_filter: EventFilter) -> Iterator[tuple[dict[object, set[EventFilter]], object]]:
+    def _list_index_entries(
+        self, event_filter: EventFilter
+    ) -> Iterator[tuple[dict[object, set[EventFilter]], object]]:
         """Yield the index and key of each entry of a filter: by job, device or gateway, or by event type."""
         entries: object
         keys: Iterable[object]

@@ -53,7 +53,7 @@ class TokenBucket:
         self._updated_at = now
 
     def take(self, amount: float, now: float) -> float:
-        """Take tokens, even if too few are available. Return the seconds until enough are available."""
+        """Take tokens, even if too few are available. Return the seconds to wait until none is owed."""
         self._available = (
             min(self._burst, self._available + (now - self._updated_at) * self._per_second) - amount
         )
@@ -101,6 +101,7 @@ class WebSocketSession:
         self._authenticator = authenticator
         self._subscriber: LiveSubscriber | None = None
         self._error: FleetError | None = None
+        """Error that ends the session, to be sent in the last frame; None if there is none."""
         self._now = asyncio.get_running_loop().time
         self._frame_bucket = TokenBucket(_FRAME_BURST, _FRAMES_PER_SECOND, self._now())
         self._resume_bucket = TokenBucket(_RESUME_BURST, _RESUMES_PER_SECOND, self._now())
@@ -112,7 +113,7 @@ class WebSocketSession:
             await self._authenticate()
         except FleetError as exc:
             self._error = exc
-            await self._close(_to_close_reason(exc))
+            await self._close(_build_close_reason(exc))
             return
         subscriber = cast("LiveSubscriber", self._subscriber)
         try:
@@ -123,11 +124,15 @@ class WebSocketSession:
             self._live.hub.remove(subscriber)
 
     async def _authenticate(self) -> None:
+        """Wait for the frame with the access token, and register the session as a subscriber.
+
+        Raise `NotLoggedIn` if the token is invalid, and other errors if the frame is invalid or late.
+        """
         if self._socket.scope["query_string"]:
             raise InvalidRequest([Fault("query", "must be empty: send the token and the filters in frames")])
         try:
             async with asyncio.timeout(self._live.timings.first_frame):
-                frame = await self._next_frame()
+                frame = await self._receive_frame()
         except TimeoutError:
             raise RequestTimeout("the first frame, with the token, was not sent in time") from None
         if frame.token is UNSET:
@@ -142,6 +147,7 @@ class WebSocketSession:
         self._subscriber = subscriber
 
     async def _exchange_frames(self, subscriber: LiveSubscriber) -> None:
+        """Send live events and handle frames of the client, until the session ends."""
         async with asyncio.TaskGroup() as tasks:
             receive_task = tasks.create_task(self._receive_frames(subscriber), name="live.receive")
             try:
@@ -152,20 +158,22 @@ class WebSocketSession:
             receive_task.cancel()
 
     async def _receive_frames(self, subscriber: LiveSubscriber) -> None:
+        """Handle frames of the client until the session ends. Close the session after an invalid frame."""
         try:
             while subscriber.close_reason is None:
-                await self._handle_frame(subscriber, await self._next_frame())
+                await self._handle_frame(subscriber, await self._receive_frame())
         except (RequestAborted, ClientDisconnected, WebSocketDisconnect):
             subscriber.close(CLIENT_LEFT)
         except FleetError as exc:
             self._error = exc
-            subscriber.close(_to_close_reason(exc))
+            subscriber.close(_build_close_reason(exc))
 
     async def _send_frames(self, frames: bytes) -> None:
-        """Send encoded WebSocket frames, which many clients may share; see `WebSocketConnection`."""
+        """Send WebSocket frames that are already encoded. The same bytes may be sent to many clients."""
         await self._socket.send(cast("Any", {"type": "websocket.send", "frames": frames}))
 
-    async def _next_frame(self) -> LiveFrame:
+    async def _receive_frame(self) -> LiveFrame:
+        """Wait for the next frame of the client, within the rate limit. Raise an error if it is invalid."""
         message = await self._socket.receive()
         if message["type"] != "websocket.receive":
             raise RequestAborted("the client disconnected")
@@ -181,10 +189,11 @@ class WebSocketSession:
                 [Fault("frame", "must have exactly one of token, subscribe, unsubscribe and ping")]
             )
         if frame.last_event_id is not UNSET and frame.subscribe is UNSET:
-            raise InvalidRequest([Fault("lastEventId", "is only possible with subscribe")])
+            raise InvalidRequest([Fault("lastEventId", "is allowed only with subscribe")])
         return frame
 
     async def _handle_frame(self, subscriber: LiveSubscriber, frame: LiveFrame) -> None:
+        """Renew the token, answer a ping, subscribe or unsubscribe, as a frame of the client requests."""
         if frame.token is not UNSET:
             await self._renew_token(subscriber, frame.token)
         elif frame.ping is not UNSET:
@@ -252,6 +261,7 @@ def _parse_filters(filters: Mapping[str, Sequence[str]]) -> EventFilter:
 
 
 def _check_limits(subscriber: LiveSubscriber, event_filter: EventFilter) -> None:
+    """Raise `TooManySubscriptions` if a session cannot have one more subscription with this filter."""
     filters = {*subscriber.subscriptions, event_filter}
     if len(filters) > _MAX_SUBSCRIPTIONS:
         raise TooManySubscriptions(f"a session may have at most {_MAX_SUBSCRIPTIONS} subscriptions")
@@ -261,12 +271,14 @@ def _check_limits(subscriber: LiveSubscriber, event_filter: EventFilter) -> None
         )
 
 
-def _to_close_reason(error: FleetError) -> CloseReason:
+def _build_close_reason(error: FleetError) -> CloseReason:
+    """Build the close reason for an error. Do not tell clients the details of an internal error."""
     reason = "the service is unavailable, try again later" if error.http >= _INTERNAL_ERROR else str(error)
     return CloseReason(_CLOSE_CODE_BASE + error.http, error.code, reason)
 
 
 def _build_refusal(error: FleetError | None, reason: CloseReason) -> LiveRefusal:
+    """Build the last frame of a session: why the session ends, with the faults of an invalid frame."""
     match error:
         case InvalidRequest():
             faults = tuple(FieldProblem(field=field, message=message) for field, message in error.faults)

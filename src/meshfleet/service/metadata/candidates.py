@@ -28,14 +28,14 @@ _MAX_QUEUED: Final = 1000
 _MAX_PER_GATEWAY: Final = 20
 """Maximum number of queued candidates per gateway. A later scan finds the remaining devices again."""
 _MAX_RANDOM_CANDIDATES: Final = 20
-"""Maximum number of candidates per scan for which another gateway is tried.
+"""Maximum number of candidates per scan that are drawn at random for another gateway.
 
-This concerns candidates that do not fit into the queue of their own gateway.
+These candidates do not fit into the queue of their own gateway.
 """
 
 
 class CandidateQueue:
-    """Queue of devices whose metadata is to be read. Each gateway reads one device at a time, in turn."""
+    """Queue of devices whose metadata is to be read. Gateways take turns, each with one device at a time."""
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[MetadataCandidate]] = {}
@@ -57,10 +57,11 @@ class CandidateQueue:
     def preselect_candidates(
         self, candidates: Iterable[MetadataCandidate], random: Random
     ) -> list[MetadataCandidate]:
-        """Return the candidates for which a gateway is to be selected, which takes a database read each.
+        """Return the candidates for which a gateway is to be selected. Each selection reads the database.
 
-        Candidates that fit into the queue of their own gateway come first, because most devices are read
-        through it. Some other candidates are drawn at random: another gateway may be selected for them.
+        First come the candidates that fit into the queue of their own gateway, because most devices are read
+        through their own gateway. A few of the others follow, drawn at random, because another gateway may be
+        selected for them.
         """
         new_candidates = [each for each in candidates if each.device not in self._devices]
         random.shuffle(new_candidates)
@@ -101,7 +102,7 @@ class CandidateQueue:
         return candidate
 
     def finish_candidate(self, candidate: MetadataCandidate) -> None:
-        """Mark a candidate as read, and its gateway as free."""
+        """Mark a device as no longer being read, and its gateway as free for the next device."""
         self._busy_gateways.discard(candidate.gateway)
         self._devices.discard(candidate.device)
 
@@ -114,9 +115,9 @@ class CandidateQueue:
 def _limit_candidates(
     candidates: Iterable[MetadataCandidate], lengths: Counter[int], slots: int
 ) -> list[MetadataCandidate]:
-    """Return at most `slots` candidates, each device once, with at most 20 queued candidates per gateway.
+    """Return up to `slots` candidates, each device once, so that no gateway has more than 20 in its queue.
 
-    `lengths` are the queue lengths by gateway; the returned candidates are added to them.
+    `lengths` are the queue lengths by gateway. The returned candidates are counted in `lengths`.
     """
     limited: dict[int, MetadataCandidate] = {}
     for candidate in candidates:
@@ -180,14 +181,21 @@ class CandidatePage(NamedTuple):
 
 
 def find_candidates(connection: Connection, identifier: int, *, after: int, now: int) -> CandidatePage:
-    """Return a page of devices that lack one property, starting after the device `after`."""
+    """Return a page of readable devices that lack the property `identifier`.
+
+    The page starts after the device `after`. A device is readable if it and its gateway are connected, its
+    gateway is claimed, and the device is not new.
+    """
     rows = connection.execute(build_candidate_query(identifier, after=after)).all()
     candidates = [_build_candidate(row) for row in rows if _is_readable(row, now)]
     return CandidatePage(candidates, rows[-1].id if len(rows) == PAGE_ROWS else -1)
 
 
 def build_candidate_query(identifier: int, *, after: int) -> Select[Any]:
-    """Build the SQL query for a page of devices that lack one property."""
+    """Build the SQL query for a page of devices that lack the property `identifier`.
+
+    The page starts after the device `after`.
+    """
     return (
         _CANDIDATES.where(MISSING_CONDITIONS[identifier], device.c.id > after)
         .order_by(device.c.id)
@@ -207,6 +215,7 @@ def _is_readable(row: Row[Any], now: int) -> bool:
 
 
 def _build_candidate(row: Row[Any]) -> MetadataCandidate:
+    """Build a candidate from a database row, with the properties that the device lacks."""
     missing = [
         identifier
         for identifier, is_missing in (

@@ -27,7 +27,7 @@ from meshfleet.protocol.responses import ReadResponse
 from meshfleet.protocol.topics import RequestTopic
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import DeviceObservation
-from meshfleet.service.ingest.device_facts import FACT_SIGHTINGS, FACT_VALIDATORS
+from meshfleet.service.ingest.device_facts import FACT_FIELD_BUILDERS, FACT_VALIDATORS
 from meshfleet.service.metadata import candidates
 from meshfleet.service.metadata.candidates import CandidateQueue
 
@@ -51,47 +51,55 @@ _RETRY_DELAYS_MS: Final = (_MINUTE, 5 * _MINUTE, 30 * _MINUTE, 2 * _HOUR, 12 * _
 """Milliseconds to wait after the first, second, … failed read. The last delay repeats."""
 
 _ANSWERED_DELAY_MS: Final = 24 * _HOUR
-"""Milliseconds to wait after a response, because metadata and rejections rarely change."""
+"""Milliseconds to wait after a response before the next read, because metadata rarely changes."""
 
 _MAX_ENTRIES: Final = 20_000
-"""Maximum number of read delays that are kept. Discarding the oldest allows some reads too early."""
+"""Maximum number of read delays that are kept. If the oldest is dropped, its read may come too early."""
 
 
 class ReadKey(NamedTuple):
-    """Key of a read delay: a property of a device, or a whole gateway if `identifier` is None."""
+    """Key of a read delay: a property of a device, or all reads through a gateway if `identifier` is None."""
 
     device: int
     identifier: int | None = None
 
 
 class _BackoffEntry(NamedTuple):
+    """Read delay of one key."""
+
     until: int
+    """Monotonic time in milliseconds before which the read is not repeated."""
     failures: int
+    """Number of failed reads since the last response."""
 
 
-class ReadBackoff:
-    """Keeps the earliest time of the next read per key, as monotonic time in milliseconds."""
+class MetadataReadBackoff:
+    """Decides when the metadata of a device may be read again, with longer delays after failed reads.
+
+    Delays are kept by `ReadKey`. Times are monotonic times in milliseconds.
+    """
 
     def __init__(self) -> None:
         self._entries: OrderedDict[ReadKey, _BackoffEntry] = OrderedDict()
 
     def __len__(self) -> int:
+        """Return the number of read delays that are kept."""
         return len(self._entries)
 
     def is_due(self, key: ReadKey, now: int) -> bool:
-        """Return whether the property may be read now or, for a gateway key, through the gateway."""
+        """Return whether a property may be read now or, for a gateway key, any property through it."""
         entry = self._entries.get(key)
         return entry is None or entry.until <= now
 
     def record_failure(self, key: ReadKey, now: int) -> None:
-        """Record a read without a usable response. The delay before the next read increases."""
+        """Record a read without a usable response. Increase the delay before the next read."""
         failures = self._entries[key].failures if key in self._entries else 0
         self._set_entry(
             key, _BackoffEntry(now + _RETRY_DELAYS_MS[min(failures, len(_RETRY_DELAYS_MS) - 1)], failures + 1)
         )
 
     def record_response(self, key: ReadKey, now: int) -> None:
-        """Record a response that another read would only repeat. The next read may follow after a day."""
+        """Record a response. Allow the next read after a day, because metadata rarely changes."""
         self._set_entry(key, _BackoffEntry(now + _ANSWERED_DELAY_MS, 0))
 
     def reset_delay(self, key: ReadKey) -> None:
@@ -99,6 +107,7 @@ class ReadBackoff:
         self._entries.pop(key, None)
 
     def _set_entry(self, key: ReadKey, entry: _BackoffEntry) -> None:
+        """Set the delay of a key. Drop the oldest delay if there are too many."""
         self._entries[key] = entry
         self._entries.move_to_end(key)
         if len(self._entries) > _MAX_ENTRIES:
@@ -126,7 +135,7 @@ _FINAL_STATUSES: Final = frozenset(
         Status.ACCESS_DENIED,
     }
 )
-"""Response statuses that another read of the same property would only repeat."""
+"""Response statuses that the device would send again if the same property were read again."""
 
 
 class MetadataReader:
@@ -153,7 +162,7 @@ class MetadataReader:
         self._monotonic = monotonic
         self._timeout = timeout
         self._select_gateways = select_gateways
-        self._backoff = ReadBackoff()
+        self._backoff = MetadataReadBackoff()
         self._queue = CandidateQueue()
         self._random = Random()  # noqa: S311 # order, not cryptography
         self._scan_positions = dict.fromkeys(candidates.MISSING_CONDITIONS, -1)
@@ -178,11 +187,14 @@ class MetadataReader:
             self._queue.active_count < _MAX_CONCURRENT
             and (candidate := self._queue.pop_candidate()) is not None
         ):
-            tasks.create_task(self._read_device(candidate), name=f"metadata {candidate.device:012x}")
+            tasks.create_task(
+                self._read_missing_properties(candidate), name=f"metadata {candidate.device:012x}"
+            )
 
     # Internals
 
     async def _scan_devices(self, monotonic_now: int) -> None:
+        """Find devices with missing metadata on the next page of each scan, and queue these devices."""
         now = self._now()
         try:
             pages = {
@@ -196,7 +208,7 @@ class MetadataReader:
                 for each in candidates.merge_candidates(pages.values())
             )
             selected = self._queue.preselect_candidates((each for each in due if each.missing), self._random)
-            routed = await self._select_routes(selected)
+            routed = await self._assign_gateways(selected)
         except (DatabaseUnavailable, DBAPIError) as exc:
             self._log_failure(exc)
             return
@@ -207,7 +219,7 @@ class MetadataReader:
         )
 
     def _drop_delayed_properties(self, candidate: MetadataCandidate, monotonic_now: int) -> MetadataCandidate:
-        """Return a candidate without the properties whose read delay has not passed yet."""
+        """Return a candidate without the properties whose read delay has not ended yet."""
         due = tuple(
             each
             for each in candidate.missing
@@ -215,7 +227,7 @@ class MetadataReader:
         )
         return candidate._replace(missing=due)
 
-    async def _select_routes(self, selected: Sequence[MetadataCandidate]) -> Sequence[MetadataCandidate]:
+    async def _assign_gateways(self, selected: Sequence[MetadataCandidate]) -> Sequence[MetadataCandidate]:
         """Select a gateway for each candidate, and return the candidates with these gateways.
 
         Call this before candidates are queued, because limits and delays apply to the selected gateway.
@@ -225,7 +237,7 @@ class MetadataReader:
         gateways = await self._select_gateways([each.device for each in selected])
         return [each._replace(gateway=gateways.get(each.device) or each.gateway) for each in selected]
 
-    async def _read_device(self, candidate: MetadataCandidate) -> None:
+    async def _read_missing_properties(self, candidate: MetadataCandidate) -> None:
         """Read the missing properties of a device one by one. Stop if the device does not respond."""
         try:
             for identifier in candidate.missing:
@@ -253,7 +265,7 @@ class MetadataReader:
             self._queue.drop_gateway(gateway)
             return False
         except MalformedResponse as exc:
-            _log.debug("metadata of a device could not be read: %s", exc)
+            _log.debug("metadata of device %s could not be read: %s", mac_from_int(device), exc)
             self._backoff.record_failure(key, self._monotonic())
             return True
         except Unanswered:
@@ -275,14 +287,15 @@ class MetadataReader:
         try:
             observation = _build_observation(key, response, at)
         except MalformedInput as exc:
-            _log.debug("metadata of a device was rejected: %s", exc)
+            _log.debug("metadata of device %s was rejected: %s", mac_from_int(key.device), exc)
         else:
             await self._database.write(registry.record_observations, [observation])
         return True
 
     def _log_failure(self, exc: Exception) -> None:
+        """Log that the database is not available, unless the previous access has failed too."""
         if not self._is_failing:
-            _log.warning("metadata of devices cannot be read or stored, will retry: %s", type(exc).__name__)
+            _log.warning("metadata of devices cannot be read or stored: %s; retrying", type(exc).__name__)
         self._is_failing = True
 
 
@@ -295,5 +308,5 @@ def _build_observation(key: ReadKey, response: Response, at: int) -> DeviceObser
     if not FACT_VALIDATORS[identifier](value):
         raise UndecodableValue("value", "is implausible")
     return DeviceObservation(
-        device=mac_from_int(device), at=at, heard=False, **FACT_SIGHTINGS[identifier](value)
+        device=mac_from_int(device), at=at, heard=False, **FACT_FIELD_BUILDERS[identifier](value)
     )

@@ -34,27 +34,30 @@ class ActivityDetector:
         self.returned_devices: set[int] = set()
         """Devices that reported although they count as disconnected; the next flush marks them connected.
 
-        A gateway is added with every report about the gateway itself.
+        A report of a gateway about itself adds the gateway, even if the gateway counts as connected.
         """
         self.gateways: set[int] = set()
-        """All gateways that are or were connected."""
+        """All gateways that are connected or were connected before."""
         self.dfu_addresses: dict[int, int] = {}
         """Unknown addresses that advertise in DFU mode, each with the gateway that received the address."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """Mark the devices that report in a committed batch as active."""
+        """Mark the devices whose samples or readings are in a committed batch as active."""
         for gateway, is_valid in batch.offset_checks.items():
-            self.clocks.check_offset(gateway, batch.now, holds=is_valid)
+            self.clocks.check_offset(gateway, batch.now, agrees=is_valid)
         fresh_gateways: set[int] = set()
-        self._detect_by_samples(batch, fresh_gateways)
-        self._detect_by_readings(batch, fresh_gateways)
+        self._mark_devices_of_samples(batch, fresh_gateways)
+        self._mark_devices_of_readings(batch, fresh_gateways)
         if self._external_broker:
             self.gateways.update(batch.report_gateways)
             for gateway in fresh_gateways:
                 self.mark_heard(gateway, gateway, batch.now)
 
-    def _detect_by_samples(self, batch: ParsedBatch, fresh_gateways: set[int]) -> None:
-        """Mark devices as active by samples, and collect the gateways of samples less than a minute old."""
+    def _mark_devices_of_samples(self, batch: ParsedBatch, fresh_gateways: set[int]) -> None:
+        """Mark the devices as active whose samples in the batch are less than a minute old.
+
+        Add the gateways of these samples to `fresh_gateways`.
+        """
         now, devices, suspects = batch.now, self._last_seen.devices, self.clocks.suspects
         for device, rows in batch.rows.items():
             time, _, _, _, gateway, _, _, details = rows[-1]
@@ -71,18 +74,19 @@ class ActivityDetector:
                 else:
                     self.mark_heard(device, gateway, now)
             else:
-                fresh_gateways |= self._detect_by_suspect_samples(device, rows, now)
+                fresh_gateways |= self._mark_device_by_suspect_samples(device, rows, now)
 
-    def _detect_by_suspect_samples(self, device: int, rows: Sequence[SampleRow], now: int) -> set[int]:
-        """Mark a device as active by samples whose gateway's clock is or may be wrong.
+    def _mark_device_by_suspect_samples(self, device: int, rows: Sequence[SampleRow], now: int) -> set[int]:
+        """Mark a device as active if one of its samples is less than a minute old.
 
-        Some samples may be heartbeats. Return the gateways of samples that are less than a minute old.
+        The clock of the sample's gateway is or may be wrong, so each sample is checked. Some samples may be
+        heartbeats. Return the gateways of samples that are less than a minute old.
         """
         fresh_gateways: set[int] = set()
         for time, kind, _, _, gateway, _, _, details in rows:
             corrected_time = time if details is None or details.shift is None else time + details.shift
             if self.clocks.is_fresh(
-                gateway, corrected_time, now, self._last_seen.clock_source(device, gateway)
+                gateway, corrected_time, now, self._last_seen.find_clock_source(device, gateway)
             ):
                 fresh_gateways.add(gateway)
                 last_seen = self.mark_heard(device, gateway, now)
@@ -90,10 +94,10 @@ class ActivityDetector:
                     last_seen.record_heartbeat(gateway, corrected_time)
         return fresh_gateways
 
-    def _detect_by_readings(self, batch: ParsedBatch, fresh_gateways: set[int]) -> None:
-        """Mark devices as active by readings, and collect the gateways of readings less than a minute old.
+    def _mark_devices_of_readings(self, batch: ParsedBatch, fresh_gateways: set[int]) -> None:
+        """Mark the devices as active whose readings in the batch are less than a minute old.
 
-        Times of readings are already corrected.
+        Add the gateways of these readings to `fresh_gateways`. The times of readings are already corrected.
         """
         last_link_kind, first_sample_kind = ReadingKind.LINK, ReadingKind.FIRST_SAMPLE
         is_external = self._external_broker
@@ -110,7 +114,7 @@ class ActivityDetector:
                 or is_external
             ):
                 if kind < first_sample_kind:  # else it belongs to a sample, which was handled above
-                    self._detect_by_reading(kind, device, gateway, time, now, fresh_gateways)
+                    self._mark_device_by_reading(kind, device, gateway, time, now, fresh_gateways)
                 continue
             # For almost all readings nothing else is to be done; both methods of `LastSeen` are inlined.
             last_seen.heard_at = now
@@ -124,11 +128,14 @@ class ActivityDetector:
                 else:
                     last_seen.record_heartbeat(gateway, time)
 
-    def _detect_by_reading(  # noqa: PLR0913, PLR0917 # the parts of a reading
+    def _mark_device_by_reading(  # noqa: PLR0913, PLR0917 # the parts of a reading
         self, kind: int, device: int, gateway: int, time: int, now: int, fresh_gateways: set[int]
     ) -> None:
-        """Mark a device as active by a reading that the inlined code of the caller does not handle."""
-        if not self.clocks.is_fresh(gateway, time, now, self._last_seen.clock_source(device, gateway)):
+        """Mark a device as active if a reading of the device is less than a minute old.
+
+        The caller handles most readings with inlined code, and calls this only for the others.
+        """
+        if not self.clocks.is_fresh(gateway, time, now, self._last_seen.find_clock_source(device, gateway)):
             return
         fresh_gateways.add(gateway)
         if kind == ReadingKind.DFU and device not in self._last_seen.devices:

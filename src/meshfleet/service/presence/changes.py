@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class PresenceCause(StrEnum):
-    """Cause why a device or gateway changed to connected or disconnected."""
+    """Why a device or gateway changed to connected or disconnected."""
 
     HEARD = "heard"
     """A report of the device was received."""
@@ -25,16 +25,17 @@ class PresenceChange(NamedTuple):
     device: int
     connected: bool
     at: int
+    """Local Unix time of the change in milliseconds."""
     cause: PresenceCause
     gateway: int
     """Gateway through which reports of the device were received; for a gateway, the gateway itself."""
 
     @classmethod
     def to_connected(cls, device: int, at: int, cause: PresenceCause, gateway: int) -> PresenceChange:
-        """Create the change of a device to connected at `at`, Unix time in milliseconds."""
+        """Create a change to connected of a device at `at`, a Unix time in milliseconds."""
         return cls(device, connected=True, at=at, cause=cause, gateway=gateway)
 
     @classmethod
     def to_disconnected(cls, device: int, at: int, cause: PresenceCause, gateway: int) -> PresenceChange:
-        """Create the change of a device to disconnected at `at`, Unix time in milliseconds."""
+        """Create a change to disconnected of a device at `at`, a Unix time in milliseconds."""
         return cls(device, connected=False, at=at, cause=cause, gateway=gateway)

@@ -62,7 +62,7 @@ Most of the other devices report at least once in half an hour.
 """
 
 
-class _Estimate(NamedTuple):
+class _OffsetEstimate(NamedTuple):
     """Offset of a gateway's clock: `ahead` of the local clock ± `error` milliseconds, measured at `at`.
 
     `ahead` is negative if the clock is behind. `at` is a local Unix time in milliseconds.
@@ -72,31 +72,32 @@ class _Estimate(NamedTuple):
     error: int
     at: int
 
-    def is_better_than(self, new: _Estimate) -> bool:
+    def is_better_than(self, new: _OffsetEstimate) -> bool:
         """Return whether `new` agrees with this older estimate but is less exact."""
         error = self.error + abs(new.at - self.at) // _DRIFT_RATIO
         return abs(new.ahead - self.ahead) <= error + new.error and error < new.error
 
 
-class _Suspicion(NamedTuple):
-    """Suspicion that a gateway's clock is wrong: since a local time, its reports have not been fresh."""
+class _ClockSuspicion(NamedTuple):
+    """Suspicion that a gateway's clock is wrong, because the times of its reports are not fresh."""
 
     since: int
+    """Local time in milliseconds since when no report of the gateway has been fresh."""
     behind: int
     """Milliseconds by which the reported times are behind the local clock."""
     source: int
     """Device that sent all these reports; 0 if several devices did, or the gateway has only one device."""
 
 
-class _OffsetCheck(NamedTuple):
-    """Whether all fresh reports of a gateway's connection since a time agree with its unconfirmed offset.
+class _OffsetAgreement(NamedTuple):
+    """Result so far of comparing fresh reports of a gateway with its unconfirmed clock offset."""
 
-    `holds` is False if all of them agree with a correct clock instead.
-    """
-
-    holds: bool
+    agrees: bool
+    """True: all fresh reports agree with the offset. False: all of them agree with a correct clock."""
     since: int
+    """Local time in milliseconds of the first of these reports."""
     connection: int | None
+    """Number of the MQTT connection over which the reports came; None if unknown."""
 
 
 class GatewayClocks:
@@ -114,13 +115,13 @@ class GatewayClocks:
 
         Ingest uses this dictionary too, so the dictionary is modified but never replaced.
         """
-        self.suspects: dict[int, _Suspicion] = {}
+        self.suspects: dict[int, _ClockSuspicion] = {}
         """Gateways whose last reports were not fresh, so that their clocks may be wrong."""
-        self._estimates: dict[int, _Estimate] = {}
+        self._estimates: dict[int, _OffsetEstimate] = {}
         self._confirmed_on: dict[int, int | None] = {}
         """Number of the connection on which the clock offset was last confirmed, by gateway."""
-        self._checks: dict[int, _OffsetCheck] = {}
-        """Undecided checks of unconfirmed offsets, by gateway; only for gateways that never respond."""
+        self._checks: dict[int, _OffsetAgreement] = {}
+        """Results so far for unconfirmed clock offsets, by gateway; only for gateways that never respond."""
         self._responsive: set[int] = set()
         """Gateways that have responded to a request since the service started."""
         self._unresponsive: set[int] = set()
@@ -137,10 +138,10 @@ class GatewayClocks:
         """Load stored clock offsets at the start. An offset is unconfirmed until it is measured again."""
         for gateway, ahead in offsets.items():
             # With an error so large that the next response replaces it.
-            self._estimates[gateway] = _Estimate(ahead, FRESH_MS, 0)
+            self._estimates[gateway] = _OffsetEstimate(ahead, FRESH_MS, 0)
             self._set_shift(gateway, ahead)
 
-    def remove(self, gateways: Collection[int]) -> None:
+    def remove_gateways(self, gateways: Collection[int]) -> None:
         """Discard the clock data of gateways that are no longer claimed."""
         for gateway in gateways:
             for mapping in (
@@ -155,22 +156,22 @@ class GatewayClocks:
             self._responsive.discard(gateway)
             self._unresponsive.discard(gateway)
 
-    def measure(self, gateway: int, sent: int, received: int, time: int) -> None:
+    def measure_offset(self, gateway: int, sent: int, received: int, time: int) -> None:
         """Update the estimated clock offset of a gateway from a response with the gateway's `time`.
 
         `sent` and `received` are the local times of request and response. All times are in milliseconds.
         """
         self._responsive.add(gateway)
         self._unresponsive.discard(gateway)
-        self._confirm(gateway)
-        new = _Estimate(time - (sent + received) // 2, (received - sent) // 2 + 1, received)
+        self._confirm_offset(gateway)
+        new = _OffsetEstimate(time - (sent + received) // 2, (received - sent) // 2 + 1, received)
         current = self._estimates.get(gateway)
         if current is not None and current.is_better_than(new):
             self.suspects.pop(gateway, None)
         else:
             self._set_estimate(gateway, new)
 
-    def adjust_local_clock(self, ahead: int) -> None:
+    def handle_local_clock_change(self, ahead: int) -> None:
         """Correct all estimated offsets after the local clock was set.
 
         `ahead` is the number of milliseconds by which the local clock was set ahead, negative if set back.
@@ -193,7 +194,7 @@ class GatewayClocks:
             self._unresponsive.add(gateway)
 
     def is_confirmed(self, gateway: int) -> bool:
-        """Return whether the clock offset was confirmed on the gateway's current or last connection."""
+        """Return whether a gateway's clock offset was confirmed on its current or last MQTT connection."""
         return gateway in self._confirmed_on and self._connection_of(gateway) == self._confirmed_on[gateway]
 
     def reset_confirmation(self, gateway: int) -> None:
@@ -201,32 +202,34 @@ class GatewayClocks:
         self._confirmed_on.pop(gateway, None)
         self._checks.pop(gateway, None)
 
-    def check_offset(self, gateway: int, now: int, *, holds: bool | None) -> None:
-        """Record whether the fresh reports of a batch agree with their gateway's unconfirmed clock offset.
+    def check_offset(self, gateway: int, now: int, *, agrees: bool | None) -> None:
+        """Compare the fresh reports of a batch with the unconfirmed clock offset of their gateway.
 
-        `holds` is False if they agree with a correct clock instead, and None if they contradict each other.
-        If all reports agree for a minute, the offset is confirmed or set to 0. Gateways that respond to
-        requests are ignored.
+        `agrees` is True if all these reports agree with the offset, False if they agree with a correct clock
+        instead, and None if they contradict each other. If the reports agree for a minute, the offset is
+        confirmed or, if `agrees` is False, set to 0.
+
+        Do nothing if the offset is confirmed, or if the gateway responds to requests.
         """
         if gateway not in self._unresponsive or self.is_confirmed(gateway):
             return
-        if holds is None:
+        if agrees is None:
             self._checks.pop(gateway, None)
             return
-        new = _OffsetCheck(holds, now, self._connection_of(gateway))
+        new = _OffsetAgreement(agrees, now, self._connection_of(gateway))
         check = self._checks.setdefault(gateway, new)
         if check._replace(since=now) != new:
             self._checks[gateway] = new
         elif now - check.since >= _AGREEMENT_MS:
-            self._confirm(gateway)
-            if not holds:
-                self._set_estimate(gateway, _Estimate(0, _TRAVEL_TIME_SPREAD_MS, now))
+            self._confirm_offset(gateway)
+            if not agrees:
+                self._set_estimate(gateway, _OffsetEstimate(0, _TRAVEL_TIME_SPREAD_MS, now))
 
     def is_fresh(self, gateway: int, time: int, now: int, source: int = 0) -> bool:
-        """Return whether a report with this (corrected) time is less than a minute old.
+        """Return whether a report is less than a minute old or ahead. `time` is the corrected report time.
 
-        `source` is the device that sent the report if the gateway has other devices, else 0. An older report,
-        or a report from the future, makes the gateway's clock suspect.
+        `source` is the device that sent the report if the gateway has other devices, else 0. A report that is
+        not fresh, or is ahead of the local clock, makes the clock of the gateway suspect.
         """
         age = now - time
         is_fresh = -FRESH_MS < age < FRESH_MS
@@ -237,56 +240,72 @@ class GatewayClocks:
             shift = self.shifts.get(gateway, 0)
             if shift and not self.is_confirmed(gateway):
                 shift = 0
-            self._record_suspicion(gateway, _Suspicion(now, age + shift, source))
+            self._record_suspicion(gateway, _ClockSuspicion(now, age + shift, source))
         return is_fresh
 
     def gateways_to_measure(self) -> frozenset[int]:
-        """Return the gateways whose clocks must be measured: suspect, or with unconfirmed correction."""
+        """Return the gateways whose clocks must be measured, because they may be wrong.
+
+        The clock of such a gateway is suspect, or is corrected by an unconfirmed offset.
+        """
         unconfirmed = (
             each for each in self.shifts if each not in self._unresponsive and not self.is_confirmed(each)
         )
         return frozenset(self.suspects).union(unconfirmed)
 
-    def _record_suspicion(self, gateway: int, new: _Suspicion) -> None:
+    def _record_suspicion(self, gateway: int, observed: _ClockSuspicion) -> None:
+        """Record a report that was not fresh: the gateway's clock may be wrong.
+
+        If the gateway never responds, estimate its clock offset from such reports when they agree.
+        """
         suspicion = self.suspects.get(gateway)
-        if suspicion is None or abs(new.behind - suspicion.behind) > _TRAVEL_TIME_SPREAD_MS:
-            self.suspects[gateway] = new
+        if suspicion is None or abs(observed.behind - suspicion.behind) > _TRAVEL_TIME_SPREAD_MS:
+            self.suspects[gateway] = observed
             return
-        source = suspicion.source if suspicion.source == new.source else 0
+        source = suspicion.source if suspicion.source == observed.source else 0
         self.suspects[gateway] = suspicion._replace(source=source)
-        if gateway in self._unresponsive and new.since - suspicion.since >= (
+        if gateway in self._unresponsive and observed.since - suspicion.since >= (
             _SINGLE_DEVICE_AGREEMENT_MS if source else _AGREEMENT_MS
         ):
-            self._confirm(gateway)
+            self._confirm_offset(gateway)
             self._set_estimate(
-                gateway, _Estimate(-min(new.behind, suspicion.behind), _TRAVEL_TIME_SPREAD_MS, new.since)
+                gateway,
+                _OffsetEstimate(
+                    -min(observed.behind, suspicion.behind), _TRAVEL_TIME_SPREAD_MS, observed.since
+                ),
             )
 
-    def _confirm(self, gateway: int) -> None:
+    def _confirm_offset(self, gateway: int) -> None:
+        """Mark a gateway's clock offset as confirmed on its current or last MQTT connection."""
         self._checks.pop(gateway, None)
         self._confirmed_on[gateway] = self._connection_of(gateway)
 
-    def _set_estimate(self, gateway: int, estimate: _Estimate) -> None:
+    def _set_estimate(self, gateway: int, estimate: _OffsetEstimate) -> None:
+        """Set the estimated clock offset of a gateway, and correct the times of its future reports."""
         self.suspects.pop(gateway, None)
         self._estimates[gateway] = estimate
         self._set_shift(gateway, estimate.ahead)
         self._log_offset(gateway, estimate.ahead)
 
     def _set_shift(self, gateway: int, ahead: int) -> None:
+        """Correct the times of future reports by a clock offset, unless the offset is negligible."""
         if abs(ahead) <= NEGLIGIBLE_OFFSET_MS:
             self.shifts.pop(gateway, None)
         else:
             self.shifts[gateway] = -ahead
 
     def _log_offset(self, gateway: int, ahead: int) -> None:
-        """Log that a gateway's clock is wrong, or correct again; repeat only if it changes by a minute."""
+        """Log that a gateway's clock is wrong, or correct again.
+
+        A wrong clock is logged again only if its offset has changed by more than a minute.
+        """
         logged = self._logged_offsets.get(gateway)
         if abs(ahead) > _LOGGED_OFFSET_MS:
             if logged is None or abs(ahead - logged) > _LOGGED_OFFSET_MS:
                 self._logged_offsets[gateway] = ahead
                 direction = "ahead of" if ahead > 0 else "behind"
                 _log.warning(
-                    "clock of gateway %s is %d s %s the service's clock, its times are corrected",
+                    "clock of gateway %s is %d s %s the service's clock; its times are corrected",
                     mac_from_int(gateway),
                     round(abs(ahead) / 1000),
                     direction,

@@ -24,10 +24,11 @@ async def poll_gateways(
     *,
     pause: float = _POLL_SECONDS,
 ) -> None:
-    """Pass the connected gateways to the tracker until canceled, and call `on_connect` for new connections.
+    """Tell the tracker every `pause` seconds which gateways are connected, until canceled.
 
-    A gateway that reconnects between two polls is detected by its connection number, which differs for every
-    connection. With an external broker, return at once, because connections are unknown.
+    Call `on_connect` with each gateway that has connected since the last poll. A gateway that reconnects
+    between two polls is detected by its connection number, which differs for every connection. With an
+    external broker, return at once, because connections are unknown.
     """
     previous: dict[int, int] = {}
     while (connected := transport.connected_gateways()) is not None:

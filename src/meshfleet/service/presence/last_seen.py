@@ -74,7 +74,7 @@ class LastSeen(Struct, gc=False):
         self.heard_at = max(self.heard_at, at)
 
     def record_heartbeat(self, gateway: int, time: int) -> None:
-        """Record a heartbeat. Ignore a copy of the previous heartbeat that another gateway sent."""
+        """Record a heartbeat of the device. Ignore a copy of the last heartbeat from another gateway."""
         interval = time - self.heartbeat_at
         if 0 < interval <= MAX_INTERVAL_MS:
             if gateway != self.heartbeat_gateway:
@@ -154,12 +154,12 @@ class LastSeenIndex:
         self.devices: dict[int, LastSeen] = {}
         self._by_gateway: dict[int, set[int]] = {}
 
-    def devices_behind(self, gateway: int) -> list[int]:
-        """Return the devices whose last report came through a gateway."""
+    def list_devices_behind(self, gateway: int) -> list[int]:
+        """Return the devices whose last report came through a gateway; the gateway itself may be included."""
         return list(self._by_gateway.get(gateway, ()))
 
     def add(self, device: int, gateway: int, now: int) -> LastSeen:
-        """Add a new device, which is not connected yet."""
+        """Add a device to the index, as not connected. Return its presence data."""
         last_seen = self.devices[device] = LastSeen(now, gateway, connected=False)
         self._by_gateway.setdefault(gateway, set()).add(device)
         return last_seen
@@ -167,7 +167,7 @@ class LastSeenIndex:
     def mark_heard(self, device: int, gateway: int, now: int) -> None:
         """Record that a report of a device was received through a gateway, which may be a new one."""
         last_seen = self.devices[device]
-        self._move(device, last_seen.gateway, gateway)
+        self._move_device(device, last_seen.gateway, gateway)
         last_seen.mark_heard(gateway, now)
 
     def switch_gateway(self, device: int, connected: dict[int, int], now: int) -> bool:
@@ -179,30 +179,33 @@ class LastSeenIndex:
         former_gateway = last_seen.gateway
         if not last_seen.switch_gateway(connected, now):
             return False
-        self._move(device, former_gateway, last_seen.gateway)
+        self._move_device(device, former_gateway, last_seen.gateway)
         return True
 
     def remove(self, device: int) -> None:
         """Discard the presence data of a device. Do nothing if the device is unknown."""
         last_seen = self.devices.pop(device, None)
         if last_seen is not None:
-            self._detach(device, last_seen.gateway)
+            self._remove_from_gateway(device, last_seen.gateway)
 
-    def clock_source(self, device: int, gateway: int) -> int:
-        """Return `device` if its gateway has other devices that could confirm the gateway's clock, else 0.
+    def find_clock_source(self, device: int, gateway: int) -> int:
+        """Return the `source` of a report for `GatewayClocks.is_fresh`: the reporting device, or 0.
 
-        Return 0 for the gateway itself as well.
+        0 is returned if the gateway has no other device whose reports could confirm the gateway's clock, or
+        if the gateway reports about itself.
         """
         devices = self._by_gateway.get(gateway, set())
         others = len(devices) - (device in devices) - (gateway in devices)
         return device if others and device != gateway else 0
 
-    def _move(self, device: int, former_gateway: int, gateway: int) -> None:
+    def _move_device(self, device: int, former_gateway: int, gateway: int) -> None:
+        """Move a device in the index from its former gateway to another."""
         if former_gateway != gateway:
-            self._detach(device, former_gateway)
+            self._remove_from_gateway(device, former_gateway)
             self._by_gateway.setdefault(gateway, set()).add(device)
 
-    def _detach(self, device: int, gateway: int) -> None:
+    def _remove_from_gateway(self, device: int, gateway: int) -> None:
+        """Remove a device from the devices of a gateway."""
         devices = self._by_gateway[gateway]
         devices.discard(device)
         if not devices:

@@ -28,7 +28,7 @@ class ConnectivityListing(Struct, frozen=True, kw_only=True):
 
 
 class ConnectivityEntry(NamedTuple):
-    """Change of a device's connection state, with the row id of the change."""
+    """Change of a device's connection state, with its row id in the table `connectivity`."""
 
     number: int
     body: ConnectivityChange
@@ -37,7 +37,10 @@ class ConnectivityEntry(NamedTuple):
 def list_connectivity_changes(
     connection: Connection, device: int, *, before: int | None, limit: int
 ) -> list[ConnectivityEntry]:
-    """List connection changes of a device, newest first; only rows with an id below `before`, if given."""
+    """List up to `limit` connection changes of a device, newest first.
+
+    If `before` is not None, list only changes with a lower row id.
+    """
     columns = connectivity.c
     query = select(connectivity).where(columns.device == device).order_by(columns.id.desc()).limit(limit)
     if before is not None:

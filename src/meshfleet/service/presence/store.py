@@ -36,9 +36,10 @@ class ConnectedDevice(NamedTuple):
 
 
 class PresenceSnapshot(NamedTuple):
-    """Presence that the previous process stored: all gateways, and the connected devices."""
+    """Presence at the start: all gateways, and the devices connected when the service last stopped."""
 
     gateways: set[int]
+    """All claimed gateways, connected or not."""
     devices: Sequence[ConnectedDevice]
 
 
@@ -52,7 +53,7 @@ class PresenceWriteResult(NamedTuple):
 
 
 def load_presence(connection: Connection) -> PresenceSnapshot:
-    """Load the devices stored as connected, and all gateways."""
+    """Load all claimed gateways, and the devices that are stored as connected."""
     query = (
         select(device.c.id, device.c.gateway, device_state.c.rhythm)
         .outerjoin(device_state, device_state.c.device == device.c.id)
@@ -65,7 +66,7 @@ def load_presence(connection: Connection) -> PresenceSnapshot:
 def update_presence(connection: Connection, changes: Sequence[PresenceChange]) -> PresenceWriteResult:
     """Store the presence changes that differ from the stored state, and add them to the history.
 
-    Skip devices that are not in the database; the result names these devices.
+    Skip devices that are not in the database, and return these devices in the result.
     """
     if not changes:
         return PresenceWriteResult()
@@ -91,19 +92,19 @@ def update_presence(connection: Connection, changes: Sequence[PresenceChange]) -
     return PresenceWriteResult(changed, unknown)
 
 
-def update_intervals(connection: Connection, intervals: Sequence[tuple[int, int]]) -> None:
-    """Store the usual intervals between heartbeats, as pairs of device and milliseconds."""
+def update_heartbeat_intervals(connection: Connection, intervals: Sequence[tuple[int, int]]) -> None:
+    """Store the usual intervals between heartbeats, given as pairs of device and milliseconds."""
     if intervals:
         bulk.update_rows(connection, device_state, _UPDATE_INTERVAL, intervals)
 
 
-def delete_history(connection: Connection, before: int) -> None:
-    """Delete connection history entries older than `before`, at most 1000 entries per call."""
+def delete_connection_history(connection: Connection, before: int) -> None:
+    """Delete connection changes older than `before`, a Unix time in milliseconds; at most 1000 per call."""
     bulk.execute_many(connection, _DELETE_HISTORY, [(before,)])
 
 
 def find_dfu_owners(connection: Connection, addresses: Iterable[int]) -> dict[int, int]:
-    """Map DFU addresses to devices in the database.
+    """Find the devices that use addresses in DFU mode. Return the device by address, if it is known.
 
     In DFU mode a device may use its own address + 1 (report-46).
     """

@@ -58,26 +58,30 @@ class PresenceFlush:
         return self._pending.changes
 
     def write(self, connection: Connection, added: Collection[int]) -> None:
-        """Store the presence changes, and find the devices of DFU addresses."""
+        """Store the presence changes, and find the devices of addresses received in DFU mode."""
         self._result = store.update_presence(
-            connection, [*self._pending.changes, *self._changes_of_added(added)]
+            connection, [*self._pending.changes, *self._connect_added_devices(added)]
         )
         self._dfu_owners = store.find_dfu_owners(connection, self._pending.dfu_addresses)
-        store.update_intervals(connection, list(self._pending.intervals.items()))
+        store.update_heartbeat_intervals(connection, list(self._pending.intervals.items()))
         if self._pending.history_cutoff is not None:
-            store.delete_history(connection, self._pending.history_cutoff)
+            store.delete_connection_history(connection, self._pending.history_cutoff)
 
     def on_flushed(self) -> None:
-        """Discard unknown devices, mark devices received in DFU mode as active, and notify the subscriber."""
+        """Update the tracker and notify its subscriber, after the changes were committed.
+
+        Discard the presence of devices that are not in the database. Mark the devices as active that were
+        received in DFU mode.
+        """
         for device in self._result.unknown_devices:
-            self._tracker.remove(device)
+            self._tracker.remove_device(device)
         for address, device in self._dfu_owners.items():
             self._tracker.mark_heard(device, self._pending.dfu_addresses[address], self._now)
         self._tracker.change_counts.update(change.cause for change in self._result.written)
-        self._notify()
+        self._notify_subscriber()
 
-    def _changes_of_added(self, added: Collection[int]) -> Iterator[PresenceChange]:
-        """Yield changes to connected for added devices that are connected in memory and have no change yet.
+    def _connect_added_devices(self, added: Collection[int]) -> Iterator[PresenceChange]:
+        """Yield a change to connected for each added device that is connected in memory only.
 
         Such a device was deleted from the database while connected, and has reported again.
         """
@@ -87,7 +91,8 @@ class PresenceFlush:
             if last_seen is not None and device not in changed_devices:
                 yield PresenceChange.to_connected(device, self._now, PresenceCause.HEARD, last_seen.gateway)
 
-    def _notify(self) -> None:
+    def _notify_subscriber(self) -> None:
+        """Pass the stored changes to the subscriber: single devices, and gateways with their devices."""
         subscriber = self._tracker.subscriber
         if subscriber is None:
             return
@@ -232,7 +237,11 @@ class PresenceTracker:
             self._handle_clock_set_back(now)
         self._checked_at = now
         changes = []
-        for change in chain(self._gateway_changes(now), self._reconnections(now), self._timeouts(now)):
+        for change in chain(
+            self._process_polled_gateways(now),
+            self._process_returned_devices(now),
+            self._process_due_checks(now),
+        ):
             self.apply_change(change, now)  # before the next is computed, so that no device changes twice
             changes.append(change)
         history_cutoff = None if self.retention_ms is None else now - self.retention_ms
@@ -258,8 +267,11 @@ class PresenceTracker:
             silent_at = max(last_seen.heard_at, self._listening_since) + last_seen.silence_timeout
             self._schedule_check(change.device, last_seen, max(silent_at, now), now)
 
-    def remove(self, device: int) -> None:
-        """Discard a device that is not in the database. If the device reports again, it counts as new."""
+    def remove_device(self, device: int) -> None:
+        """Discard the presence of a device that is not in the database.
+
+        If the device reports again, it counts as new.
+        """
         self._connected_gateways.pop(device, None)
         self._last_seen.remove(device)
 
@@ -270,7 +282,8 @@ class PresenceTracker:
 
     # Gateways
 
-    def _gateway_changes(self, now: int) -> Iterator[PresenceChange]:
+    def _process_polled_gateways(self, now: int) -> Iterator[PresenceChange]:
+        """Yield the presence changes by gateways that connected or disconnected since the last poll."""
         if self._polled_gateways is None:
             return
         polled, self._polled_gateways = self._polled_gateways, None
@@ -295,18 +308,18 @@ class PresenceTracker:
         )
 
     def _limit_gateways(self, gateways: list[int]) -> Iterator[int]:
-        """Yield gateways until they have more than `_MAX_CHANGES` devices; the next poll yields the rest."""
+        """Yield gateways until their devices exceed `_MAX_CHANGES`. The next poll yields the others."""
         count = 0
         for gateway in gateways:
-            count += len(self._last_seen.devices_behind(gateway))
+            count += len(self._last_seen.list_devices_behind(gateway))
             yield gateway
             if count > _MAX_CHANGES:
                 return
 
     def _connect_gateway(self, gateway: int, now: int, cause: PresenceCause) -> Iterator[PresenceChange]:
-        """Yield the presence changes when a gateway connects: its own, and those of non-silent devices."""
+        """Yield the changes to connected of a gateway, and of its devices that are not silent."""
         yield PresenceChange.to_connected(gateway, now, cause, gateway)
-        for device in self._last_seen.devices_behind(gateway):
+        for device in self._last_seen.list_devices_behind(gateway):
             last_seen = self._last_seen.devices[device]
             if (
                 device not in self._gateways
@@ -316,9 +329,9 @@ class PresenceTracker:
                 yield PresenceChange.to_connected(device, now, PresenceCause.GATEWAY, gateway)
 
     def _disconnect_gateway(self, gateway: int, now: int, cause: PresenceCause) -> Iterator[PresenceChange]:
-        """Yield the presence changes when a gateway disconnects, also of devices without another gateway."""
+        """Yield the changes to disconnected of a gateway, and of its devices without another gateway."""
         yield PresenceChange.to_disconnected(gateway, now, cause, gateway)
-        for device in self._last_seen.devices_behind(gateway):
+        for device in self._last_seen.list_devices_behind(gateway):
             last_seen = self._last_seen.devices[device]
             if not last_seen.connected or device in self._gateways:
                 continue
@@ -329,7 +342,8 @@ class PresenceTracker:
 
     # Devices
 
-    def _reconnections(self, now: int) -> Iterator[PresenceChange]:
+    def _process_returned_devices(self, now: int) -> Iterator[PresenceChange]:
+        """Yield the presence changes of disconnected devices and gateways that reported again."""
         returned = self._activity.returned_devices
         devices = [*(returned & self._gateways), *islice(returned - self._gateways, _MAX_CHANGES)]
         returned.difference_update(devices)
@@ -347,7 +361,11 @@ class PresenceTracker:
                 # Otherwise the device connects together with its gateway.
                 yield PresenceChange.to_connected(device, now, PresenceCause.HEARD, last_seen.gateway)
 
-    def _timeouts(self, now: int) -> Iterator[PresenceChange]:
+    def _process_due_checks(self, now: int) -> Iterator[PresenceChange]:
+        """Yield the presence changes of devices whose due check shows that they are silent.
+
+        Schedule the next check of each other device.
+        """
         count = 0
         for device, last_seen in self._timer_wheel.pop_due(self._last_seen.devices, now):
             if (
@@ -389,7 +407,7 @@ class PresenceTracker:
         return 2 * (now - max(last_seen.heard_at, self._listening_since)) > 3 * last_seen.interval
 
     def _learn_interval(self, device: int, last_seen: LastSeen, interval: int) -> None:
-        """Queue a heartbeat interval to be stored if it differs from the stored interval by more than 10%."""
+        """Let the next flush store a usual heartbeat interval (ms) that has changed by more than 10 %."""
         if abs(interval - last_seen.stored_interval) > last_seen.stored_interval // 10:
             last_seen.stored_interval = interval
             self._learned_intervals[device] = interval
@@ -399,7 +417,7 @@ class PresenceTracker:
         self._timer_wheel.schedule(device, last_seen, min(silent_at, now + _MAX_CHECK_INTERVAL_MS))
 
     def _handle_clock_set_back(self, now: int) -> None:
-        """Limit all times to now and reschedule all silence checks, after the local clock was set back."""
+        """Limit all stored times to now, and reschedule all silence checks, after the clock was set back."""
         self._timer_wheel.clear()
         for device, last_seen in self._last_seen.devices.items():
             last_seen.heard_at = min(last_seen.heard_at, now)

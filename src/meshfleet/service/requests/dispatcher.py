@@ -81,7 +81,7 @@ _FORMATTED_FIELDS: Final[Mapping[str, Callable[[Any], object]]] = {
 }
 
 
-def build_answer(response: Response, entry: HistoryEntry, route: GatewayRoute) -> RequestOutcome:
+def build_request_outcome(response: Response, entry: HistoryEntry, route: GatewayRoute) -> RequestOutcome:
     """Build the REST response from the response of the gateway and the reason for selecting the gateway."""
     fields: dict[str, Any] = {name: getattr(response, name, UNSET) for name in _COPIED_FIELDS}
     for name, format_value in _FORMATTED_FIELDS.items():
@@ -145,11 +145,12 @@ class RequestFacade:
 
     def _hash_parts(self, *parts: str) -> str:
         # Each part is preceded by its length, so that different lists of parts never give the same text.
+        """Hash several strings with the secret. Different lists of strings have different hashes."""
         text = "".join(f"{len(part)}:{part}" for part in parts)
         return hmac.new(self._secret, text.encode(), hashlib.sha256).hexdigest()
 
 
-def unwrap_answer(record: RequestRecord) -> RequestOutcome:
+def get_response_or_raise(record: RequestRecord) -> RequestOutcome:
     """Return the response of a finished request, or raise the error with which the request failed."""
     if record.state is RequestState.DONE and record.response is not None:
         return record.response
@@ -210,11 +211,11 @@ class RequestDispatcher:
         key: IdempotencyKey | None = None,
         is_awaited: bool = True,
     ) -> RequestHandle:
-        """Send a request, unless a request with the same idempotency key was sent before.
+        """Send a request in a new task, unless one with the same idempotency key was sent before.
 
-        Return a handle when the request is accepted; the future in the handle resolves to the outcome. Raise
-        `NotFound`, `GatewayTooOld`, or an `Unanswered` error if the request could not be sent. `is_awaited`
-        is False if the REST client does not wait for the outcome.
+        Return a handle of the request, or of the earlier request with the same key. The future in the handle
+        resolves to the outcome. Raise `NotFound`, `GatewayTooOld`, or an `Unanswered` error if the request
+        cannot be sent. `is_awaited` is False if the REST client does not wait for the outcome.
         """
         is_durable = key is not None or not is_awaited or not prepared.is_read
         deadline = asyncio.get_running_loop().time() + prepared.timeout
@@ -237,6 +238,7 @@ class RequestDispatcher:
     # Internals
 
     async def _find_by_key(self, key: str) -> KeyedRequest | None:
+        """Find the request that was submitted with an idempotency key, in the queued or stored history."""
         await self._history.flush()
         return await self._database.read(store.find_request_by_key, key)
 
@@ -250,6 +252,11 @@ class RequestDispatcher:
         is_durable: bool,
         deadline: float,
     ) -> RequestHandle:
+        """Select a gateway, record the request if it must not get lost, and send it in a new task.
+
+        Raise the errors that `submit` raises. `deadline` is the time in seconds of the event loop at which
+        the request times out.
+        """
         route = await self._selector.select(device, prepared.gateway)
         self._rpc.check_sendable(_build_topic(route, device, prepared), prepared.request)
         entry = HistoryEntry.create(self._rpc.new_id(), device, prepared, by=by, now=self._now())
@@ -319,7 +326,7 @@ class RequestDispatcher:
                 reply = await self._rpc.request(
                     topic, prepared.request, timeout=seconds_left, request_id=request_id
                 )
-                return build_answer(reply.response, entry, route)
+                return build_request_outcome(reply.response, entry, route)
             except Unanswered as exc:
                 # If an earlier attempt may have been sent, raise the error that says so.
                 error = exc if exc.sent or error is None else error
@@ -347,4 +354,5 @@ class RequestDispatcher:
 
 
 def _build_topic(route: GatewayRoute, device: Mac, prepared: PreparedRequest) -> RequestTopic:
+    """Build the topic of a request to a device through the gateway of a route."""
     return RequestTopic(route.gateway, device, prepared.operation, prepared.identifier)

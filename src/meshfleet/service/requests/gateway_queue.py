@@ -27,6 +27,7 @@ class _GatewayQueue(Generic[Ticket]):
 
     def __init__(self) -> None:
         self.active = 0
+        """Number of occupied slots: requests that the gateway is processing."""
         self.queued: dict[Priority, dict[Ticket, None]] = {}
         """Tickets of queued requests by priority, in the order of arrival."""
 
@@ -52,7 +53,10 @@ class _GatewayQueue(Generic[Ticket]):
 
 
 class GatewayQueues(Generic[Ticket]):
-    """Request queues of all gateways. A ticket is any value with which the caller identifies a request."""
+    """Request queues of all gateways. Each request that a gateway is processing occupies one of its slots.
+
+    A ticket is any value with which the caller identifies a queued request.
+    """
 
     def __init__(self, max_concurrent: int) -> None:
         """Create empty queues. A gateway gets at most `max_concurrent` requests at a time."""
@@ -62,7 +66,7 @@ class GatewayQueues(Generic[Ticket]):
         """Number of queued requests to all gateways together."""
 
     def acquire_or_enqueue(self, gateway: Mac, priority: Priority, ticket: Ticket) -> bool:
-        """Occupy a free slot of a gateway and return True, or queue the ticket and return False."""
+        """Occupy a slot of a gateway and return True. If no slot is free, queue `ticket` and return False."""
         queue = self._queues.setdefault(gateway, _GatewayQueue())
         if queue.active < self._max_concurrent:
             queue.active += 1
@@ -72,9 +76,10 @@ class GatewayQueues(Generic[Ticket]):
         return False
 
     def set_max_concurrent(self, max_concurrent: int) -> list[tuple[Mac, Ticket]]:
-        """Change the number of slots per gateway. Return the queued tickets that get a new slot, by gateway.
+        """Change the number of slots per gateway. Return the tickets that leave the queue, by gateway.
 
-        With fewer slots, present requests keep their slots, and released slots are not used again.
+        Each of these tickets occupies a new slot. If there are fewer slots than before, running requests keep
+        theirs, and slots above the new number disappear when they are released.
         """
         self._max_concurrent = max_concurrent
         granted = []
@@ -86,7 +91,7 @@ class GatewayQueues(Generic[Ticket]):
         return granted
 
     def release_slot(self, gateway: Mac) -> Ticket | None:
-        """Release a slot of a gateway. Return the queued ticket that gets the slot; None if there is none."""
+        """Release a slot of a gateway. Return the queued ticket that now occupies the slot, or None."""
         queue = self._queues[gateway]
         ticket = queue.pop_ticket() if queue.active <= self._max_concurrent else None
         if ticket is not None:

@@ -95,12 +95,12 @@ class RankedGateway(NamedTuple):
 
 
 def parse_link_minutes(minutes: Iterable[StoredSample]) -> list[LinkObservation]:
-    """Return the newest link observations from minute roll-ups of links and heartbeats, in any order."""
-    return keep_newest_links([each for minute in minutes if (each := _to_observation(minute)) is not None])
+    """Convert minute roll-ups of links and heartbeats to observations, and keep the newest of each link."""
+    return keep_newest_links([each for minute in minutes if (each := _build_observation(minute)) is not None])
 
 
 def keep_newest_links(observations: Iterable[LinkObservation]) -> list[LinkObservation]:
-    """Return the newest observation of each parent, and of each gateway for observations without parent."""
+    """Return the newest observation of each parent. Without a parent, keep the newest of each gateway."""
     newest: dict[tuple[int | None, int], LinkObservation] = {}
     for each in observations:
         # A parent is connected to one gateway at a time: its newest observation says which.
@@ -146,7 +146,7 @@ def rank_gateways(
             score=score,
         )
         candidates.append(candidate)
-    return sorted(candidates, key=_rank_key, reverse=True)
+    return sorted(candidates, key=_build_rank_key, reverse=True)
 
 
 def _find_best_signal(links: Collection[LinkObservation], now: int) -> tuple[float | None, float]:
@@ -164,7 +164,7 @@ def _compute_decay(observation: LinkObservation, now: int) -> float:
     return _DECAY_DB_PER_MINUTE * max(now - observation.heard_at, 0) / _MINUTE
 
 
-def _rank_key(gateway: RankedGateway) -> tuple[bool, bool, int, bool, float, int]:
+def _build_rank_key(gateway: RankedGateway) -> tuple[bool, bool, int, bool, float, int]:
     """Return the sort key of a gateway; the best gateway has the greatest key."""
     failed_ago = gateway.failed_ago or 0
     return (
@@ -177,7 +177,8 @@ def _rank_key(gateway: RankedGateway) -> tuple[bool, bool, int, bool, float, int
     )
 
 
-def _to_observation(minute: StoredSample) -> LinkObservation | None:
+def _build_observation(minute: StoredSample) -> LinkObservation | None:
+    """Convert a minute roll-up to an observation; None if the roll-up has no value."""
     if minute.number is None:
         return None
     summary = decode_minute(minute)
@@ -189,7 +190,7 @@ def _to_observation(minute: StoredSample) -> LinkObservation | None:
 
 
 class FailedAttempts:
-    """Stores when the last request to each device through each gateway failed, for ten minutes.
+    """Keeps in memory when the last request to a device through a gateway failed, for ten minutes.
 
     A request failed if the gateway did not respond, or reported that the device did not respond or has no
     route. A response of the device through the same gateway clears the failure.
@@ -200,6 +201,7 @@ class FailedAttempts:
         self._failed_at: OrderedDict[tuple[int, int], int] = OrderedDict()
 
     def __len__(self) -> int:
+        """Return the number of pairs of device and gateway with a failed request."""
         return len(self._failed_at)
 
     def add(self, device: int, gateway: int) -> None:
@@ -215,7 +217,10 @@ class FailedAttempts:
         self._failed_at.pop((device, gateway), None)
 
     def get_ages(self, device: int, gateways: Iterable[int]) -> dict[int, int]:
-        """Return the milliseconds since the last failed request of the last ten minutes, by gateway."""
+        """Return how many milliseconds ago the last request to a device failed, by gateway.
+
+        Gateways without a failure in the last ten minutes are left out.
+        """
         now = self._monotonic()
         ages = {
             each: now - at for each in gateways if (at := self._failed_at.get((device, each))) is not None

@@ -14,7 +14,7 @@ from meshfleet.errors import GatewayOffline, NoGateway, NotFound
 from meshfleet.protocol.ids import mac_from_int, mac_to_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.requests import GatewayCandidate, GatewayChoice
-from meshfleet.service.devices.listing import device_not_found
+from meshfleet.service.devices.listing import build_device_not_found
 from meshfleet.service.presence.last_seen import DEFAULT_INTERVAL_MS
 from meshfleet.service.requests.gateway_ranking import (
     LOOKBACK_MS,
@@ -108,9 +108,9 @@ class GatewaySelector:
         """
         number = mac_to_int(device)
         if number not in (evidence := await self._load_evidence([number])):
-            raise device_not_found(device)
+            raise build_device_not_found(device)
         if requested is not None:
-            return await self._check_requested(requested)
+            return await self._build_requested_route(requested)
         if evidence[number].is_gateway:
             return _build_route(self._now(), [await self._rank_single_gateway(number)], "itself")
         ranked = await self._rank_gateways(number, evidence[number])
@@ -118,8 +118,8 @@ class GatewaySelector:
             raise NoGateway(f"no gateway has seen device {device} yet")
         return _build_route(self._now(), ranked, _explain_selection(ranked))
 
-    async def select_many(self, devices: Sequence[int]) -> dict[int, int | None]:
-        """Select a gateway for each device; None if no connected gateway has received the device."""
+    async def select_gateways(self, devices: Sequence[int]) -> dict[int, int | None]:
+        """Select a gateway for each device, by device; None if no connected gateway has received it."""
         loaded = await self._load_evidence(devices)
         selected: dict[int, int | None] = dict.fromkeys(devices)
         for device, evidence in loaded.items():
@@ -134,7 +134,11 @@ class GatewaySelector:
 
     # Internals
 
-    async def _check_requested(self, gateway: Mac) -> GatewayRoute:
+    async def _build_requested_route(self, gateway: Mac) -> GatewayRoute:
+        """Return the route through the gateway that the client requests.
+
+        Raise `NotFound` if the gateway does not exist, and `GatewayOffline` if it is not connected.
+        """
         number = mac_to_int(gateway)
         evidence = await self._load_evidence([number])
         if number not in evidence or not evidence[number].is_gateway:
@@ -154,8 +158,12 @@ class GatewaySelector:
         return only
 
     async def _rank_gateways(self, device: int, evidence: _Evidence) -> list[RankedGateway]:
+        """Rank the gateways that have received a device, the best first."""
         observations = keep_newest_links(
-            [*evidence.observations, *parse_link_minutes(self._rollups.list_open_minutes(device, _KINDS))]
+            [
+                *evidence.observations,
+                *parse_link_minutes(self._rollups.list_unwritten_minutes(device, _KINDS)),
+            ]
         )
         gateways = {each.gateway for each in observations}
         return rank_gateways(
@@ -199,10 +207,11 @@ class GatewaySelector:
         return loaded
 
     async def _read_evidence(self, row: _ReachabilityRow, now: int) -> _Evidence:
+        """Read from the sample store and from memory by which gateways a device was received."""
         if row.is_gateway:
             return _Evidence(now, is_gateway=True, interval=DEFAULT_INTERVAL_MS, observations=[])
         # Read before the stored roll-ups: then a minute that closes in between is read twice, not missed.
-        open_minutes = self._rollups.list_open_minutes(row.device, _KINDS)
+        open_minutes = self._rollups.list_unwritten_minutes(row.device, _KINDS)
         query = SampleQuery(
             device=row.device,
             kinds=_KINDS,
@@ -229,10 +238,12 @@ class _ReachabilityRow(NamedTuple):
 
 
 def _load_reachability(connection: Connection, devices: Sequence[int]) -> list[_ReachabilityRow]:
+    """Load the row of `_SELECT_DEVICES` of each device. Leave out devices that are not registered."""
     return [_ReachabilityRow(*row) for row in bulk.query_in(connection, _SELECT_DEVICES, devices)]
 
 
 def _load_connected_gateways(connection: Connection, gateways: Sequence[int]) -> set[int]:
+    """Return the gateways that are stored as connected."""
     return {row[0] for row in bulk.query_in(connection, _SELECT_CONNECTED, gateways)}
 
 
@@ -260,11 +271,12 @@ def _build_route(now: int, ranked: Sequence[RankedGateway], reason: SelectionRea
         )
         raise GatewayOffline(f"gateway {gateway} is not connected{others}")
     return GatewayRoute(
-        gateway, GatewayChoice(reason=reason, candidates=[_to_candidate(each, now) for each in ranked])
+        gateway,
+        GatewayChoice(reason=reason, candidates=[_build_rest_candidate(each, now) for each in ranked]),
     )
 
 
-def _to_candidate(candidate: RankedGateway, now: int) -> GatewayCandidate:
+def _build_rest_candidate(candidate: RankedGateway, now: int) -> GatewayCandidate:
     failed_ago = candidate.failed_ago
     return GatewayCandidate(
         gateway=mac_from_int(candidate.gateway),

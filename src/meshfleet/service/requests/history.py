@@ -141,6 +141,7 @@ class RequestHistory:
                 await self._flush_requested.wait()
 
     async def _write_pending(self) -> None:
+        """Write a batch with all queued entries. Let `flush` wait for this batch meanwhile."""
         self._current_batch = asyncio.get_running_loop().create_future()
         try:
             await self._write_batch()
@@ -149,6 +150,7 @@ class RequestHistory:
             self._current_batch = None
 
     async def _write_batch(self) -> None:
+        """Write all queued entries, or queue them again if the database is unavailable."""
         entries, self._pending = self._pending, {}
         flush_waiter, self._next_batch = self._next_batch, None
         self._flush_requested.clear()
@@ -185,6 +187,7 @@ class RequestHistory:
 
     @staticmethod
     def _resolve_flush(flush_waiter: asyncio.Future[None], problem: DatabaseUnavailable | None) -> None:
+        """Wake the callers that wait for a flush. `problem` is why the flush failed; None if it succeeded."""
         if problem is None:
             flush_waiter.set_result(None)
         else:
@@ -192,6 +195,7 @@ class RequestHistory:
             flush_waiter.exception()  # mark as retrieved: the waiting callers may have been canceled
 
     async def _delete_expired_entries(self) -> None:
+        """Delete entries that are older than the retention, if the last deletion is long enough ago."""
         now = self._now()
         # While a caller waits for a flush, delete less often, but do not stop deleting.
         interval = _DELETE_INTERVAL_MS if self._next_batch is None else 10 * _DELETE_INTERVAL_MS
@@ -206,6 +210,7 @@ class RequestHistory:
             self._log_failure(exc)
 
     def _log_failure(self, exc: Exception) -> None:
+        """Log that the database is not available, unless the previous access has failed too."""
         if not self._is_failing:
-            _log.warning("request history cannot be written, will retry: %s", type(exc).__name__)
+            _log.warning("request history cannot be written: %s; retrying", type(exc).__name__)
         self._is_failing = True

@@ -80,9 +80,9 @@ class HistoryEntry(Struct, kw_only=True):
         """Set the gateway through which the request is sent."""
         self.record = replace(self.record, gateway=gateway)
 
-    def complete(self, answer: RequestOutcome | None, now: int) -> None:
-        """Mark the request as done. `answer` is the response; None if the operation has no response."""
-        self._finish(now, state=RequestState.DONE, response=answer)
+    def complete(self, response: RequestOutcome | None, now: int) -> None:
+        """Mark the request as done. `response` is None if the operation has no response."""
+        self._finish(now, state=RequestState.DONE, response=response)
 
     def fail(self, error: FleetError, now: int) -> None:
         """Mark the request as failed. Free the idempotency key if the request was not sent (rest-196)."""
@@ -103,6 +103,7 @@ class HistoryEntry(Struct, kw_only=True):
         return text
 
     def _finish(self, now: int, **changes: Any) -> None:
+        """Set the time, state and outcome of the finished request."""
         self.record = replace(self.record, finished_at=format_millis(now), **changes)
         self.finished_at = now
 

@@ -46,6 +46,7 @@ class IdempotencyRegistry:
     def __init__(self, find_stored_request: Callable[[str], Awaitable[KeyedRequest | None]]) -> None:
         self._find_stored_request = find_stored_request
         self._running: dict[str, tuple[str, asyncio.Future[RequestHandle]]] = {}
+        """Digest and future handle of each running request, by hash of its idempotency key."""
 
     async def start_once(
         self, key: IdempotencyKey, start: Callable[[], Awaitable[RequestHandle]]
@@ -75,6 +76,10 @@ class IdempotencyRegistry:
         return handle
 
     async def _find_handle(self, key: IdempotencyKey) -> RequestHandle | None:
+        """Return a handle of the stored request with an idempotency key; None if there is none.
+
+        Raise `KeyReused` if a different request was submitted with the key.
+        """
         stored = await self._find_stored_request(key.name)
         if stored is None:
             return None
@@ -85,5 +90,6 @@ class IdempotencyRegistry:
 
 
 def _check_same_request(key: IdempotencyKey, digest: str) -> None:
+    """Raise `KeyReused` unless the request submitted with `key` has the digest of the earlier request."""
     if digest != key.digest:
         raise KeyReused("this Idempotency-Key was used before with a different request")

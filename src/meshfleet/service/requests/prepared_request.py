@@ -119,6 +119,7 @@ def _reject_foreign_parameters(operation: Operation, parameters: Mapping[str, An
 
 
 def _parse_identifier(body: NewRequest) -> AnyIdentifier | None:
+    """Parse the identifier of a request: hex for a raw operation, a name for a decoded one, else None."""
     operation, text = body.operation, body.identifier
     if not operation.has_identifier:
         if text is not UNSET:
@@ -166,6 +167,7 @@ def _check_payload_limits(request: Request) -> None:
 
 
 def _redact_request(body: NewRequest, identifier: AnyIdentifier | None, request: Request) -> SentRequest:
+    """Build the REST representation of a request without its mesh keys."""
     fields = {
         name: getattr(body, name)
         for name in _PARAMETERS[body.operation]

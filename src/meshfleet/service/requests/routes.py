@@ -26,7 +26,7 @@ from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import NextToken
 from meshfleet.service.http.request import ApiRequest, decode_segment
 from meshfleet.service.requests import store
-from meshfleet.service.requests.dispatcher import RequestFacade, unwrap_answer
+from meshfleet.service.requests.dispatcher import RequestFacade, get_response_or_raise
 from meshfleet.service.requests.prepared_request import prepare_request
 
 _ACCEPTED: Final = 202
@@ -85,13 +85,13 @@ async def send_request(
     if not prepared.operation.is_answered:
         record = await asyncio.shield(handle.outcome)
         if record.problem is not None:
-            unwrap_answer(record)
+            get_response_or_raise(record)
         return _build_accepted_response(RequestAccepted(id=handle.id, state="SENT"))
     if not is_awaited:
         return _build_accepted_response(
             RequestAccepted(id=handle.id, state="PENDING"), {"Preference-Applied": "respond-async"}
         )
-    return Response(unwrap_answer(await asyncio.shield(handle.outcome)))
+    return Response(get_response_or_raise(await asyncio.shield(handle.outcome)))
 
 
 @get("/{device_id:str}/requests")

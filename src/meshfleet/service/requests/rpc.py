@@ -80,7 +80,7 @@ class RequestProgress(Enum):
 
 
 class _PendingRequest:
-    """Request that waits to be sent or for its response."""
+    """Request that waits to be sent, or waits for its response."""
 
     __slots__ = ("connection_id", "gateway", "progress", "response", "started_at")
 
@@ -263,6 +263,7 @@ class RpcClient:
     # Internals
 
     def _record_failure(self, topic: RequestTopic, error: Unanswered) -> None:
+        """Record for the next selection of a gateway that a request failed after it may have been sent."""
         if error.sent:
             self._failures.add(mac_to_int(topic.device), mac_to_int(topic.gateway))
 
@@ -387,6 +388,7 @@ class RpcClient:
     def _build_outcome(
         self, received: ReceivedResponse, pending: _PendingRequest
     ) -> RpcResponse | MalformedResponse:
+        """Decode the response to a pending request, and pass the time in it to `on_clock_sample`."""
         received_at = self._now()
         # Computed from the duration: the system clock may have been set since the request was sent.
         sent_at = received_at - round((_loop_time() - pending.started_at) * 1000)

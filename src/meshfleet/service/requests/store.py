@@ -39,7 +39,7 @@ HistoryPosition = tuple[int, str]
 def upsert_requests(connection: Connection, entries: Sequence[HistoryEntry]) -> None:
     """Insert entries into the request history, or update the changed columns of existing entries.
 
-    Also write new entries of requests that change something to the audit log (auth-26).
+    A new entry of a request that changes something is also written to the audit log (auth-26).
     """
     bulk.upsert_rows(
         connection, request, [to_request_row(each) for each in entries], on_conflict=_ON_CONFLICT
@@ -68,7 +68,7 @@ def list_requests(
         older = and_(columns.requested_at == at, columns.id < last)
         query = query.where(or_(columns.requested_at < at, older))
     query = query.order_by(columns.requested_at.desc(), columns.id.desc()).limit(limit)
-    return [_to_record(row) for row in connection.execute(query)]
+    return [_build_request_record(row) for row in connection.execute(query)]
 
 
 def load_request(connection: Connection, request_id: str) -> RequestRecord:
@@ -76,13 +76,13 @@ def load_request(connection: Connection, request_id: str) -> RequestRecord:
     row = connection.execute(select(request).where(request.c.id == request_id)).first()
     if row is None:
         raise NotFound("request not found")
-    return _to_record(row)
+    return _build_request_record(row)
 
 
 def find_request_by_key(connection: Connection, key: str) -> KeyedRequest | None:
     """Return the request that was submitted with an idempotency key, given as a hash; None if none was."""
     row = connection.execute(select(request).where(request.c.key == key)).first()
-    return None if row is None else KeyedRequest(row.digest, _to_record(row))
+    return None if row is None else KeyedRequest(row.digest, _build_request_record(row))
 
 
 def fail_unfinished_requests(connection: Connection, now: int) -> None:
@@ -102,7 +102,7 @@ def delete_old_requests(connection: Connection, before: int) -> None:
     bulk.execute_many(connection, _DELETE_OLD, [(before,)])
 
 
-def _to_record(row: Row[Any]) -> RequestRecord:
+def _build_request_record(row: Row[Any]) -> RequestRecord:
     return RequestRecord(
         id=row.id,
         state=RequestState(row.state),

@@ -35,7 +35,9 @@ async def show_links(
     """
     device = parse_path_device(device_id)
     # Read before the store, so that a minute that is committed in between is not missed.
-    open_minutes = link_selection.filter_minutes(rollups.list_open_minutes(mac_to_int(device), LINK_KINDS))
+    open_minutes = link_selection.filter_minutes(
+        rollups.list_unwritten_minutes(mac_to_int(device), LINK_KINDS)
+    )
     links = await _aggregate(
         samples, link_selection.to_query(device), blocks, LinkAggregator(link_selection.grid)
     )

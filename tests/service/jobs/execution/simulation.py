@@ -27,7 +27,7 @@ from meshfleet.service.jobs.execution import downtime, execution_events, job_sch
 from meshfleet.service.jobs.execution.queries import JobSpecCache
 from meshfleet.service.jobs.notifications import ignore_changes
 from meshfleet.service.jobs.planning import conflicts, firmware_lookup, job_drafts
-from meshfleet.service.jobs.planning.conflicts import supersede_older_jobs
+from meshfleet.service.jobs.planning.conflicts import take_over_queued_devices
 from meshfleet.service.jobs.planning.creation import assign_waves
 from meshfleet.service.jobs.planning.eligibility import evaluate_targets
 from meshfleet.service.jobs.planning.job_drafts import JobPlan
@@ -249,7 +249,7 @@ class Simulation:
         write(job_drafts.insert_executions, draft, job_drafts.build_executions(plan, 0))
         published = write(job_drafts.publish_draft, draft, plan, self.wall)
         asyncio.run(
-            supersede_older_jobs(
+            take_over_queued_devices(
                 self.database, published.number, published.superseded_jobs, self.wall, ignore_changes
             )
         )
@@ -444,7 +444,7 @@ class Simulation:
         self._in_flight = [each._replace(responded_at=None, times_out_at=2**62) for each in surviving]
         self._spec_cache = JobSpecCache()
         if releases_leases:
-            self.database.write_now(outbox.release_leases)
+            self.database.write_now(outbox.expire_leases)
 
 
 def _run_until(connection: Connection, now: int) -> None:

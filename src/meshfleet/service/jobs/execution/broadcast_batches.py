@@ -63,8 +63,8 @@ def build_member_events(
 ) -> list[ExecutionEvent]:
     """Return the events of all other members of a broadcast that follow from an event of one member.
 
-    Only responses and unsent start commands affect other members. Their rows are locked until the
-    transaction ends.
+    Only a response, or a start command that was not sent, concerns other members. The rows of these members
+    are locked until the transaction ends.
     """
     execution = loaded.execution
     if (
@@ -82,7 +82,7 @@ def build_member_events(
             connection, _SELECT_BATCH, (execution.job, execution.batch), lock=queries.LOCK_EXECUTIONS
         )
     )
-    shared_event = event._replace(is_shared=True) if isinstance(event, ResponseReceived) else event
+    shared_event = event._replace(is_batch_response=True) if isinstance(event, ResponseReceived) else event
     return [
         ExecutionEvent(member, shared_event)
         for member in members
@@ -93,6 +93,7 @@ def build_member_events(
 
 
 def _concerns_whole_batch(event: ResponseReceived | RequestNotSent) -> bool:
+    """Return whether an event of one member of a broadcast also concerns the other members."""
     if isinstance(event, RequestNotSent):
         return event.step is UpdateStep.START
     return event.step is not UpdateStep.ABORT or event.status == Status.OK

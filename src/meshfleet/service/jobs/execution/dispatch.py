@@ -92,7 +92,7 @@ class DispatchParameters(NamedTuple):
     queue_length: int
     """Number of queued executions of the job. The longer the queue, the less often each one is checked."""
     is_supersedable: bool
-    """Whether newer jobs take over devices that are still queued in this job."""
+    """Whether a newer job takes over the devices that are still queued in this job."""
 
 
 class DispatchResult(NamedTuple):
@@ -108,6 +108,8 @@ class DispatchResult(NamedTuple):
 
 
 class _Candidate(NamedTuple):
+    """Queued execution that may start now."""
+
     loaded: LoadedExecution
     active_job: int | None
     """Number of the job that is updating the device now; None if no job is."""
@@ -147,6 +149,7 @@ def dispatch_executions(
 def _load_candidates(
     connection: Connection, parameters: DispatchParameters, waves: Sequence[int], now: int
 ) -> list[_Candidate]:
+    """Load and lock the queued executions of waves that are due, at most 100."""
     candidates: list[_Candidate] = []
     for wave in waves:
         values = (parameters.spec.update.job, wave, now, CANDIDATES_PER_TRANSACTION - len(candidates))
@@ -158,7 +161,10 @@ def _load_candidates(
 
 
 class _Dispatcher:
-    """Decides about queued executions one after another, because each start occupies slots of a gateway."""
+    """Decides about queued executions one after another.
+
+    Each start occupies a slot of a gateway, so a decision depends on those before it.
+    """
 
     def __init__(
         self,
@@ -197,7 +203,9 @@ class _Dispatcher:
                 end_execution(execution, ExecutionState.SUPERSEDED, reason, self._now, ReasonCode.NEWER_JOB),
             )
             return
-        exclusion = find_exclusion(_find_device_facts(candidate.loaded, self._requirement), self._requirement)
+        exclusion = find_exclusion(
+            _correct_device_facts(candidate.loaded, self._requirement), self._requirement
+        )
         is_on_target = exclusion is not None and exclusion.code is ExclusionCode.ALREADY_THERE
         # A device that reported the target version at job creation is checked, whatever it reports now.
         reports_target = execution.attempt == 1 and (
@@ -220,6 +228,7 @@ class _Dispatcher:
             self._add_start(execution, decision, context)
 
     def _add_transition(self, execution: ExecutionRecord, decision: Decision) -> None:
+        """Add a decision about an execution to the decisions to write."""
         self.transitions.append(ExecutionTransition(execution, decision))
 
     def _wait_or_skip_execution(
@@ -243,6 +252,7 @@ class _Dispatcher:
             )
 
     def _skip_execution(self, loaded: LoadedExecution, exclusion: Exclusion) -> None:
+        """End an execution as SKIPPED, because the device must not be updated."""
         execution = _record_previous_version(loaded, self._requirement)
         self._add_transition(
             execution,
@@ -252,7 +262,7 @@ class _Dispatcher:
     def _needs_route(self, candidate: _Candidate) -> bool:
         """Return whether a gateway must be selected before a candidate can start or wait.
 
-        This includes devices whose own gateway is offline: another gateway may receive the device.
+        That includes devices whose own gateway is offline, because another gateway may receive the device.
         """
         execution, snapshot = candidate.loaded
         if self._routes is None or execution.device in self._routes:
@@ -287,6 +297,7 @@ class _Dispatcher:
         self._add_transition(execution, Decision(waiting))
 
     def _add_start(self, execution: ExecutionRecord, decision: Decision, context: UpdateContext) -> None:
+        """Add a decision to start an execution. Reserve a gateway slot, unless only a version is read."""
         if decision.execution.step is not UpdateStep.CHECK_REPORTED:
             self._slots.reserve_slot(context.gateway, execution.method)
         self._add_transition(execution, decision)
@@ -328,12 +339,13 @@ class _Dispatcher:
         return members[: limit - 1]
 
     def _can_join_broadcast(self, loaded: LoadedExecution) -> bool:
+        """Return whether a queued execution can take part in the broadcast that starts now."""
         execution, snapshot = loaded
         return (
             execution.device not in self._broadcast_devices
             and bool(snapshot.connected)
             and not _may_run_target(execution)
-            and find_exclusion(_find_device_facts(loaded, self._requirement), self._requirement) is None
+            and find_exclusion(_correct_device_facts(loaded, self._requirement), self._requirement) is None
         )
 
 
@@ -351,10 +363,10 @@ def _find_newer_jobs(
     return {row[0]: row[1] for row in rows}
 
 
-def _find_device_facts(loaded: LoadedExecution, requirement: FirmwareRequirement) -> DeviceFacts:
-    """Return the model and versions of a device.
+def _correct_device_facts(loaded: LoadedExecution, requirement: FirmwareRequirement) -> DeviceFacts:
+    """Return the model and versions of a device in the registry, with a wrong firmware version corrected.
 
-    If the device wrongly reports the target version, return the version that was read from it instead.
+    If the device reports the target version, but another version was read from it, that version is returned.
     """
     execution, snapshot = loaded
     if (
@@ -372,7 +384,7 @@ def _record_previous_version(loaded: LoadedExecution, requirement: FirmwareRequi
 
     From the second attempt on, ignore the target version: an earlier attempt may have installed it.
     """
-    running = parse_running_version(_find_device_facts(loaded, requirement))
+    running = parse_running_version(_correct_device_facts(loaded, requirement))
     execution = loaded.execution
     return (
         execution

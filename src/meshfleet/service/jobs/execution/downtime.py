@@ -60,11 +60,13 @@ _MOVE_LEASES: Final = "UPDATE job_outbox SET taken_until = taken_until + {gap} W
 
 
 def record_alive(connection: Connection, now: int, last_alive_at: int | None = None) -> int:
-    """Store that a process is running jobs now; after downtime, postpone the timers by its length.
+    """Store that a process is running jobs now. After downtime, postpone the timers by its length.
 
     Return the milliseconds of downtime: 0 if there was none, negative if the clock was set back.
-    `last_alive_at` is the time of the last call in this process; None if the process has just started. A
-    process that called recently never moves timers, because clocks of other processes may differ.
+    `last_alive_at` is the monotonic time in milliseconds of the last call in this process; None if the
+    process has just started. A process that called recently never moves timers, because clocks of other
+    processes may differ.
+
     The transaction is atomic: a process that is killed before the commit has moved no timer.
     """
     rows = bulk.query_rows(connection, _SELECT_ALIVE_AT, (), lock=" FOR UPDATE")
@@ -80,6 +82,7 @@ def record_alive(connection: Connection, now: int, last_alive_at: int | None = N
 
 
 def _move_timers(connection: Connection, gap: int, now: int) -> None:
+    """Move the timers of jobs and updates by `gap` milliseconds; negative after a clock was set back."""
     statements = [_MOVE_ACTIVE, _MOVE_QUEUED, _MOVE_UNCHECKED, _MOVE_JOBS]
     if gap < 0:  # the clock was set back: executions and leases due in the future would wait too long
         statements += [_MOVE_BACK, _MOVE_LEASES]

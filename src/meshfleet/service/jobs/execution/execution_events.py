@@ -59,7 +59,7 @@ _SELECT_UNSENT: Final = (
     f" WHERE taken_until IS NULL AND job = ? AND step IN ('{UpdateStep.START}', '{UpdateStep.ENTER_DFU}')"
     f" LIMIT {EXECUTIONS_PER_TRANSACTION}"
 )
-"""Selects the start commands of a job that no process has leased for sending."""
+"""Selects the start commands of a job that no process has reserved for sending (leased)."""
 _LOCK_UNSENT: Final = " FOR UPDATE SKIP LOCKED"
 _DELETE_REQUESTS: Final = "DELETE FROM job_outbox WHERE id IN numbers RETURNING id"
 _DELETE_UNLEASED: Final = "DELETE FROM job_outbox WHERE id IN numbers AND taken_until IS NULL RETURNING id"
@@ -102,12 +102,13 @@ def advance_due_executions(
 
 
 def _withdraw_unsent_requests(connection: Connection, executions: Iterable[ExecutionRecord]) -> set[str]:
-    """Delete pending requests that no process has leased from the job outbox. Return their ids."""
+    """Delete the pending requests of executions that no process has leased for sending. Return their ids."""
     pending = [execution.pending_request for execution in executions if execution.pending_request is not None]
     return {row[0] for row in bulk.query_in(connection, _DELETE_UNLEASED, pending)} if pending else set()
 
 
 def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> model.UpdateEvent:
+    """Build the event of an execution that is due. `withdrawn` are ids of requests that were never sent."""
     execution = loaded.execution
     if loaded.snapshot.device is None:
         return model.DeviceRemoved()
@@ -121,7 +122,10 @@ def _build_due_event(loaded: LoadedExecution, withdrawn: Container[str]) -> mode
 
 
 def list_changed_devices(connection: Connection) -> list[int]:
-    """Return devices with registry changes to pass to `apply_registry_changes`, a limited number at once."""
+    """Return a limited number of devices to pass to `apply_registry_changes`.
+
+    These devices have an active execution, and changes in the registry that were not applied to it.
+    """
     return sorted(load_registry_changes(connection, None))
 
 
@@ -157,7 +161,7 @@ def apply_results(
 ) -> AdvanceResult:
     """Apply the results of requests to their executions, each result only once.
 
-    A result that arrives too late is stored as evidence and changes no execution (rest-143).
+    A result that arrives too late changes no execution. It is stored as evidence (rest-143).
     """
     # A request that is missing in the outbox was deleted with an earlier result.
     rows = bulk.query_in(connection, _DELETE_REQUESTS, [each.request_id for each in results])
@@ -193,7 +197,10 @@ def withdraw_unsent_starts(
     now: ClockReading,
     routes: GatewayRoutes | None = None,
 ) -> AdvanceResult:
-    """Withdraw the start commands of a canceled job that no process has leased for sending."""
+    """Withdraw the start commands of a canceled job that no process has leased for sending.
+
+    Their executions then end as CANCELED.
+    """
     rows = bulk.query_rows(connection, _SELECT_UNSENT, (job,), lock=_LOCK_UNSENT)
     results = [
         RequestResult(
@@ -255,7 +262,10 @@ def _apply_events(
 def _advance_or_fail(
     execution: ExecutionRecord, event: model.UpdateEvent, context: UpdateContext, now: int
 ) -> Decision:
-    """Return what the state machine decides for an event. If it raises an exception, end as FAILED."""
+    """Return what the state machine decides for an event of an execution.
+
+    If the state machine raises an exception, end the execution as FAILED.
+    """
     try:
         return add_stop_cause(advance_execution(execution, event, context, now), context.spec)
     except Exception:  # noqa: BLE001 # one defect must not block the other executions

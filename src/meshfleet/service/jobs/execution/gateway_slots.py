@@ -1,4 +1,4 @@
-"""Update slots of gateways: count the updates that run through a gateway, and limit their number."""
+"""Update slots of gateways: each update that runs through a gateway occupies a slot. Slots are limited."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def reserve_dfu_slots(
     events: Sequence[ExecutionEvent],
     slots: GatewaySlots,
 ) -> list[ExecutionEvent]:
-    """Reserve slots for devices in DFU mode that are received by another gateway than before.
+    """Reserve slots for devices in DFU mode that another gateway receives than before.
 
     Return all events. In the events of such devices, `has_free_slot` says whether a slot was reserved.
     """
@@ -127,7 +127,7 @@ def reserve_dfu_slots(
 
 
 class HostGatewaySelector:
-    """Selects the gateway through which an update runs, when its start command is sent again."""
+    """Selects the gateway through which an update runs (its host) when its start command is sent again."""
 
     def __init__(self, connection: Connection, spec_cache: JobSpecCache, slots: GatewaySlots) -> None:
         self._connection = connection
@@ -137,8 +137,9 @@ class HostGatewaySelector:
     def assign_host(self, transition: ExecutionTransition) -> ExecutionTransition:
         """Return the transition with the host: the gateway through which the update runs from now on.
 
-        The gateway that receives the start command becomes the host. The start command goes to the newly
-        selected gateway if that gateway has a free slot, and otherwise to the previous host.
+        The host changes only if the decision sends the start command again and another gateway was selected
+        for that. If this gateway has a free slot, it gets the command and becomes the host. Otherwise the
+        previous host gets the command.
         """
         request, execution = transition.decision.request, transition.decision.execution
         is_start = request is not None and request.step in START_STEPS and not request.targets_gateway

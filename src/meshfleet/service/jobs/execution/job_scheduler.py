@@ -90,11 +90,15 @@ def list_open_jobs(connection: Connection, after: int) -> dict[int, JobState]:
 
 
 class _OpenJob(NamedTuple):
+    """Unfinished job with all data that decides how the job advances."""
+
     number: int
     rollout: RolloutState
     counts: ExecutionCounts
     queue_until: int | None
+    """Monotonic time in milliseconds at which queued executions time out; None if the job has not started."""
     applied_at: int | None
+    """Unix time in milliseconds at which a user applied the job; None if no user has."""
     stop_cause: StopCause | None
 
 
@@ -136,6 +140,7 @@ def advance_job(
 
 
 def _load_job(connection: Connection, spec_cache: JobSpecCache, job_number: int) -> _OpenJob | None:
+    """Load an unfinished job and lock its row. Return None if the job has finished or was deleted."""
     rows = bulk.query_rows(connection, _SELECT_JOB, (job_number,), lock=_LOCK)
     if not rows:
         return None
@@ -143,7 +148,7 @@ def _load_job(connection: Connection, spec_cache: JobSpecCache, job_number: int)
     body = spec_cache.load_body(connection, job_number)
     return _OpenJob(
         job_number,
-        _parse_rollout(body, rollout_columns),
+        _build_rollout_state(body, rollout_columns),
         load_counts(connection, job_number),
         queue_until,
         applied_at,
@@ -151,7 +156,8 @@ def _load_job(connection: Connection, spec_cache: JobSpecCache, job_number: int)
     )
 
 
-def _parse_rollout(body: NewJob, row: Sequence[Any]) -> RolloutState:
+def _build_rollout_state(body: NewJob, row: Sequence[Any]) -> RolloutState:
+    """Build the state of a rollout from the body of the job request and columns of the job."""
     state, start_at, deadline, waves, wave, soaks_until, paced_until, armed = row
     return RolloutState(
         state=JobState(state),
@@ -169,6 +175,7 @@ def _parse_rollout(body: NewJob, row: Sequence[Any]) -> RolloutState:
 def _write_job_transition(
     connection: Connection, job: _OpenJob, change: JobTransition, wall_time: int
 ) -> None:
+    """Write a transition of a job that the service decided: new state, history and audit log."""
     before, after = job.rollout.state, change.state
     if after is not before:
         check_job_transition(before, after)
@@ -217,7 +224,7 @@ def _make_executions_due(connection: Connection, job: _OpenJob, now: int) -> Non
 
 
 def _end_queued_executions(connection: Connection, job: _OpenJob, now: ClockReading) -> list[ExecutionChange]:
-    """End a limited number of canceled or timed-out queued executions. Return the ended executions."""
+    """End a limited number of queued executions that are canceled or have timed out. Return these."""
     if not job.counts.count(ExecutionState.QUEUED):
         return []
     if job.rollout.state is JobState.CANCELING:

@@ -1,8 +1,9 @@
 """Job outbox: requests of jobs that are stored with the change of their execution, and then sent once.
 
-A process leases a request before sending. The lease lasts until the response must have arrived. If the lease
-expires without a result, the process that leased the request has ended, and it is unknown whether the request
-was sent. The process that finds the expired lease treats the request as unanswered.
+A process leases a request before sending: it reserves the request for itself, so that no other process sends
+it. The lease lasts until the response must have arrived. If the lease expires without a result, the process
+that leased the request has ended, and it is unknown whether the request was sent. The process that finds the
+expired lease treats the request as unanswered.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class OutboxRequest(NamedTuple):
     value: Any
 
     def build_result(self, event: Any) -> RequestResult:
-        """Build the result of this request from an event: a response, or that none arrived."""
+        """Build the result of this request from an event: a response arrived, or none did."""
         return RequestResult(self.id, self.job, self.device, self.attempt, event)
 
 
@@ -77,9 +78,9 @@ class RequestBatch(NamedTuple):
 def lease_requests(
     connection: Connection, limit: int, in_flight: Mapping[int, int], *, until: int
 ) -> RequestBatch:
-    """Lease up to `limit` outbox requests for this process.
+    """Reserve (lease) up to `limit` outbox requests for this process, which then sends them.
 
-    `until` is the end of the lease as monotonic time in milliseconds. `in_flight` is the number of requests
+    `until` is the end of the leases as monotonic time in milliseconds. `in_flight` is the number of requests
     that this process has in flight, by gateway.
     """
     full = [gateway for gateway, count in in_flight.items() if count >= MAX_IN_FLIGHT_PER_GATEWAY]
@@ -112,12 +113,13 @@ def list_abandoned_requests(connection: Connection, now: int, own_count: int) ->
     ]
 
 
-def release_leases(connection: Connection) -> None:
-    """Expire all leases. Call this at the start of a service that runs as a single process."""
+def expire_leases(connection: Connection) -> None:
+    """Expire all leases of requests. Call this at the start of a service that runs as a single process."""
     bulk.execute_many(connection, _RELEASE, [()])
 
 
 def _parse_request(row: Sequence[Any]) -> OutboxRequest:
+    """Parse a row of the job outbox."""
     request = OutboxRequest(*row)
     return request._replace(
         step=UpdateStep(request.step),

@@ -14,7 +14,7 @@ from meshfleet.protocol.ids import format_model_number
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.rest.job_requests import StoredJobRequest
 from meshfleet.rest.jobs import ExecutionState, JobState, StopCause
-from meshfleet.service.jobs.compatibility import DeviceFacts, FirmwareRequirement, parse_requirement
+from meshfleet.service.jobs.compatibility import DeviceFacts, FirmwareRequirement, build_requirement
 from meshfleet.service.jobs.updates import timeouts
 from meshfleet.service.jobs.updates.model import ExecutionRecord, UpdateContext, UpdateSpec, UpdateStep
 
@@ -114,7 +114,7 @@ class LoadedExecution(NamedTuple):
 
 
 class ExecutionEvent(NamedTuple):
-    """Event that concerns an execution, with that execution."""
+    """Event of an execution, together with the loaded execution."""
 
     loaded: LoadedExecution
     event: UpdateEvent
@@ -147,6 +147,7 @@ class JobSpecCache:
         }
 
     def _load_bodies(self, connection: Connection, numbers: Sequence[int]) -> dict[int, NewJob]:
+        """Return the bodies of job requests, from the cache if possible, by job number."""
         bodies = self._bodies
         missing = [each for each in numbers if each not in bodies]
         if missing:
@@ -162,8 +163,9 @@ class JobSpecCache:
 
 
 def _build_job_spec(body: NewJob, row: Sequence[Any]) -> JobSpec:
+    """Build the parameters of a job from the body of its request and a row of `_SELECT_JOBS`."""
     number, state, stop_cause, waves, applied_at, size, transferring, *firmware_columns = row
-    requirement = parse_requirement(body, *firmware_columns)
+    requirement = build_requirement(body, *firmware_columns)
     total = body.timeouts.total_minutes
     spec = UpdateSpec(
         job=number,
@@ -221,6 +223,7 @@ def load_update_contexts(
 def _build_context(
     spec: UpdateSpec, loaded: LoadedExecution, rates: Mapping[tuple[int, str], float]
 ) -> UpdateContext:
+    """Build the data for the next decision about an execution. `rates` are by gateway and update method."""
     execution, snapshot = loaded
     gateway = snapshot.gateway if snapshot.gateway is not None else execution.gateway or 0
     return UpdateContext(

@@ -53,7 +53,7 @@ def cancel_queued_executions(
     return _end_executions(
         connection,
         job,
-        bulk.query_rows(connection, _SELECT_ANY, (job, _max_executions(connection))),
+        bulk.query_rows(connection, _SELECT_ANY, (job, _get_max_executions(connection))),
         ending,
         wall_time,
     )
@@ -62,28 +62,32 @@ def cancel_queued_executions(
 def expire_queued_executions(
     connection: Connection, job: int, queue_until: int | None, now: ClockReading
 ) -> list[ExecutionChange]:
-    """End a limited number of queued executions that have timed out. Return the ended executions.
+    """End a limited number of executions that have waited in the queue for too long. Return these.
 
-    The first attempt times out at the monotonic time `queue_until`. The timeout of a retry starts when the
-    previous attempt ends.
+    First attempts time out at `queue_until`, a monotonic time in milliseconds; None if the job has not
+    started. A retry has its own timeout, which starts when the previous attempt ends.
     """
     rows = bulk.query_rows(
-        connection, _SELECT_EXPIRED_RETRIES, (job, now.monotonic, _max_executions(connection))
+        connection, _SELECT_EXPIRED_RETRIES, (job, now.monotonic, _get_max_executions(connection))
     )
     if not rows and queue_until is not None and now.monotonic >= queue_until:
-        if unchecked := bulk.query_rows(connection, _SELECT_UNCHECKED, (job, _max_executions(connection))):
+        if unchecked := bulk.query_rows(
+            connection, _SELECT_UNCHECKED, (job, _get_max_executions(connection))
+        ):
             return _end_executions(connection, job, unchecked, _UNCHECKED, now.wall)
-        rows = bulk.query_rows(connection, _SELECT_FIRST, (job, _max_executions(connection)))
+        rows = bulk.query_rows(connection, _SELECT_FIRST, (job, _get_max_executions(connection)))
     return _end_executions(connection, job, rows, _EXPIRED, now.wall)
 
 
-def _max_executions(connection: Connection) -> int:
+def _get_max_executions(connection: Connection) -> int:
+    """Return the maximum number of executions that end in one transaction on this database."""
     return _EXECUTIONS_PER_TRANSACTION[connection.dialect.name]
 
 
 def _end_executions(
     connection: Connection, job: int, queued: Sequence[Sequence[int]], ending: QueueEnding, wall_time: int
 ) -> list[ExecutionChange]:
+    """End queued executions, given as rows that start with the device. Return the ended executions."""
     if not queued:
         return []
     return end_queued_executions(connection, [job], sorted(row[0] for row in queued), ending, wall_time)

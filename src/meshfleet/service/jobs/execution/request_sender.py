@@ -38,7 +38,7 @@ RESPONSE_TIMEOUT_S: Final = timeouts.RESPONSE_TIMEOUT / 1000
 
 
 class _OutgoingRequest:
-    """Job request that waits to be sent, or for its response. An unsent request can be dropped."""
+    """Job request that waits to be sent, or for its response. It can be dropped until it is sent."""
 
     __slots__ = ("is_dropped", "is_leased", "is_sent", "request")
 
@@ -120,15 +120,18 @@ class JobRequestSender:
         self._drop_canceled_starts()
 
     def _drop_canceled_starts(self) -> None:
+        """Cancel the tasks of start commands that were not sent yet and whose job is being canceled."""
         for task, each in self._in_flight.items():
             if self._is_canceled_start(each.request) and not each.is_sent and not each.is_dropped:
                 each.is_dropped = True
                 task.cancel()
 
     def _is_canceled_start(self, request: OutboxRequest) -> bool:
+        """Return whether a request would start an update of a job that is being canceled."""
         return request.job in self._canceled_jobs and request.step in model.START_STEPS
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """Remove a request whose task has ended. If it was dropped, queue the result "not sent"."""
         each = self._in_flight.pop(task)
         if each.is_dropped and task.cancelled():
             self._queue_result(_build_canceled_result(each.request))
@@ -140,11 +143,13 @@ class JobRequestSender:
         await asyncio.gather(*self._in_flight, return_exceptions=True)
 
     async def _send_outgoing(self, outgoing: _OutgoingRequest) -> None:
+        """Send a request, wait for its response, and queue its result."""
         self._queue_result(outgoing.request.build_result(await self._send_and_wait(outgoing)))
 
     async def _send_and_wait(
         self, outgoing: _OutgoingRequest
     ) -> model.ResponseReceived | model.RequestNotSent | model.RequestUnanswered:
+        """Send a request and wait for its response. Return its event, even after an error."""
         request = outgoing.request
         try:
             response = await self._rpc.request(
@@ -169,17 +174,20 @@ class JobRequestSender:
         self._queue_result(request.build_result(_build_response_event(request, response)))
 
     def _queue_result(self, result: RequestResult) -> None:
+        """Put the result of a request into the queue `results`."""
         self._unprocessed.add(result.request_id)
         self.results.put_nowait(result)
 
 
 def _build_canceled_result(request: OutboxRequest) -> RequestResult:
+    """Build the result of a request that was not sent, because its job was canceled."""
     return request.build_result(
         model.RequestNotSent(request.step, "the job was canceled before the request was sent")
     )
 
 
 def _build_response_event(request: OutboxRequest, rpc_response: RpcResponse) -> model.ResponseReceived:
+    """Build the event for the execution from a response."""
     response = rpc_response.response
     return model.ResponseReceived(request.step, response.status, _find_value(request, response))
 

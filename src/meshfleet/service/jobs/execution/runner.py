@@ -52,7 +52,7 @@ ABANDONED_CHECK_INTERVAL_S: Final = 5.0
 """Seconds between two checks for outbox requests that an ended process has leased."""
 
 _CLEANUP_INTERVAL_MS: Final = 3_600_000
-"""Milliseconds between two cleanups of unpublished job drafts and unfinished device takeovers."""
+"""Milliseconds between two cleanups of abandoned job drafts and of takeovers of devices by newer jobs."""
 
 _DRAFT_EXPIRY_MS: Final = 3_600_000
 """Age in milliseconds at which an unpublished job draft counts as abandoned."""
@@ -112,7 +112,7 @@ class JobRunner:
     async def run(self) -> None:
         """Run all jobs until this task is canceled."""
         if self._database.is_sqlite:  # there is no other process, so all leases are left from an earlier one
-            await self._database.write(outbox.release_leases)
+            await self._database.write(outbox.expire_leases)
         while not await self._run_or_log_error(self._record_alive):  # noqa: ASYNC110 # retry until the database is available
             await asyncio.sleep(_ROUND_S)
         try:
@@ -128,6 +128,7 @@ class JobRunner:
     # Rounds
 
     async def _run_rounds(self) -> None:
+        """Advance all open jobs again and again until canceled, with a pause after each round."""
         while True:
             delay = _IDLE_SLEEP_S
             if await self._run_or_log_error(self._run_round):
@@ -155,9 +156,11 @@ class JobRunner:
         return bool(jobs)
 
     def _is_idle(self, job: int) -> bool:
+        """Return whether a job had nothing to do a short time ago, and has not changed since."""
         return self._monotonic() < self._idle_until.get(job, 0)
 
     async def _load_open_jobs(self) -> dict[int, JobState]:
+        """Load the states of all open jobs, by job number."""
         jobs: dict[int, JobState] = {}
         while page := await self._database.read(job_scheduler.list_open_jobs, max(jobs, default=0)):
             jobs |= page
@@ -172,6 +175,7 @@ class JobRunner:
         return True
 
     async def _advance_due_executions(self) -> bool:
+        """Advance active executions whose timers are due. Return whether there may be more."""
         await self._record_alive()
         routes = None
         if self._select_gateways is not None:
@@ -184,6 +188,7 @@ class JobRunner:
         return result.has_more
 
     async def _apply_registry_changes(self) -> bool:
+        """Apply changes in the device registry to active executions. Return whether there may be more."""
         devices = await self._database.read(execution_events.list_changed_devices)
         if not devices:
             return False
@@ -195,6 +200,7 @@ class JobRunner:
         return result.has_more
 
     async def _advance_job(self, job: int) -> bool:
+        """Advance a job once, and select gateways if necessary. Return whether it can go on."""
         result = await self._advance_job_once(job, None if self._select_gateways is None else {})
         if result.unrouted:
             result = await self._advance_job_once(job, await self._select_routes(result.unrouted))
@@ -205,6 +211,7 @@ class JobRunner:
         return result.has_more or bool(result.unrouted)
 
     async def _advance_job_once(self, job: int, routes: GatewayRoutes | None) -> JobAdvanceResult:
+        """Advance a job in one transaction, and publish what changed."""
         result = await self._database.write(
             job_scheduler.advance_job, self._spec_cache, job, self._clock_reading, routes
         )
@@ -212,6 +219,10 @@ class JobRunner:
         return result
 
     async def _select_routes(self, devices: Sequence[int]) -> GatewayRoutes | None:
+        """Return the gateway selected for each device.
+
+        Return None if each device is reached through its own gateway.
+        """
         return None if self._select_gateways is None else await self._select_gateways(devices)
 
     @property
@@ -219,6 +230,7 @@ class JobRunner:
         return ClockReading(self._monotonic(), self._wall())
 
     def _publish_changes(self, result: AdvanceResult | JobAdvanceResult, jobs: Sequence[int] = ()) -> None:
+        """Notify about changed jobs and executions, and wake the sender if there are new requests."""
         if result.request_count:
             self._has_requests.set()
         for job in {each.job for each in result.changed}:
@@ -229,6 +241,7 @@ class JobRunner:
     # Requests
 
     async def _run_sender(self) -> None:
+        """Send outbox requests until canceled."""
         while True:
             while await self._run_or_log_error(self._send_batch):  # noqa: ASYNC110 # lets other writers run between batches
                 await asyncio.sleep(_YIELD_S)
@@ -248,6 +261,7 @@ class JobRunner:
         return batch.has_more
 
     async def _run_result_writer(self) -> None:
+        """Apply the results of requests in batches until canceled."""
         while True:
             results = [await self._sender.results.get()]
             await asyncio.sleep(_RESULT_WINDOW_S)
@@ -258,21 +272,26 @@ class JobRunner:
             self._has_requests.set()  # the completed requests have freed slots for others
 
     async def _run_abandoned_check(self) -> None:
+        """Apply the results of requests whose process has ended, regularly until canceled."""
         while True:
             await self._run_or_log_error(self._apply_abandoned_requests)
             await asyncio.sleep(self._abandoned_check_interval)
 
     async def _run_cleanup(self) -> None:
-        """Complete unfinished device takeovers, and delete the rows of deleted jobs and abandoned drafts."""
+        """Finish the takeovers of devices by newer jobs that an earlier process did not finish.
+
+        Then delete the rows of deleted jobs and of abandoned drafts. Repeat both regularly until canceled.
+        """
         while True:
-            await self._run_or_log_error(self._resume_superseding)
+            await self._run_or_log_error(self._finish_takeovers)
             until = self._monotonic() + _CLEANUP_INTERVAL_MS
             while (remaining := until - self._monotonic()) > 0:
                 await self._run_or_log_error(self._delete_abandoned_rows)
                 await _wait_for_event(self._has_cleanup, remaining / 1000)
 
-    async def _resume_superseding(self) -> bool:
-        await conflicts.resume_superseding(self._database, self._wall(), self._notify)
+    async def _finish_takeovers(self) -> bool:
+        """Finish the takeovers of devices by newer jobs that an earlier process did not finish."""
+        await conflicts.finish_takeovers(self._database, self._wall(), self._notify)
         return True
 
     async def _delete_abandoned_rows(self) -> bool:
@@ -293,6 +312,7 @@ class JobRunner:
         return await self._apply_results(abandoned) if abandoned else False
 
     async def _apply_results(self, results: list[RequestResult]) -> bool:
+        """Apply the results of requests to their executions in one transaction."""
         await self._record_alive()
         routes = await self._select_routes([each.device for each in results])
         result = await self._database.write(
@@ -304,7 +324,10 @@ class JobRunner:
         return True
 
     async def _run_or_log_error(self, work: Callable[[], Awaitable[bool]]) -> bool:
-        """Return the result of `work()`. After an error, log the first in a row, wait, and return False."""
+        """Return the result of `work()`. After an error, wait and return False.
+
+        Only the first of several errors in a row is logged.
+        """
         try:
             result = await work()
         except (FleetError, DBAPIError) as exc:

@@ -81,7 +81,7 @@ _MAKE_NEXT_DUE: Final = (
 
 
 def _wake_waiting_executions(connection: Connection, gateways: Sequence[int], now: int) -> None:
-    """Make the next executions due now that wait for a free slot of one of these gateways."""
+    """Make executions due now: for each of `gateways`, up to 8 that wait for one of its slots."""
     # On PostgreSQL another process may be starting some of these executions: they are skipped.
     lock = "" if connection.dialect.name == "sqlite" else " FOR UPDATE OF e SKIP LOCKED"
     bulk.execute_many(connection, _MAKE_NEXT_DUE.format(lock=lock), [(now, gateway) for gateway in gateways])
@@ -99,6 +99,7 @@ class EvidenceItem(NamedTuple):
     """Evidence for a transition: the report, response or missing response that caused the transition."""
 
     kind: str
+    """Kind of evidence, such as `response` or `heartbeat`."""
     content: Any
 
 
@@ -190,7 +191,7 @@ def _insert_evidence(
 
 
 def _delete_obsolete_requests(connection: Connection, transitions: Iterable[ExecutionTransition]) -> None:
-    """Delete outbox requests whose execution changed for another reason, to prevent their sending."""
+    """Delete the outbox requests of executions that changed for another reason, so that none is sent."""
     obsolete = [
         each.before.pending_request
         for each in transitions
@@ -202,6 +203,10 @@ def _delete_obsolete_requests(connection: Connection, transitions: Iterable[Exec
 def _build_execution_row(
     transition: ExecutionTransition, request_ids: dict[tuple[int, int], str], wall_time: int
 ) -> tuple[Any, ...]:
+    """Build the row of the table `execution` after a decision.
+
+    `request_ids` are the ids of the requests to send, by job and device.
+    """
     execution = transition.decision.execution
     if transition.decision.request is not None:
         execution = replace(execution, pending_request=request_ids[execution.job, execution.device])
@@ -218,11 +223,13 @@ def _build_execution_row(
 
 
 def _build_request_rows(transition: ExecutionTransition) -> list[tuple[Any, ...]]:
+    """Build the rows of the job outbox for the requests that a decision sends."""
     requests = (transition.decision.request, transition.decision.abort_request)
     return [_build_request_row(transition, request) for request in requests if request is not None]
 
 
 def _build_request_row(transition: ExecutionTransition, request: UpdateRequest) -> tuple[Any, ...]:
+    """Build the row of the job outbox for a request."""
     execution = transition.decision.execution
     gateway = transition.before.gateway if execution.gateway is None else execution.gateway
     if not request.targets_gateway and transition.request_gateway is not None:
@@ -243,6 +250,7 @@ def _build_request_row(transition: ExecutionTransition, request: UpdateRequest) 
 
 
 def _compute_tally_deltas(transitions: Iterable[ExecutionTransition]) -> Counter[TallyKey]:
+    """Return how the counts of executions by job, wave and state change."""
     deltas: Counter[TallyKey] = Counter()
     for each in transitions:
         before, after = each.before, each.decision.execution
@@ -254,7 +262,7 @@ def _compute_tally_deltas(transitions: Iterable[ExecutionTransition]) -> Counter
 def _insert_history(
     connection: Connection, transitions: Sequence[ExecutionTransition], wall_time: int
 ) -> None:
-    """Insert the evidence for decisions, and a transition row for each changed state."""
+    """Insert the reports and responses that caused decisions (evidence), and a row for each new state."""
     records = {
         id(each): EvidenceRecord(each.before.job, each.before.device, each.before.attempt, each.evidence)
         for each in transitions
@@ -305,9 +313,11 @@ def _find_freed_gateways(transitions: Iterable[ExecutionTransition]) -> list[int
 
 
 def _occupies_gateway(execution: ExecutionRecord) -> bool:
+    """Return whether an execution occupies a slot of its gateway."""
     return states.occupies_gateway(execution.state, execution.method)
 
 
 def _keeps_gateway_slot(transition: ExecutionTransition) -> bool:
+    """Return whether an execution still occupies a slot of the same gateway after a transition."""
     after = transition.decision.execution
     return _occupies_gateway(after) and after.gateway == transition.before.gateway

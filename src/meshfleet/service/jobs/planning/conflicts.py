@@ -49,9 +49,10 @@ def find_conflicting_jobs(connection: Connection) -> ConflictingJobs:
 def find_unfinished_devices(
     connection: Connection, jobs: Sequence[int], devices: Sequence[int]
 ) -> dict[int, int]:
-    """Return the lowest number of a job among `jobs` that has not finished with a device, by device.
+    """Return, by device, the number of the job in `jobs` that has not finished with the device.
 
-    Devices with which all `jobs` have finished are missing. `devices` must be sorted.
+    If there are several such jobs, the lowest number is returned. Devices with which all `jobs` have finished
+    are left out. `devices` must be sorted.
     """
     if not jobs:
         return {}
@@ -68,10 +69,10 @@ def find_unfinished_devices(
 
 
 def list_jobs_with_queue(connection: Connection) -> tuple[int, ...]:
-    """Return the numbers of open jobs with queued devices that newer jobs cannot take over."""
+    """Return the numbers of open jobs with queued devices that a newer job cannot take over."""
     queued = select(tally.c.job).where(tally.c.state == str(ExecutionState.QUEUED), tally.c.count > 0)
     query = select(job.c.id).where(
-        job.c.finished_at.is_(None), job.c.id.in_(queued), ~_has_policy("supersede")
+        job.c.finished_at.is_(None), job.c.id.in_(queued), ~_build_policy_condition("supersede")
     )
     return tuple(connection.scalars(query))
 
@@ -88,11 +89,16 @@ def find_busy_devices(connection: Connection, jobs: Sequence[int], devices: Sequ
 
 
 def _list_open_jobs(connection: Connection, policy: str) -> tuple[int, ...]:
-    query = select(job.c.id).where(job.c.finished_at.is_(None), _has_policy(policy)).order_by(job.c.id)
+    """Return the numbers of open jobs whose `onNewerJob` is `policy`."""
+    query = (
+        select(job.c.id)
+        .where(job.c.finished_at.is_(None), _build_policy_condition(policy))
+        .order_by(job.c.id)
+    )
     return tuple(connection.scalars(query))
 
 
-def _has_policy(policy: str) -> ColumnElement[bool]:
+def _build_policy_condition(policy: str) -> ColumnElement[bool]:
     """Return the SQL condition that the `onNewerJob` of a job is `policy`.
 
     The condition searches the JSON body as a string, because the JSON functions of PostgreSQL fail on some
@@ -108,31 +114,37 @@ _DEVICES_PER_CHUNK: Final = 500
 
 
 class _TakeoverChunk(NamedTuple):
+    """Result of taking over a chunk of devices."""
+
     last_device: int | None
     """Last device of the chunk; None if this is the last chunk."""
     changed: list[ExecutionChange]
 
 
-async def supersede_older_jobs(
+async def take_over_queued_devices(
     database: Database, job_number: int, older: Sequence[int], now: int, notify: ChangeListener
 ) -> None:
-    """Let job `job_number` take over its devices that are still queued in the `older` jobs, in chunks."""
+    """Let the newer job `job_number` take over its devices that are still queued in the `older` jobs.
+
+    The executions of these devices in the older jobs end as SUPERSEDED. Each transaction takes over up to 500
+    devices. `notify` is called with the ended executions.
+    """
     after: int | None = -1
     while older and after is not None:
-        chunk = await database.write(_supersede_chunk, job_number, older, after, now)
+        chunk = await database.write(_take_over_chunk, job_number, older, after, now)
         after = chunk.last_device
         if chunk.changed:
             notify([], chunk.changed)
 
 
-async def resume_superseding(database: Database, now: int, notify: ChangeListener) -> None:
-    """Complete takeovers of queued devices that an earlier process did not finish."""
-    for number, older in await database.read(_list_superseded_jobs):
-        await supersede_older_jobs(database, number, older, now, notify)
+async def finish_takeovers(database: Database, now: int, notify: ChangeListener) -> None:
+    """Finish the takeovers of queued devices by newer jobs that an earlier process did not finish."""
+    for number, older in await database.read(_list_takeovers):
+        await take_over_queued_devices(database, number, older, now, notify)
 
 
-def _list_superseded_jobs(connection: Connection) -> list[tuple[int, list[int]]]:
-    """Return each open job with the older jobs whose queued devices it takes over."""
+def _list_takeovers(connection: Connection) -> list[tuple[int, list[int]]]:
+    """Return each open job that takes over queued devices, with the older jobs that hand them over."""
     superseded = find_conflicting_jobs(connection).superseded
     if not superseded:
         return []
@@ -147,10 +159,10 @@ def _list_superseded_jobs(connection: Connection) -> list[tuple[int, list[int]]]
     return takeovers
 
 
-def _supersede_chunk(
+def _take_over_chunk(
     connection: Connection, job_number: int, older: Sequence[int], after: int, now: int
 ) -> _TakeoverChunk:
-    """Let job `job_number` take over the next chunk of queued devices, which follow the device `after`."""
+    """Let the newer job `job_number` take over up to 500 queued devices that follow the device `after`."""
     columns = execution.c
     query = select(columns.device).where(columns.job == job_number, columns.device > after, columns.wave >= 0)
     devices = connection.scalars(query.order_by(columns.device).limit(_DEVICES_PER_CHUNK)).all()

@@ -15,7 +15,7 @@ from meshfleet.rest.jobs import ExecutionState, JobState
 from meshfleet.service.jobs.job_states import FINISHED_STATES, build_state_conflict
 from meshfleet.service.jobs.notifications import ChangeListener, ignore_changes
 from meshfleet.service.jobs.planning import conflicts, firmware_lookup, job_drafts, targets
-from meshfleet.service.jobs.planning.conflicts import supersede_older_jobs
+from meshfleet.service.jobs.planning.conflicts import take_over_queued_devices
 from meshfleet.service.jobs.planning.dry_run import build_dry_run, load_fleet_estimate
 from meshfleet.service.jobs.planning.eligibility import evaluate_targets
 from meshfleet.service.jobs.planning.job_drafts import ConflictsChanged, JobPlan, PublishedJob
@@ -52,10 +52,11 @@ class JobRequestContext(NamedTuple):
     """User, idempotency key and change notification of a request that creates a job."""
 
     by: Actor
+    """User or API key that creates the job."""
     idempotency_key: IdempotencyKey | None
     """Key with which a repeated request creates only one job; None if the request has no key."""
     notify: ChangeListener = ignore_changes
-    """Callback for executions of older jobs that the new job supersedes."""
+    """Callback that gets the executions of older jobs whose devices the new job takes over."""
 
 
 async def create_job(database: Database, body: NewJob, context: JobRequestContext, now: Now) -> Job | DryRun:
@@ -105,7 +106,7 @@ async def create_validated_job(  # noqa: PLR0913 # the last two are keyword-only
             raise Conflict("none of the target devices exists any more")
         published = await _write_job(database, plan, now)
         if published is not None:
-            await supersede_older_jobs(
+            await take_over_queued_devices(
                 database, published.number, published.superseded_jobs, now(), context.notify
             )
             return await database.read(job_view.load_job, published.number, now=now())
@@ -115,6 +116,7 @@ async def create_validated_job(  # noqa: PLR0913 # the last two are keyword-only
 async def _dry_run_job(
     database: Database, job: ValidatedJob, context: JobRequestContext, devices: array[int]
 ) -> DryRun:
+    """Plan a job, and return what the job would do."""
     plan = await build_job_plan(database, job, context, devices, None)
     return await asyncio.to_thread(build_dry_run, plan, await load_fleet_estimate(database, plan))
 
@@ -146,9 +148,9 @@ def assign_waves(seed: int, resolved: ResolvedTargets, requested: Sequence[Wave]
     """Assign the eligible devices to waves; connected devices come first (rest-208)."""
     return WaveAssignment(
         seed,
-        resolved.list_eligible(connected=True),
+        resolved.list_eligible_devices(connected=True),
         requested,
-        deferred=resolved.list_eligible(connected=False),
+        deferred=resolved.list_eligible_devices(connected=False),
     )
 
 
@@ -172,6 +174,7 @@ async def _write_job(database: Database, plan: JobPlan, now: Now) -> PublishedJo
 
 
 async def _discard_draft(database: Database, job_number: int) -> None:
+    """Delete all rows of a draft that will not be published."""
     while await database.write(job_drafts.delete_draft_rows, job_number):
         pass
 
@@ -198,7 +201,7 @@ async def retry_job(database: Database, job_number: int, context: JobRequestCont
         raise build_state_conflict(JobState(row.state))
     devices = await targets.read_device_pages(database, _list_failed_page, job_number)
     if not devices:
-        raise Conflict("no update of this job failed, timed out or was canceled")
+        raise Conflict("nothing to retry: no update of this job failed, timed out or was canceled")
     body = _build_retry_body(row, now())
     await database.read(firmware_lookup.load_released_firmware, body)
     return await create_validated_job(
@@ -218,6 +221,7 @@ def _build_retry_body(row: Row[Any], now: int) -> NewJob:
 
 
 def _is_future(time: int | None, now: int) -> bool:
+    """Return whether a time is after `now`; False if there is no time."""
     return time is not None and time > now
 
 

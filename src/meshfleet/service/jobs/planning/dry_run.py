@@ -61,7 +61,7 @@ class FleetEstimate(NamedTuple):
 async def load_fleet_estimate(database: Database, plan: JobPlan) -> FleetEstimate:
     """Load the facts about devices from which the duration of a job is estimated."""
     rate = await database.read(_load_transfer_rate, select_method(plan.firmware.requirement))
-    devices = array("q", plan.targets.list_eligible())
+    devices = array("q", plan.targets.list_eligible_devices())
     queue_jobs = await database.read(conflicts.list_jobs_with_queue)
     intervals: Counter[int] = Counter()
     busy = 0
@@ -69,7 +69,7 @@ async def load_fleet_estimate(database: Database, plan: JobPlan) -> FleetEstimat
         intervals.update(await database.read(_count_intervals, page))
         busy += len(await database.read(conflicts.find_busy_devices, queue_jobs, page))
     intervals[DEFAULT_INTERVAL_MS] += len(devices) - intervals.total()
-    return FleetEstimate(rate, _find_interval_quantile(intervals) / _MINUTE_MS, busy)
+    return FleetEstimate(rate, _find_heartbeat_quantile(intervals) / _MINUTE_MS, busy)
 
 
 def _load_transfer_rate(connection: Connection, method: UpdateMethod) -> float:
@@ -86,8 +86,11 @@ def _count_intervals(connection: Connection, devices: Sequence[int]) -> dict[int
     }
 
 
-def _find_interval_quantile(intervals: Counter[int]) -> int:
-    """Return the interval in milliseconds that 90 % of the devices do not exceed."""
+def _find_heartbeat_quantile(intervals: Counter[int]) -> int:
+    """Return the heartbeat interval in milliseconds that 90 % of the devices do not exceed.
+
+    `intervals` are the numbers of devices by heartbeat interval in milliseconds.
+    """
     ordered = sorted(intervals)
     cumulative = list(accumulate(intervals[each] for each in ordered))
     return ordered[bisect_left(cumulative, _INTERVAL_QUANTILE * cumulative[-1])]
@@ -148,7 +151,9 @@ def _build_refusals(plan: JobPlan) -> list[Refusal]:
 
 def _list_first_devices(plan: JobPlan) -> list[int]:
     """List at most `_MAX_EXAMPLES` devices that are updated first, in the order of their updates."""
-    ranks = ((plan.waves.find_position(device).rank, device) for device in plan.targets.list_eligible())
+    ranks = (
+        (plan.waves.find_position(device).rank, device) for device in plan.targets.list_eligible_devices()
+    )
     return [device for _, device in sorted(each for each in ranks if each[0] < _MAX_EXAMPLES)]
 
 
@@ -173,9 +178,11 @@ def _estimate_minutes(plan: JobPlan, method: UpdateMethod, estimate: FleetEstima
 
 
 def _count_rounds(devices: int, parallel: int | None) -> int:
+    """Return how many rounds update all devices if each round updates `parallel` of them; 1 if it is None."""
     return 1 if parallel is None else math.ceil(devices / parallel)
 
 
 def _estimate_rate_minutes(body: NewJob, devices: int) -> float:
+    """Return the minutes that a job takes because of its rate limit; 0 without a limit."""
     per_minute = None if body.rate is None else body.rate.per_minute
     return 0.0 if per_minute is None else devices / per_minute

@@ -49,34 +49,35 @@ class JobTarget(NamedTuple):
     """Reason why the device is excluded from the job; None if the device will be updated."""
 
 
-class _Verdict(NamedTuple):
-    """Result of an eligibility check, shared by all devices with the same model and versions."""
+class _EligibilityResult(NamedTuple):
+    """Result of checking whether a device may be updated; equal for devices with equal model and versions."""
 
     from_version: str | None
     exclusion: Exclusion | None
 
 
 class ResolvedTargets:
-    """Target devices of a job with their eligibility, in the order in which they were added."""
+    """Target devices of a job, each with the result of its eligibility check, in the order of adding."""
 
     def __init__(self) -> None:
         self._devices = array("q")
         self._gateways = array("q")
         self._verdict_indexes = array("q")
         self._connected = bytearray()
-        self._verdicts: list[_Verdict] = []
-        self._index_by_verdict: dict[_Verdict, int] = {}
-        self._verdict_by_facts: dict[DeviceFacts, _Verdict] = {}
+        self._verdicts: list[_EligibilityResult] = []
+        self._index_by_verdict: dict[_EligibilityResult, int] = {}
+        self._verdict_by_facts: dict[DeviceFacts, _EligibilityResult] = {}
         self.offline = 0
         """Number of eligible devices that are not connected."""
 
     def __len__(self) -> int:
+        """Return the number of targets, including excluded devices."""
         return len(self._devices)
 
     def __iter__(self) -> Iterator[JobTarget]:
-        return self.iterate(0, len(self))
+        return self.iterate_targets(0, len(self))
 
-    def iterate(self, start: int, end: int) -> Iterator[JobTarget]:
+    def iterate_targets(self, start: int, end: int) -> Iterator[JobTarget]:
         """Iterate over the targets with indexes from `start` (included) to `end` (excluded)."""
         for index in range(start, min(end, len(self))):
             gateway = self._gateways[index]
@@ -86,7 +87,7 @@ class ResolvedTargets:
                 *self._verdicts[self._verdict_indexes[index]],
             )
 
-    def list_eligible(self, *, connected: bool | None = None) -> Iterator[int]:
+    def list_eligible_devices(self, *, connected: bool | None = None) -> Iterator[int]:
         """Iterate over eligible devices: connected (True), disconnected (False) or all devices (None)."""
         rows = zip(self._devices, self._verdict_indexes, self._connected, strict=True)
         return (
@@ -121,15 +122,19 @@ class ResolvedTargets:
             self._connected.append(bool(connected))
             self.offline += verdict.exclusion is None and not connected
 
-    def _evaluate_facts(self, facts: DeviceFacts, requirement: FirmwareRequirement) -> _Verdict:
+    def _evaluate_facts(self, facts: DeviceFacts, requirement: FirmwareRequirement) -> _EligibilityResult:
+        """Check whether devices with this model and these versions may be updated. Cache the result."""
         verdict = self._verdict_by_facts.get(facts)
         if verdict is None:
             version = parse_running_version(facts)
             text = None if version is None else str(version)
-            verdict = self._verdict_by_facts[facts] = _Verdict(text, find_exclusion(facts, requirement))
+            verdict = self._verdict_by_facts[facts] = _EligibilityResult(
+                text, find_exclusion(facts, requirement)
+            )
         return verdict
 
-    def _find_verdict_index(self, verdict: _Verdict) -> int:
+    def _find_verdict_index(self, verdict: _EligibilityResult) -> int:
+        """Return the index of a result in the list of different results. Add it if it is new."""
         index = self._index_by_verdict.setdefault(verdict, len(self._verdicts))
         if index == len(self._verdicts):
             self._verdicts.append(verdict)
@@ -156,9 +161,11 @@ def _evaluate_page(
     rejecting_jobs: Sequence[int],
     targets: ResolvedTargets,
 ) -> None:
+    """Check the eligibility of a page of devices, and add the devices to `targets`."""
     blocking_jobs = conflicts.find_unfinished_devices(connection, rejecting_jobs, devices)
     targets.add_devices(bulk.query_in(connection, _FACTS, devices), requirement, blocking_jobs)
 
 
 def _build_conflict_exclusion(job: int) -> Exclusion:
+    """Build the exclusion of a device with which the older job `job` has not finished."""
     return Exclusion(ExclusionCode.EARLIER_JOB, f"job-{job} has not finished with it and rejects newer jobs")

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from meshfleet.db.tables import firmware
 from meshfleet.errors import Fault, InvalidRequest, NotReleased
-from meshfleet.service.jobs.compatibility import FirmwareRequirement, parse_requirement
+from meshfleet.service.jobs.compatibility import FirmwareRequirement, build_requirement
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -39,7 +39,7 @@ def load_released_firmware(connection: Connection, body: NewJob) -> ReleasedFirm
     if row is None:
         raise InvalidRequest([Fault("firmwareId", "firmware not found")])
     _check_released(row.state)
-    requirement = parse_requirement(body, row.model, row.version, row.hardware, row.min_version)
+    requirement = build_requirement(body, row.model, row.version, row.hardware, row.min_version)
     return ReleasedFirmware(row.id, row.size, requirement)
 
 
@@ -53,6 +53,7 @@ def lock_released_firmware(connection: Connection, firmware_id: str) -> None:
 
 
 def _check_released(state: str | None) -> None:
+    """Raise `NotReleased` if the state of a firmware is not `released`; None means that it was removed."""
     if state != "released":
         raise NotReleased(
             "the firmware is not released" if state != "withdrawn" else "the firmware was withdrawn"

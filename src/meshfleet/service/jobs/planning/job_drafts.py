@@ -99,10 +99,13 @@ class JobPlan(NamedTuple):
     targets: ResolvedTargets
     waves: WaveAssignment
     seed: int
+    """Random seed that determines the order of the devices."""
     conflicting_jobs: ConflictingJobs
     by: Actor
+    """User or API key that creates the job."""
     idempotency_key: IdempotencyKey | None
     parent: int | None
+    """Number of the job that this job retries; None if this job is not a retry."""
 
 
 class JobDraft(NamedTuple):
@@ -119,11 +122,11 @@ class PublishedJob(NamedTuple):
     is_new: bool
     """False if an earlier request with the same idempotency key created the job, so the draft is unused."""
     superseded_jobs: tuple[int, ...] = ()
-    """Older jobs whose queued executions the new job supersedes."""
+    """Older jobs whose queued devices the new job takes over."""
 
 
 def insert_draft(connection: Connection, now: int) -> JobDraft:
-    """Reserve the number of a new job."""
+    """Reserve the number of a new job, as a draft."""
     return JobDraft(bulk.insert_row(connection, job_draft, now), now)
 
 
@@ -132,7 +135,7 @@ def build_executions(plan: JobPlan, start: int) -> list[ExecutionValues]:
     method = str(select_method(plan.firmware.requirement))
     return [
         _build_execution(each, plan.waves, method)
-        for each in plan.targets.iterate(start, start + EXECUTIONS_PER_CHUNK)
+        for each in plan.targets.iterate_targets(start, start + EXECUTIONS_PER_CHUNK)
     ]
 
 
@@ -240,6 +243,7 @@ def encode_job_body(body: NewJob) -> str:
 
 
 def _build_execution(target: JobTarget, waves: WaveAssignment, method: str) -> ExecutionValues:
+    """Build the values of the execution of a target: queued in its wave, or excluded."""
     device, gateway, from_version, exclusion = target
     if exclusion is None:
         wave, rank = waves.find_position(device)
@@ -305,6 +309,7 @@ def _insert_job(connection: Connection, job_number: int, plan: JobPlan, now: int
 
 
 def _count_executions(plan: JobPlan) -> Counter[tuple[int, ExecutionState]]:
+    """Count the executions of a new job by wave and state."""
     counts: Counter[tuple[int, ExecutionState]] = Counter()
     for wave, planned in enumerate(plan.waves.planned):
         counts[wave, ExecutionState.QUEUED] = planned.size

@@ -101,6 +101,7 @@ async def _find_devices_by_id(database: Database, device_ids: Sequence[str]) -> 
 
 
 def _list_known_devices(connection: Connection, numbers: Sequence[int]) -> list[int]:
+    """Return those of the devices that are in the registry."""
     return [row[0] for row in bulk.query_in(connection, _KNOWN_DEVICES, numbers)]
 
 

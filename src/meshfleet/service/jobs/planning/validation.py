@@ -69,6 +69,7 @@ def _find_name_faults(body: NewJob) -> Iterator[Fault]:
 
 
 def _parse_time(text: str | None, field: str, faults: list[Fault]) -> int | None:
+    """Convert a time to Unix time in milliseconds. If it is malformed, add a fault and return None."""
     try:
         return None if text is None else parse_millis(text, field)
     except MalformedTime as exc:

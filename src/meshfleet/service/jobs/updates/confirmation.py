@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 def handle_heartbeat(
     execution: ExecutionRecord, event: HeartbeatReceived, context: UpdateContext, now: int
 ) -> Decision:
-    """Count a good heartbeat, or reset the count after a bad heartbeat; read the version if necessary.
+    """Count a heartbeat of an updated device, and read the version of the device if necessary.
 
-    A heartbeat is good if its status is 0 or the same as before the update.
+    A good heartbeat has status 0, no status, or the same status as before the update. A bad heartbeat sets
+    the number of good heartbeats back to 0.
     """
     # Another process may have counted this heartbeat.
     if execution.beat_at is not None and event.at <= execution.beat_at:
@@ -95,7 +96,11 @@ def handle_version_response(
 
 
 def continue_confirmation(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Read the version if a version query failed or no heartbeats are required; else wait for a heartbeat."""
+    """Continue the confirmation when its timer is due.
+
+    Read the version if the last version query failed, or if no heartbeats are required. Otherwise wait for a
+    heartbeat.
+    """
     if execution.step is UpdateStep.CONFIRM_VERSION or not context.spec.heartbeats:
         return issue_request(execution, build_version_query(UpdateStep.CONFIRM_VERSION), now)
     return wait_until(execution, now + timeouts.LOST_REQUEST_TIMEOUT)

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 
 def issue_request(execution: ExecutionRecord, request: UpdateRequest, now: int, cause: str = "") -> Decision:
-    """Decide to send a request. If no result is stored, the execution is due again after a timeout."""
+    """Decide to send a request to the device or its gateway. `cause` is the reason for users.
+
+    The execution is due again after five minutes, in case the result of the request gets lost.
+    """
     until = now + timeouts.LOST_REQUEST_TIMEOUT
     if execution.final_until is not None:
         until = min(until, execution.final_until)
@@ -82,6 +85,7 @@ def enter_state(
 
 
 def _find_state_timeout(state: ExecutionState, context: UpdateContext) -> int:
+    """Return the timeout of an execution state in milliseconds."""
     match state:
         case ExecutionState.STAGED:
             return context.spec.queue_timeout
@@ -113,7 +117,7 @@ def _decide_first_action(execution: ExecutionRecord, context: UpdateContext, now
 
 
 def apply_staged_image(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the command that starts the staged image, or wait until the device may start the image."""
+    """Decide to send the command that starts the staged image, or to wait until the image may be started."""
     request = DRIVERS[execution.method].build_apply_command()
     execution = replace(execution, progress=100)
     if request is None or not may_apply_staged_image(context):
@@ -144,7 +148,7 @@ def end_execution(
     now: int,
     code: ReasonCode | ExclusionCode | None = None,
 ) -> Decision:
-    """Decide to end an execution in the terminal state `state`."""
+    """Decide to end an execution in the terminal state `state`. `cause` is the reason for users."""
     states.check_execution_transition(execution.state, state)
     succeeded = state is ExecutionState.SUCCEEDED
     execution = replace(
@@ -177,7 +181,10 @@ def fail_execution(
 def time_out_execution(
     execution: ExecutionRecord, code: ReasonCode, cause: str, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle a missed deadline: queue another attempt or end the execution; abort the update if possible."""
+    """Handle a missed deadline: queue another attempt, or end the execution as TIMED_OUT.
+
+    In both cases abort the update on the device, if that is possible.
+    """
     decision = _retry_or_end(ExecutionState.TIMED_OUT, execution, code, cause, context=context, now=now)
     return decision._replace(abort_request=_build_final_abort(execution))
 
@@ -196,7 +203,11 @@ def reject_execution(execution: ExecutionRecord, cause: str, now: int) -> Decisi
 
 
 def cancel_execution(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Abort the update on the device. If the update can no longer be aborted, wait for its outcome (I11)."""
+    """Decide to abort an update, because its job is being canceled.
+
+    End the execution if nothing has to be aborted. If the update can no longer be aborted, wait for its
+    outcome.
+    """
     request = DRIVERS[execution.method].build_abort_command()
     if (cause := _explain_nothing_to_abort(execution)) is not None:
         return end_execution(execution, ExecutionState.CANCELED, cause, now, ReasonCode.CANCELED)
@@ -285,6 +296,7 @@ def _retry_or_end(  # noqa: PLR0913 # all but the first four are keyword-only
     context: UpdateContext,
     now: int,
 ) -> Decision:
+    """Queue another attempt if that may succeed. Otherwise end the execution in the state `state`."""
     spec = context.spec
     may_retry = code in RETRYABLE_CODES and execution.attempt <= spec.retries and not spec.is_canceling
     if not may_retry or ExecutionState.QUEUED not in states.EXECUTION_TRANSITIONS[execution.state]:
@@ -295,6 +307,7 @@ def _retry_or_end(  # noqa: PLR0913 # all but the first four are keyword-only
 def _requeue_attempt(
     execution: ExecutionRecord, code: ReasonCode, cause: str, spec: UpdateSpec, now: int
 ) -> Decision:
+    """Return an execution to the queue for another attempt, after a delay."""
     backoff = timeouts.compute_attempt_backoff(execution, spec)
     requeued = replace(
         execution,

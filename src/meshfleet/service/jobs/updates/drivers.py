@@ -177,6 +177,7 @@ class UpdateDriver(NamedTuple):
         return report._replace(is_ours=report.is_ours and is_same_device)
 
     def _build_control(self, step: UpdateStep, action: int) -> UpdateRequest | None:
+        """Build the command that applies or aborts an update; None if the method has no such command."""
         if self.control is None:
             return None
         return self._build_request(step, Operation.WRITE_DECODED, self.control, {"action": action})

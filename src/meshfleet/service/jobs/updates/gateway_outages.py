@@ -58,7 +58,10 @@ def find_suspension_end(execution: ExecutionRecord, context: UpdateContext) -> i
 
 
 def handle_gateway_disconnect(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Suspend the timers until the gateway reconnects, except in STAGED, which needs no gateway."""
+    """Suspend the timers of an execution until its gateway reconnects.
+
+    Do nothing in STAGED, which needs no gateway.
+    """
     if execution.state is ExecutionState.STAGED or execution.waiting in (
         WAIT_CANCELING,
         WAIT_GATEWAY_OFFLINE,
@@ -90,4 +93,5 @@ def _find_suspension_left(execution: ExecutionRecord, context: UpdateContext) ->
 
 
 def _postpone_time(time: int | None, delay: int) -> int | None:
+    """Return a time postponed by a delay in milliseconds; None if there is no time."""
     return None if time is None else time + delay

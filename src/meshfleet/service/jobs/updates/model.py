@@ -28,7 +28,7 @@ class ResponseReceived(NamedTuple):
     step: UpdateStep
     status: int
     value: Any = None
-    is_shared: bool = False
+    is_batch_response: bool = False
     """Whether another device of the same broadcast sent the request."""
 
 
@@ -103,7 +103,9 @@ class UpdateStep(StrEnum):
     ENTER_DFU = "mode"
     """Switch the device to DFU mode."""
     START = "start"
+    """Send the start command of the update."""
     STATE = "state"
+    """Read the update state."""
     BUSY_ELSEWHERE = "foreign"
     """Wait without a request: the device or gateway is busy with an update that this job did not start."""
     UNSENT = "unsent"
@@ -111,8 +113,11 @@ class UpdateStep(StrEnum):
     DEVICE_STATE = "own-state"
     """Read the update state of one device of a broadcast from the device, not from its gateway."""
     APPLY = "apply"
+    """Send the command that starts the staged image."""
     ABORT = "abort"
+    """Send the command that aborts the update."""
     CONFIRM_VERSION = "version"
+    """Read the version after the update."""
     FINAL_ABORT = "parting"
     """Abort an update that is given up. The response to the abort command is ignored."""
 
@@ -205,7 +210,7 @@ class UpdateContext(Struct, frozen=True, kw_only=True):
 
 
 class ExecutionRecord(Struct, frozen=True, kw_only=True):
-    """Row of the table `execution`: the update of one device in a job. See the table for the columns."""
+    """Row of the table `execution`: the update of one device in a job. The table describes the columns."""
 
     job: int
     device: int

@@ -55,13 +55,22 @@ _REST_STATES: Final = frozenset({UpdateState.IDLE, UpdateState.DONE, UpdateState
 
 
 def handle_progress(
-    execution: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
+    execution: ExecutionRecord,
+    report: ProgressReport,
+    context: UpdateContext,
+    now: int,
+    *,
+    is_batch_response: bool,
 ) -> Decision:
-    """Handle a progress report: enter the reported state, wait, query again, or fail the execution."""
+    """Decide how an execution continues after a progress report of its device or gateway.
+
+    The execution enters the reported state, waits, queries the state again, or fails. `is_batch_response`
+    says that another device of the same broadcast sent the query.
+    """
     if execution.state is ExecutionState.DISPATCHED:
-        return _handle_start_progress(execution, report, context, now, is_shared=is_shared)
+        return _handle_start_progress(execution, report, context, now, is_batch_response=is_batch_response)
     if not report.is_ours or report.state is UpdateState.IDLE:
-        return _handle_missing_update(execution, report, context, now, is_shared=is_shared)
+        return _handle_missing_update(execution, report, context, now, is_batch_response=is_batch_response)
     if report.state is UpdateState.FAILED:
         return _handle_failure_report(execution, report, context, now)
     if (
@@ -70,13 +79,21 @@ def handle_progress(
         and report.state is not UpdateState.TRANSFERRING
     ):
         return query_device_state(execution, context, now)
-    return _follow_reported_state(execution, report, context, now, is_shared=is_shared)
+    return _follow_reported_state(execution, report, context, now, is_batch_response=is_batch_response)
 
 
 def _handle_start_progress(
-    execution: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
+    execution: ExecutionRecord,
+    report: ProgressReport,
+    context: UpdateContext,
+    now: int,
+    *,
+    is_batch_response: bool,
 ) -> Decision:
-    """Find out from a progress report whether the device executed a start command that got no response."""
+    """Decide how an execution continues whose start command got no response.
+
+    The progress report shows whether the device has executed the command.
+    """
     if context.spec.is_canceling and report.state in (UpdateState.IDLE, UpdateState.FAILED):
         return cancel_idle_execution(execution, now)
     if (
@@ -94,7 +111,7 @@ def _handle_start_progress(
         execution = replace(execution, step=UpdateStep.START)
         return (
             wait_until(execution, now + timeouts.BATCH_MEMBER_DELAY)
-            if is_shared
+            if is_batch_response
             else resend_first_command(execution, context, now)
         )
     if not report.is_ours:
@@ -122,14 +139,20 @@ def _may_still_start(execution: ExecutionRecord, context: UpdateContext, now: in
 
 
 def _handle_missing_update(
-    execution: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
+    execution: ExecutionRecord,
+    report: ProgressReport,
+    context: UpdateContext,
+    now: int,
+    *,
+    is_batch_response: bool,
 ) -> Decision:
-    """Handle a report of no update or another update: ours has not started yet, or was lost."""
+    """Handle a report of no update, or of another one: the update has not started yet, or was lost."""
     if execution.state is ExecutionState.APPLYING and report.state is UpdateState.IDLE:
         return enter_state(execution, ExecutionState.CONFIRMING, "the device has restarted", context, now)
     if report.state in _REST_STATES and _may_still_start(execution, context, now):
         return wait_until(
-            execution, now + timeouts.STATE_QUERY_DELAY + (timeouts.BATCH_MEMBER_DELAY if is_shared else 0)
+            execution,
+            now + timeouts.STATE_QUERY_DELAY + (timeouts.BATCH_MEMBER_DELAY if is_batch_response else 0),
         )
     if report.state is UpdateState.IDLE:  # the device may have restarted, with the new or the old version
         return issue_request(execution, build_version_query(UpdateStep.RECHECK_VERSION), now)
@@ -139,6 +162,7 @@ def _handle_missing_update(
 def _handle_failure_report(
     execution: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int
 ) -> Decision:
+    """Handle a report that the update failed: cancel, query the device itself, or fail the execution."""
     if (
         report.error == UpdateErrorCode.ABORTED
         and context.spec.is_canceling
@@ -184,11 +208,17 @@ def _compute_batch_delay(execution: ExecutionRecord, context: UpdateContext) -> 
 
 
 def _follow_reported_state(
-    execution: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
+    execution: ExecutionRecord,
+    report: ProgressReport,
+    context: UpdateContext,
+    now: int,
+    *,
+    is_batch_response: bool,
 ) -> Decision:
+    """Enter the state that the device reports, stay in the current state, or wait if the report is old."""
     state = _EXECUTION_STATES[report.state]
     if state is execution.state:
-        return _stay_in_state(execution, report, context, now, is_shared=is_shared)
+        return _stay_in_state(execution, report, context, now, is_batch_response=is_batch_response)
     has_missed_apply = execution.state is ExecutionState.APPLYING and state is ExecutionState.STAGED
     if has_missed_apply and may_apply_staged_image(
         context
@@ -200,8 +230,14 @@ def _follow_reported_state(
 
 
 def _stay_in_state(
-    execution: ExecutionRecord, report: ProgressReport, context: UpdateContext, now: int, *, is_shared: bool
+    execution: ExecutionRecord,
+    report: ProgressReport,
+    context: UpdateContext,
+    now: int,
+    *,
+    is_batch_response: bool,
 ) -> Decision:
+    """Wait until the next query, because the device reports the current state. Record its progress."""
     if execution.state is ExecutionState.STAGED:  # the device did not start the image: retry the command
         return wait_until(replace(execution, step=UpdateStep.APPLY), now + timeouts.APPLY_RETRY_DELAY)
     if execution.state is not ExecutionState.TRANSFERRING:
@@ -212,5 +248,7 @@ def _stay_in_state(
             execution = replace(execution, expires=now + context.spec.step_timeout)
     return wait_until(
         execution,
-        now + timeouts.compute_poll_interval(context) + (timeouts.BATCH_MEMBER_DELAY if is_shared else 0),
+        now
+        + timeouts.compute_poll_interval(context)
+        + (timeouts.BATCH_MEMBER_DELAY if is_batch_response else 0),
     )

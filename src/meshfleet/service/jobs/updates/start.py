@@ -43,11 +43,12 @@ def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
     may_run_target: bool = False,
     reports_target: bool = False,
 ) -> Decision:
-    """Start a queued execution.
+    """Start the update of a queued device: decide to send the first request, or to wait for the leader.
 
-    `is_leader`: this execution sends the start command of its broadcast. `may_run_target`: an earlier attempt
-    may have installed the target version, so the version is read first. `reports_target`: the device reports
-    the target version before the first attempt, so the version is read instead of starting the update.
+    The leader sends the start command of a broadcast; `is_leader` says that this execution does so. If
+    `may_run_target` is True, an earlier attempt may have installed the target version, so the version is read
+    first. If `reports_target` is True, the device reports the target version before the first attempt, so the
+    version is read and no update starts.
     """
     execution = replace(
         execution,
@@ -91,7 +92,10 @@ def dispatch_execution(  # noqa: PLR0913 # the flags are keyword-only
 
 
 def send_first_command(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the first command of an update: the switch to DFU mode (Nordic DFU) or the start command."""
+    """Decide to send the first command of an update.
+
+    For Nordic DFU this is the switch to DFU mode, for other methods the start command.
+    """
     if execution.method is UpdateMethod.NORDIC_DFU:
         return issue_request(
             replace(execution, tries=execution.tries + 1), build_mode_switch(context.spec, execution), now
@@ -100,7 +104,7 @@ def send_first_command(execution: ExecutionRecord, context: UpdateContext, now: 
 
 
 def send_start_command(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the command that starts the transfer."""
+    """Decide to send the command that starts the transfer of the image."""
     return issue_request(
         replace(execution, tries=execution.tries + 1),
         DRIVERS[execution.method].build_start_command(context, execution),
@@ -183,14 +187,17 @@ def start_checked_device(execution: ExecutionRecord, context: UpdateContext, now
 
 
 def handle_start_response(
-    execution: ExecutionRecord, status: int, context: UpdateContext, now: int, *, is_shared: bool
+    execution: ExecutionRecord, status: int, context: UpdateContext, now: int, *, is_batch_response: bool
 ) -> Decision:
-    """Handle the response to the start command: enter TRANSFERRING, retry, or end as REJECTED."""
+    """Handle the response to the start command: enter TRANSFERRING, retry, or end as REJECTED.
+
+    `is_batch_response` says that another device of the same broadcast sent the command.
+    """
     if status == Status.OK:
         return enter_state(
             execution, ExecutionState.TRANSFERRING, "the start command was accepted", context, now
         )
-    if is_shared and status in _TRANSIENT_STATUSES:  # the leader retries for all
+    if is_batch_response and status in _TRANSIENT_STATUSES:  # the leader retries for all
         execution = replace(
             execution, step=UpdateStep.STATE, reason=describe_status(status), tries=execution.tries + 1
         )

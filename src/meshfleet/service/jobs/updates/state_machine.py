@@ -55,7 +55,7 @@ _QUERY_STEPS: Final = frozenset(
 def advance_execution(  # noqa: C901, PLR0911 # one case per event
     execution: ExecutionRecord, event: UpdateEvent, context: UpdateContext, now: int
 ) -> Decision:
-    """Return the decision that follows from an event of an active execution."""
+    """Return what follows from an event of an active execution: its changes, and requests to send."""
     match event:
         case model.DeviceRemoved():
             return remove_execution(execution, now)
@@ -137,6 +137,7 @@ def _enforce_deadlines(
 
 
 def _has_expired(execution: ExecutionRecord, now: int) -> bool:
+    """Return whether a deadline of an execution has passed; False while its timers are suspended."""
     return execution.suspended_at is None and any(now >= each for each in list_deadlines(execution))
 
 
@@ -152,7 +153,12 @@ def _discard_lost_request(execution: ExecutionRecord) -> ExecutionRecord:
 
 
 def _handle_timer(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Cancel the execution, send the last query if a deadline has passed, or send the next request."""
+    """Advance an execution whose timer is due.
+
+    Cancel the execution if its job is being canceled and the update can still be aborted. Otherwise send the
+    last query if a deadline has passed, or else the next request. While the timers are suspended, no deadline
+    passes. While the gateway is disconnected, only wait until the suspension ends.
+    """
     if context.spec.is_canceling and execution.state in states.CANCELABLE_STATES:
         execution = resume_timers(execution, context, now)
         decision = cancel_execution(execution, context, now)
@@ -169,7 +175,10 @@ def _handle_timer(execution: ExecutionRecord, context: UpdateContext, now: int) 
 
 
 def _handle_timer_while_suspended(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send the next request although the timers are suspended, unless the gateway is disconnected."""
+    """Send the next request although the timers are suspended; wait if the gateway is disconnected.
+
+    At the end of the maximum suspension, resume the timers.
+    """
     until = find_suspension_end(execution, context)
     if now >= until or (execution.state is ExecutionState.STAGED and not may_apply_staged_image(context)):
         return _handle_timer(resume_timers(execution, context, now), context, now)
@@ -181,7 +190,7 @@ def _handle_timer_while_suspended(execution: ExecutionRecord, context: UpdateCon
 
 
 def _handle_gateway_reconnect(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Resume the timers and send the next request, as the device may have finished the update."""
+    """Resume the timers and send the next request, because the device may have finished the update."""
     execution = resume_timers(execution, context, now)
     return (
         Decision(execution)
@@ -229,6 +238,7 @@ def _build_last_query(execution: ExecutionRecord) -> model.UpdateRequest:
 
 
 def _time_out_update(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """End or retry an update that missed its total timeout or the timeout of its state."""
     if (
         execution.total_until is not None
         and now >= execution.total_until
@@ -255,6 +265,7 @@ def _add_last_error(cause: str, execution: ExecutionRecord) -> str:
 
 
 def _time_out_state(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """End or retry an update that missed the timeout of its state."""
     match execution.state:
         case ExecutionState.DISPATCHED:
             return start.give_up_start(execution, context, now)
@@ -282,6 +293,7 @@ def _time_out_state(execution: ExecutionRecord, context: UpdateContext, now: int
 
 
 def _send_next_request(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Send the next request in the current state, or wait if there is nothing to send."""
     match execution.state:
         case ExecutionState.DISPATCHED:
             return start.continue_start(execution, context, now)
@@ -332,6 +344,7 @@ def _wait_for_slot(execution: ExecutionRecord, now: int) -> Decision:
 def _handle_response(  # noqa: PLR0911 # one case per step
     execution: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
+    """Handle the response to a request, by the step of the update for which the request was sent."""
     match event.step:
         case UpdateStep.RECHECK_VERSION:
             return _handle_recheck_response(execution, event, context, now)
@@ -339,7 +352,7 @@ def _handle_response(  # noqa: PLR0911 # one case per step
             return start.handle_dfu_response(execution, event.status, now)
         case UpdateStep.START:
             return start.handle_start_response(
-                execution, event.status, context, now, is_shared=event.is_shared
+                execution, event.status, context, now, is_batch_response=event.is_batch_response
             )
         case UpdateStep.APPLY:
             return _handle_apply_response(execution, event, context, now)
@@ -354,7 +367,7 @@ def _handle_response(  # noqa: PLR0911 # one case per step
 def _handle_recheck_response(
     execution: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
-    """Handle the response to a version query which was sent as the device may run the new version."""
+    """Handle the response to a version query that was sent because the device may run the new version."""
     version = parse_version(event.value) if event.status == Status.OK else None
     if version is None:  # the device may run the new version: do not update it again without knowing
         return _query_later(
@@ -376,6 +389,7 @@ def _handle_recheck_response(
 def _handle_apply_response(
     execution: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
+    """Handle the response to the command that starts the staged image."""
     if event.status == Status.OK and execution.state is ExecutionState.STAGED:
         return enter_state(
             execution,
@@ -386,13 +400,14 @@ def _handle_apply_response(
         )
     if event.status == Status.OK:  # the command was sent to this device of a broadcast alone
         return wait_until(replace(execution, step=UpdateStep.DEVICE_STATE), now + timeouts.APPLY_RETRY_DELAY)
-    if event.is_shared:
+    if event.is_batch_response:
         return query_device_state(execution, context, now)
     # The device may be starting the image already, or may have lost it.
     return issue_request(execution, DRIVERS[execution.method].build_state_query(execution), now)
 
 
 def _handle_abort_response(execution: ExecutionRecord, status: int, now: int) -> Decision:
+    """Handle the response to an abort command: end as CANCELED, query the state, or retry."""
     if status == Status.OK:
         return end_execution(execution, ExecutionState.CANCELED, STOPPED_TEXT, now, ReasonCode.CANCELED)
     if status in (Status.BUSY, Status.FAILED):  # too late, or there is nothing to abort
@@ -403,6 +418,7 @@ def _handle_abort_response(execution: ExecutionRecord, status: int, now: int) ->
 def _handle_state_response(
     execution: ExecutionRecord, event: model.ResponseReceived, context: UpdateContext, now: int
 ) -> Decision:
+    """Handle the response to a state query."""
     progress = (
         DRIVERS[execution.method].parse_progress(event.value, context.spec, execution)
         if event.status == Status.OK
@@ -412,7 +428,7 @@ def _handle_state_response(
         return _query_later(
             replace(execution, reason=describe_unreadable_response(event.status)), context, now
         )
-    return handle_progress(execution, progress, context, now, is_shared=event.is_shared)
+    return handle_progress(execution, progress, context, now, is_batch_response=event.is_batch_response)
 
 
 def _query_later(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:

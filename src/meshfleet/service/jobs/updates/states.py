@@ -25,7 +25,9 @@ ACTIVE_STATES: Final = frozenset(
 _TRANSFER_STATES: Final = frozenset(
     {ExecutionState.DISPATCHED, ExecutionState.TRANSFERRING, ExecutionState.VERIFYING}
 )
+"""States in which a download occupies a slot of its gateway."""
 _HOST_STATES: Final = _TRANSFER_STATES | {ExecutionState.STAGED, ExecutionState.APPLYING}
+"""States in which a broadcast or Nordic DFU occupies a slot of its gateway."""
 
 
 def occupies_gateway(state: ExecutionState, method: UpdateMethod) -> bool:

@@ -137,17 +137,17 @@ def compute_attempt_backoff(execution: ExecutionRecord, spec: UpdateSpec) -> int
     The delay is never zero, because the abort command of one attempt could arrive during the next attempt.
     """
     backoff = min(spec.backoff_base * 2 ** (execution.attempt - 1), _MAX_ATTEMPT_BACKOFF)
-    return max(_with_jitter(backoff, f"{execution.job} {execution.device} {execution.attempt}"), RETRY_DELAY)
+    return max(_add_jitter(backoff, f"{execution.job} {execution.device} {execution.attempt}"), RETRY_DELAY)
 
 
 def compute_start_backoff(execution: ExecutionRecord) -> int:
     """Return the milliseconds before the next try to start. The delay doubles with each try."""
     backoff = min(RETRY_DELAY * 2 ** min(max(execution.tries - 1, 0), 10), _MAX_START_BACKOFF)
     key = f"{execution.job} {execution.device} {execution.attempt} {execution.tries}"
-    return _with_jitter(backoff, key)
+    return _add_jitter(backoff, key)
 
 
-def _with_jitter(millis: int, key: str) -> int:
+def _add_jitter(millis: int, key: str) -> int:
     """Vary a delay by up to 20 % in either direction. The same key always gives the same delay."""
     fraction = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=4).digest(), "big") / 2**32
     return int(millis * (1 + _JITTER * (2 * fraction - 1)))

@@ -72,6 +72,7 @@ def skip_unreachable_device(execution: ExecutionRecord, target: Version, reason:
 def _handle_version_response(
     execution: ExecutionRecord, status: int, value: object, *, context: UpdateContext, now: int
 ) -> Decision:
+    """Handle the version that was read: skip the device, queue its update, or read again later."""
     version = parse_version(value) if status == Status.OK else None
     target = context.spec.version
     if version is None:
@@ -87,12 +88,14 @@ def _handle_version_response(
 
 
 def _retry_check_later(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Read the version again later, or cancel the check if the job is being canceled."""
     if context.spec.is_canceling:
         return _cancel_check(execution, now)
     return wait_until(execution, now + timeouts.RETRY_DELAY)
 
 
 def _handle_check_timer(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
+    """Read the version again. After the timeout skip the device; cancel the check with the job."""
     if context.spec.is_canceling:
         return _cancel_check(execution, now)
     if execution.expires is not None and now >= execution.expires:
@@ -119,10 +122,12 @@ def _queue_for_update(execution: ExecutionRecord, cause: str, context: UpdateCon
 
 
 def _skip_device(execution: ExecutionRecord, cause: str, now: int) -> Decision:
+    """End an execution as SKIPPED, because the device already runs the target version."""
     return end_execution(execution, ExecutionState.SKIPPED, cause, now, ExclusionCode.ALREADY_THERE)
 
 
 def _cancel_check(execution: ExecutionRecord, now: int) -> Decision:
+    """End an execution as CANCELED during the version check."""
     return end_execution(
         execution, ExecutionState.CANCELED, "canceled before the transfer started", now, ReasonCode.CANCELED
     )

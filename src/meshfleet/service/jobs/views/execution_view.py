@@ -194,7 +194,10 @@ def build_execution(row: Row[Any], context: JobContext) -> Execution:
 
 
 def _find_deadline(row: Row[Any]) -> int | None:
-    """Return the next deadline (monotonic time) of an execution; None if it has none or is suspended."""
+    """Return the next deadline of an execution as monotonic time in milliseconds.
+
+    Return None if there is no deadline, or if the timers are suspended.
+    """
     deadlines = [each for each in (row.expires, row.total_until) if each is not None]
     return min(deadlines, default=None) if row.suspended_at is None else None
 
@@ -215,9 +218,13 @@ def _build_first_transition(job: Row[Any], row: Row[Any]) -> Transition:
 
 
 class _History(NamedTuple):
+    """Transitions of an execution with their evidence, and evidence without a transition."""
+
     transitions: list[Transition]
     other_evidence: list[Evidence]
+    """Evidence without a transition that arrived before the end of the execution."""
     late_evidence: list[Evidence]
+    """Evidence that arrived after the end of the execution."""
 
 
 def _load_history(connection: Connection, row: Row[Any]) -> _History:
@@ -261,6 +268,7 @@ def _is_late(item: Row[Any], last: Row[Any] | None) -> bool:
 
 
 def _build_transition(row: Row[Any], proof: Evidence | None) -> Transition:
+    """Build a transition from its row and its evidence."""
     return Transition(
         from_=None if row.before is None else ExecutionState(row.before),
         to=ExecutionState(row.after),
@@ -273,6 +281,7 @@ def _build_transition(row: Row[Any], proof: Evidence | None) -> Transition:
 
 
 def _build_evidence(row: Row[Any]) -> Evidence:
+    """Build evidence from its row."""
     return Evidence(
         time=format_millis(row.time),
         kind=row.kind,

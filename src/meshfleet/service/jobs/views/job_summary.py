@@ -1,4 +1,4 @@
-"""Summary of a job: number of executions by failure reason, by wait reason, and by gateway.
+"""Counts the executions of a job by failure reason, by wait reason, and by gateway.
 
 One query returns all counts, so the counts belong to the same time and add up. Devices that were excluded
 when the job was created are counted separately, because their updates did not fail. The counts are computed
@@ -78,7 +78,7 @@ def load_job_summary(connection: Connection, job_number: int, *, now: int) -> Jo
         gateways=[
             *(
                 GatewayCounts(gateway=mac_from_int(gateway), counts=dict(counts))
-                for gateway, counts in sorted(gateways.items(), key=_gateway_sort_key)[:_MAX_GATEWAYS]
+                for gateway, counts in sorted(gateways.items(), key=_build_gateway_sort_key)[:_MAX_GATEWAYS]
             ),
             *([GatewayCounts(gateway=None, counts=dict(without_gateway))] if without_gateway else []),
         ],
@@ -93,19 +93,21 @@ def _find_wait_reason(job: JobSnapshot, row: Row[Any]) -> str:
 
 
 def _build_reason_counts(counts: Counter[StateReason]) -> list[ReasonCount]:
+    """Convert counts by state and reason code to REST items, the most frequent first."""
     return [
         ReasonCount(state=state, reason_code=code, count=many)
-        for (state, code), many in sorted(counts.items(), key=_reason_sort_key)
+        for (state, code), many in sorted(counts.items(), key=_build_reason_sort_key)
     ]
 
 
-def _reason_sort_key(item: tuple[StateReason, int]) -> tuple[int, str, str]:
+def _build_reason_sort_key(item: tuple[StateReason, int]) -> tuple[int, str, str]:
+    """Return the sort key of a reason: the most frequent reason first."""
     (state, code), many = item
     return -many, str(state), code or ""
 
 
-def _gateway_sort_key(item: tuple[int, Mapping[ExecutionState, int]]) -> tuple[int, int, int]:
-    """Return the sort key of a gateway: most unfinished executions first, then most failed executions."""
+def _build_gateway_sort_key(item: tuple[int, Mapping[ExecutionState, int]]) -> tuple[int, int, int]:
+    """Return the sort key of a gateway: most unfinished executions first, then most failed ones."""
     gateway, counts = item
     unfinished = sum(many for state, many in counts.items() if state not in TERMINAL_STATES)
     failed = sum(counts.get(state, 0) for state in FAILURE_STATES)

@@ -77,6 +77,7 @@ def _count_devices(counts: ExecutionCounts, wave: int) -> int:
 
 
 def _find_wave_state(row: Row[Any], gate: Gate, wave: int, counts: ExecutionCounts) -> WaveState:
+    """Return the state of a wave. `row` is the row of the job, `wave` the index of the wave."""
     if row.state in FINISHED_STATES:
         return _find_final_wave_state(gate, wave, counts)
     if wave < row.wave:
@@ -89,6 +90,7 @@ def _find_wave_state(row: Row[Any], gate: Gate, wave: int, counts: ExecutionCoun
 
 
 def _format_soak_end(row: Row[Any]) -> str:
+    """Return the wall-clock time at which the soak time of the current wave ends."""
     return format_millis(monotonic.to_wall_time(row.soaks_until))
 
 
@@ -101,6 +103,7 @@ def _find_final_wave_state(gate: Gate, wave: int, counts: ExecutionCounts) -> Wa
 
 
 def _has_passed_gate(gate: Gate, wave: int, counts: ExecutionCounts) -> bool:
+    """Return whether enough updates of a wave that ran have succeeded."""
     ran = counts.count(*_RAN_STATES, wave=wave)
     return reaches_percent(counts.count(ExecutionState.SUCCEEDED, wave=wave), ran, gate.success_percent)
 
@@ -127,7 +130,7 @@ class JobProgress(NamedTuple):
 
 
 def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
-    """Build a `Job` from a row that `load_job_row` returns (rest-131)."""
+    """Build a `Job` from a row that `load_job_row` returns, and from its progress (rest-131)."""
     body, counts = decode_job_body(row), progress.counts
     body_fields = asdict(body) | {
         "start_at": format_optional_millis(row.start_at),
@@ -142,7 +145,7 @@ def build_job(row: Row[Any], progress: JobProgress, now: int) -> Job:
         outcome=None if row.outcome is None else Outcome(row.outcome),
         stop_cause=None if row.stop_cause is None else StopCause(row.stop_cause),
         pause_reason=None if row.pause_reason is None else PauseReason(row.pause_reason),
-        counts=dict.fromkeys(ExecutionState, 0) | counts.by_state(),
+        counts=dict.fromkeys(ExecutionState, 0) | counts.count_by_state(),
         left_out=counts.left_out,
         progress=_compute_percent(progress),
         eta=_estimate_end(row, progress, now),
@@ -171,7 +174,7 @@ def _compute_percent(progress: JobProgress) -> int:
 
     Ended executions count as 100 %.
     """
-    counts = progress.counts.by_state(from_wave=LEFT_OUT_WAVE + 1)
+    counts = progress.counts.count_by_state(from_wave=LEFT_OUT_WAVE + 1)
     done = (
         sum(count for state, count in counts.items() if state in TERMINAL_STATES) * _FULL_PERCENT
         + progress.active_percents
@@ -186,7 +189,7 @@ def _estimate_end(row: Row[Any], progress: JobProgress, now: int) -> str | None:
 
     Return None while no update makes progress, because all wait for users or for offline devices.
     """
-    counts = progress.counts.by_state(from_wave=LEFT_OUT_WAVE + 1)
+    counts = progress.counts.count_by_state(from_wave=LEFT_OUT_WAVE + 1)
     finished = sum(
         count for state, count in counts.items() if state in TERMINAL_STATES
     ) - _count_finished_before(row)
@@ -278,12 +281,13 @@ def load_job_row(connection: Connection, job_number: int) -> Row[Any]:
 
 def load_counts(connection: Connection, job_number: int) -> ExecutionCounts:
     """Load the number of executions of a job by wave and state."""
-    return _load_counts(connection, [job_number])[job_number]
+    return _load_counts_by_job(connection, [job_number])[job_number]
 
 
 def _build_jobs(connection: Connection, rows: Sequence[Row[Any]], now: int) -> list[Job]:
+    """Build the jobs of rows, and load their counts, progress and last resume."""
     numbers = [each.id for each in rows]
-    counts = _load_counts(connection, numbers)
+    counts = _load_counts_by_job(connection, numbers)
     active_percents = {each[0]: int(each[1]) for each in bulk.query_in(connection, _SELECT_PROGRESS, numbers)}
     resumed = _load_resumed_at(connection, rows)
     return [
@@ -302,7 +306,8 @@ def _load_resumed_at(connection: Connection, rows: Sequence[Row[Any]]) -> dict[i
     )
 
 
-def _load_counts(connection: Connection, numbers: Sequence[int]) -> dict[int, ExecutionCounts]:
+def _load_counts_by_job(connection: Connection, numbers: Sequence[int]) -> dict[int, ExecutionCounts]:
+    """Load the number of executions by wave and state, by job number."""
     counts = {number: ExecutionCounts() for number in numbers}
     for number, wave, state, count in bulk.query_in(connection, _SELECT_TALLIES, numbers):
         counts[number][wave, ExecutionState(state)] = count
