@@ -104,7 +104,7 @@ def test_navigation_is_blocked_halfway_and_esc_stops_and_shows_the_progress(
         expect(dialog).to_contain_text("Labels are still being changed.")
         expect(page).to_have_url(re.compile(r"/devices\?Label="))
         page.keyboard.press("Escape")
-        told = "Done for 1 of 2 devices; the others stay selected. You stopped it."
+        told = "Done for 1 of 2 devices; the others stay selected. Stopped."
         expect(dialog.get_by_role("alert")).to_have_text(told)
         page.keyboard.press("Escape")
         expect(dialog).to_have_count(0)

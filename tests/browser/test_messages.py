@@ -210,7 +210,7 @@ def test_an_empty_log_explains_why(open_as: Open, page: Page, browser_log: Brows
     expect(_report_rows(page).first).to_be_visible()
     expect(main.get_by_role("status").get_by_text("Listening", exact=True)).to_be_visible()
     page.get_by_role("banner").get_by_role("button", name=re.compile("Pause")).click()
-    expect(main).to_contain_text("The whole console is paused")
+    expect(main).to_contain_text("Live values of the whole console are paused")
 
 
 def test_a_request_by_hand_gets_a_response_and_is_in_the_history(open_as: Open) -> None:

@@ -74,7 +74,7 @@ def test_numbers_that_cannot_be_refreshed_stay_with_a_warning(
     figures = page.get_by_role("list", name="The fleet in numbers")
     expect(figures).to_be_visible()
     page.route("**/devices/summary", lambda route: route.fulfill(status=500, json={"detail": "on fire"}))
-    expect(page.get_by_role("alert")).to_contain_text("These numbers are older: on fire")
+    expect(page.get_by_role("alert")).to_contain_text("These numbers may be out of date: on fire")
     expect(figures).to_be_visible()
     page.unroute("**/devices/summary")
     expect(page.get_by_role("alert")).to_have_count(0)

@@ -158,7 +158,7 @@ def test_the_state_of_the_service_is_shown(open_as: Open, page: Page, browser_lo
         page.clock.fast_forward("00:21")
         expect(health).to_have_text(words)
         wait_until_connected(page)
-    expect(page.get_by_text("It does not answer requests at the moment.")).to_be_visible()
+    expect(page.get_by_text("It is not responding to requests.")).to_be_visible()
     full = "the disk is full (data folder)"
     for body in (
         {"status": "unavailable", "reasons": [{"code": "disk-full", "text": full}]},

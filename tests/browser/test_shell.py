@@ -141,7 +141,7 @@ def test_a_wrong_old_password_does_not_end_the_session(
     dialog.get_by_label("New password", exact=True).fill(PASSWORD)
     dialog.get_by_label("New password again").fill(PASSWORD + "!")
     dialog.get_by_role("button", name="Change password").click()
-    expect(dialog.get_by_role("alert")).to_have_text("The two new passwords differ.")
+    expect(dialog.get_by_role("alert")).to_have_text("The two passwords do not match.")
     dialog.get_by_label("New password again").fill(PASSWORD)
     dialog.get_by_role("button", name="Change password").click()
     expect(dialog.get_by_role("alert")).to_have_text("This is not your current password.")

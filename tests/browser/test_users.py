@@ -126,7 +126,7 @@ def test_a_new_password_or_removal_signs_a_user_out_at_once(
     another = f"another-{PASSWORD}"
     asking.get_by_label("New password", exact=True).fill(another)
     asking.get_by_label("New password again").fill(f"{another}!")
-    expect(asking).to_contain_text("The two differ.")
+    expect(asking).to_contain_text("The two passwords do not match.")
     expect(asking.get_by_role("button", name="Set new password")).to_be_disabled()
     asking.get_by_label("New password again").fill(another)
     assert find_violations(page) == []

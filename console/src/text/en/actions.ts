@@ -50,7 +50,7 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
         describe: ({ before, after }) => ["Changed the role of", `from ${formatDetail(before)} to ${formatDetail(after)}`],
       },
       "user.change-password": createAction("Password changed", "Changed the password of"),
-      "user.remove": createAction("Person removed", "Removed", "from the people who may sign in"),
+      "user.remove": createAction("Person removed", "Removed", "from the users"),
     },
   },
   {
@@ -97,8 +97,8 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
   {
     name: "Requests",
     actions: {
-      "request.write": { name: "Write, raw", describe: ({ identifier }) => [`Wrote ${formatDetail(identifier)} of`, "as a raw value"] },
-      "request.write-decoded": { name: "Write", describe: ({ identifier }) => [`Wrote ${formatDetail(identifier)} of`, ""] },
+      "request.write": { name: "Write, raw", describe: ({ identifier }) => [`Wrote ${formatDetail(identifier)} on`, "as a raw value"] },
+      "request.write-decoded": { name: "Write", describe: ({ identifier }) => [`Wrote ${formatDetail(identifier)} on`, ""] },
       "request.ack": {
         name: "Acknowledgement, raw",
         describe: ({ identifier }) => [`Acknowledged raw samples ${formatDetail(identifier)} of`, ""],

@@ -11,9 +11,9 @@ export const apiKeys = {
   expired: "Expired",
   empty: {
     title: "No API keys yet",
-    lead: "Create one for each program that reads or changes the fleet by itself: a dashboard, a script, a monitoring system. Each key has a role of its own, and can be removed without touching the others.",
+    lead: "Create one for each program that reads or changes the fleet on its own: a dashboard, a script, a monitoring system. Each key has a role of its own, and can be removed without touching the others.",
   },
-  creating: "Wait a moment: the key is being created and cannot be shown later.",
+  creating: "Wait a moment: the key is being created. It is shown only once, here.",
   create: {
     open: "New API key",
     title: "Create an API key",

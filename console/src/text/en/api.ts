@@ -21,7 +21,7 @@ export const api = {
       use: "Use token",
       forget: "Discard token",
       orLogin: "Or try POST /api/v1/auth/login below: the requests after it are sent with its token.",
-      shown: "In the curl commands TOKEN stands for it. Of an endless stream the first ten seconds are shown.",
+      shown: "In the curl commands, TOKEN stands for your token. Only the first ten seconds of an endless stream are shown.",
     },
   },
   messaging: {

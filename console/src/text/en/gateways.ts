@@ -40,11 +40,11 @@ export const gateways = {
     wrong: (sign: string) => `“${sign}” is not a hex digit: only 0 to 9 and a to f.`,
     good: (mac: string) => `Good: ${mac}`,
     name: "Name (optional)",
-    nameHint: "Such as the place where it is mounted. It can be changed later.",
+    nameHint: "For example, where it is mounted. You can change it later.",
     submit: "Claim",
     busy: "Claiming…",
   },
-  creating: "Wait a moment: the password is being created and cannot be shown later.",
+  creating: "Wait a moment: the password is being created. It is shown only once, here.",
   noResponse: "A password may have been created that was not shown: create another when the service is back.",
   credentials: {
     title: (name: string) => `Credentials of ${isolateBidi(name)}`,

@@ -11,7 +11,7 @@ export const overview = {
   gatewaysOffline: (number: string) => `${number} offline`,
   gatewaysFine: "all online",
   shareOfAll: (share: string) => `${share} of all`,
-  stale: (problem: string) => `These numbers are older: ${problem}`,
+  stale: (problem: string) => `These numbers may be out of date: ${problem}`,
   updates: {
     title: "Updates under way",
     all: "All update jobs",
@@ -24,7 +24,7 @@ export const overview = {
   labels: "Labels",
   firstSteps: {
     title: "Three steps to your fleet",
-    lead: "Each step is ticked off by itself as soon as it is done.",
+    lead: "Each step is checked off automatically as soon as it is done.",
     done: "Done",
     next: "Next",
     later: "Later",
@@ -34,7 +34,7 @@ export const overview = {
       title: "Connect a gateway",
       text: "A gateway brings the reports of its devices to this service. Claim it by its MAC, and set the password that you are shown on it.",
       action: "Add a gateway",
-      forOthers: "An admin adds gateways.",
+      forOthers: "Only an admin can claim gateways.",
       emulated: "No gateway at hand? Add 02:00:5E:00:00:F0: along with its password you get the command that emulates it on a computer, with ten devices.",
       claimed: "Your gateway is in the fleet.",
       done: "Your gateway is in the fleet, and has connected.",

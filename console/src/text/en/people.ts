@@ -31,7 +31,7 @@ export const people = {
     next: "New password",
     again: "New password again",
     short: (typed: number) => `${typed} of at least 10 characters`,
-    differ: "The two differ.",
+    differ: "The two passwords do not match.",
   },
   waiting: "Wait a moment: the service has not answered yet. If you leave now, the password is lost.",
   add: {
@@ -55,7 +55,7 @@ export const people = {
   change: {
     open: "Change role",
     title: (name: string) => `Role of ${isolateBidi(name)}`,
-    lead: "It applies at once. A page that they have open follows with their next action there, or when they reload it.",
+    lead: "It applies at once. Pages that they have open change with their next action or reload.",
     own: "This is you: you will not be able to open this page any more, and only another admin can change it back.",
     submit: "Change role",
     busy: "Changing…",

@@ -12,7 +12,7 @@ export const rejects = {
   open: "Show payload",
   close: "Hide payload",
   nothing: "The payload is empty.",
-  bytes: "Bytes that are no text are shown as �, and control characters as signs.",
+  bytes: "Bytes that are not text are shown as �; control characters are shown as symbols.",
   cut: "Only the beginning is stored.",
   empty: {
     title: "No rejected reports",

@@ -33,7 +33,7 @@ export const shell = {
     away: "Service cannot be reached",
     version: (version: string) => `Version ${version}`,
   },
-  noResponse: "It does not answer requests at the moment.",
+  noResponse: "It is not responding to requests.",
   live: {
     connecting: "Connecting",
     live: "Live",
@@ -90,7 +90,7 @@ export const shell = {
     next: "New password",
     again: "New password again",
     lead: "You stay signed in here. Everywhere else you are signed out.",
-    differ: "The two new passwords differ.",
+    differ: "The two passwords do not match.",
     wrong: "This is not your current password.",
     save: "Change password",
     done: "Your password was changed.",
