@@ -53,6 +53,7 @@ and reports are kept for 90 days:
 
 - Disk is that of samples. Add 50 MB for the database of a small fleet, firmware images, and room for a backup.
 - Memory and CPU are those of the service alone, without the server of PostgreSQL. CPU is a share of one core.
+- Memory is that of the first half minute. SQLite also keeps the newest samples in memory: up to 128 MiB more.
 - A gateway has 50 devices. Ten devices were measured with one report a second.
 - Devices that report once in 20 minutes need a twentieth of the disk.
 - Measured on {day}: {machine}, {python}.
