@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -79,8 +80,9 @@ def _describe_refusal(file: GatewayFile, claimed: int, *, skip_claimed: bool) ->
     if not claimed or skip_claimed:
         return "nothing was claimed, as lines are wrong:"
     return (
-        "nothing was claimed, as lines are wrong. --skip-claimed leaves out gateways that are already claimed. "
-        f"If their passwords are lost, create new ones: meshfleet gateways rotate --csv {file.name} --out FILE"
+        "nothing was claimed, as lines are wrong. --skip-claimed leaves out gateways that are claimed. "
+        "If their passwords are lost, create new ones: "
+        f"meshfleet gateways rotate --csv {shlex.quote(file.name)} --out FILE"
     )
 
 
@@ -102,14 +104,14 @@ def _to_body(gateway: GatewayLine) -> BatchGateway:
     return BatchGateway(mac=gateway.mac, friendly_name=gateway.name, labels=gateway.labels)
 
 
-def _describe_failed_claim(
-    error: Exception, credentials: CredentialsFile, batch: list[GatewayLine]
-) -> str:
+def _describe_failed_claim(error: Exception, credentials: CredentialsFile, batch: list[GatewayLine]) -> str:
     """Say which gateways are claimed, which may be, and what to do."""
     lines = f"lines {batch[0].line} to {batch[-1].line}" if len(batch) > 1 else f"line {batch[0].line}"
     texts = [_describe_error(error)]
     if credentials.count:
-        texts.append(f"{credentials.count} gateways are claimed, and their credentials in {credentials.path}.")
+        texts.append(
+            f"{credentials.count} gateways are claimed, and their credentials in {credentials.path}."
+        )
     if isinstance(error, (AlreadyExists, OSError)) or (
         isinstance(error, ServiceUnreachable) and error.was_sent
     ):

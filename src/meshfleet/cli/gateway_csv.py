@@ -6,8 +6,7 @@ import csv
 import io
 import os
 import re
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 import click
 
@@ -20,6 +19,7 @@ from meshfleet.rest.inputs import parse_friendly_name, parse_new_label
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
 
     from meshfleet.protocol.ids import Mac
     from meshfleet.rest.gateways import GatewayClaim
@@ -166,7 +166,8 @@ def _parse_csv_mac(text: str) -> Mac:
         raise MalformedInput("mac", "is missing")
     if _CHANGED_BY_EXCEL.fullmatch(text):
         raise MalformedInput(
-            "mac", f"a spreadsheet program made a number of it, {quote_input(text)}: format the column as text"
+            "mac",
+            f"a spreadsheet program made a number of it, {quote_input(text)}: format the column as text",
         )
     return parse_any_mac(_MAC_SEPARATORS.sub("", text.lower().removeprefix("bmac-")))
 
@@ -202,7 +203,7 @@ class CredentialsFile:
         self._file.flush()
         os.fsync(self._file.fileno())
 
-    def __enter__(self) -> CredentialsFile:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:

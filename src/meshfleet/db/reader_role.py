@@ -51,8 +51,8 @@ def check_role_name(name: str) -> None:
     """Raise `ReaderRefused` if a name would have to be quoted in other programs, or is reserved."""
     if not _ROLE_NAME.fullmatch(name) or name in _RESERVED_NAMES:
         raise ReaderRefused(
-            "a role name has 1 to 63 lowercase letters, digits, _ and -, does not begin with a digit, - or pg_, "
-            "and is not public or none"
+            "a role name has 1 to 63 lowercase letters, digits, _ and -, does not begin with a digit, - or "
+            "pg_, and is not public or none"
         )
 
 
@@ -83,7 +83,11 @@ def grant_reader(
         _run(connection, "ALTER ROLE {name} PASSWORD {password}", name, password)
     _run(connection, "GRANT USAGE ON SCHEMA meshfleet_read TO {name}", name)
     _run(connection, "GRANT SELECT ON meshfleet_read.sample TO {name}", name)
-    _run(connection, "GRANT EXECUTE ON FUNCTION meshfleet_read.sample(timestamptz, timestamptz) TO {name}", name)
+    _run(
+        connection,
+        "GRANT EXECUTE ON FUNCTION meshfleet_read.sample(timestamptz, timestamptz) TO {name}",
+        name,
+    )
     return ReaderGrant(role is None, role is None or change_password, _find_other_table(connection, name))
 
 
@@ -91,7 +95,8 @@ def update_identifier_names(connection: Connection, names: Mapping[int, str]) ->
     """Store the names of identifiers for the view, by stored number. Do nothing without the view."""
     if not _has_view(connection):
         return
-    stored = dict(connection.exec_driver_sql("SELECT number, name FROM meshfleet_read.identifier_name").all())
+    query = "SELECT number, name FROM meshfleet_read.identifier_name"
+    stored: dict[int, str] = dict(connection.exec_driver_sql(query).all())
     changed = [(number, name) for number, name in sorted(names.items()) if stored.get(number) != name]
     if changed:
         connection.exec_driver_sql(
@@ -142,8 +147,9 @@ def _run(connection: Connection, statement: str, name: str, password: str | None
         connection.exec_driver_sql(sql.SQL(statement).format(**values).as_string(driver))
     except ProgrammingError as exc:
         raise ReaderRefused(
-            f"the database role of the service may not do this ({describe_driver_error(exc)}); let an administrator run: "
-            f"CREATE ROLE {name} LOGIN; then run this command again, or name an administrator with --database"
+            f"the database role of the service may not do this: {describe_driver_error(exc)}; let an "
+            f'administrator run CREATE ROLE "{name}" LOGIN, and run this command again, or give the URL of '
+            "an administrator with --database"
         ) from None
 
 

@@ -68,7 +68,7 @@ async def claim_gateway(
 
 
 @post("/batch", problems=(409,))
-async def claim_gateways(  # noqa: PLR0913 # dependencies of the route
+async def claim_gateways(
     data: JSONBody[NewGatewayBatch],
     actor: Given[Actor],
     database: Given[Database],

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 revision = "0017"
 down_revision = "0014"
 
-_IDENTIFIER_VALUE: Final = "(s.identifier & 4294967295)"
+# Above the 32 bits of a hex identifier is its length in bytes, if it has leading zero bytes.
+_HEX: Final = "to_hex(s.identifier & 4294967295)"
+_GIVEN_DIGITS: Final = "2 * (s.identifier >> 32)::integer"
+_LEAST_DIGITS: Final = f"(length({_HEX}) + 1) / 2 * 2"
 
 _STATEMENTS: Final = (
     # Names of identifiers by the number that samples contain. The service fills it at every start.
@@ -31,15 +34,10 @@ _STATEMENTS: Final = (
         coalesce(
             n.name,
             f.name,
-            CASE WHEN s.identifier >= 0 THEN lpad(
-                to_hex({_IDENTIFIER_VALUE}),
-                greatest(2 * (s.identifier >> 32)::integer, (length(to_hex({_IDENTIFIER_VALUE})) + 1) / 2 * 2),
-                '0'
-            ) END
+            CASE WHEN s.identifier >= 0 THEN lpad({_HEX}, greatest({_GIVEN_DIGITS}, {_LEAST_DIGITS}), '0') END
         ) AS identifier,
-        coalesce(
-            s.number, CASE WHEN s.text ~ '^-?[0-9]{{1,300}}$' THEN s.text::double precision END
-        ) AS value,
+        coalesce(s.number, CASE WHEN s.text ~ '^-?[0-9]+$' AND length(s.text) <= 300
+            THEN s.text::double precision END) AS value,
         CASE
             WHEN s.text ~ '^"[^"\\]*"$' THEN substr(s.text, 2, length(s.text) - 2)
             WHEN s.text IS NOT NULL THEN nullif(s.text, 'null')
@@ -49,7 +47,7 @@ _STATEMENTS: Final = (
     FROM sample_reported s
     JOIN device ON device.id = s.device
     LEFT JOIN meshfleet_read.identifier_name n ON n.number = s.identifier
-    LEFT JOIN foreign_name f ON f.number = s.identifier""",
+    LEFT JOIN foreign_name f ON f.number = s.identifier""",  # noqa: S608 # constant expressions
     # The planner replaces a call by this query, so only the partitions of the time range are read. A filter
     # on the column `time` cannot select partitions, as they are by the integer that the service stores.
     """CREATE FUNCTION meshfleet_read.sample(since timestamptz, until timestamptz)
