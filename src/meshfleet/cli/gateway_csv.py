@@ -29,7 +29,7 @@ Text = TypeVar("Text", bound=str)
 _COLUMNS: Final = ("mac", "name", "labels")
 _LABEL_SEPARATOR: Final = ";"
 _MAC_SEPARATORS: Final = re.compile(r"[\s.]")
-_CHANGED_BY_EXCEL: Final = re.compile(r"[0-9.,]+e\+?[0-9]+", re.IGNORECASE)
+_CHANGED_BY_EXCEL: Final = re.compile(r"[0-9.,]+e\+[0-9]+", re.IGNORECASE)
 """Number such as 2,0E+10, to which a spreadsheet program may change a MAC."""
 _CREDENTIAL_COLUMNS: Final = ("mac", "username", "password", "host", "port", "tls")
 _OWNER_ONLY: Final = 0o600
@@ -142,7 +142,7 @@ class _RowParser:
         texts = [each for each in values.get("labels", "").split(_LABEL_SEPARATOR) if each.strip()]
         if len(texts) > MAX_BATCH_LABELS:
             self._report(f"labels: a gateway can get at most {MAX_BATCH_LABELS} labels")
-        labels = [self._parse(parse_new_label, each) for each in texts]
+        labels = [self._parse(_parse_csv_label, each) for each in texts]
         if mac is None:
             return None
         return GatewayLine(
@@ -160,16 +160,22 @@ class _RowParser:
         self._faults.append(LineFault(self._line, reason))
 
 
+def _parse_csv_label(text: str) -> str:
+    return parse_new_label(text, "labels")
+
+
 def _parse_csv_mac(text: str) -> Mac:
     """Parse a MAC as printed on devices, as shown by other systems, or as a device id."""
     if not text:
         raise MalformedInput("mac", "is missing")
-    if _CHANGED_BY_EXCEL.fullmatch(text):
-        raise MalformedInput(
-            "mac",
-            f"a spreadsheet program made a number of it, {quote_input(text)}: format the column as text",
-        )
-    return parse_any_mac(_MAC_SEPARATORS.sub("", text.lower().removeprefix("bmac-")))
+    try:
+        return parse_any_mac(_MAC_SEPARATORS.sub("", text.lower().removeprefix("bmac-")))
+    except MalformedInput:
+        if not _CHANGED_BY_EXCEL.fullmatch(text):
+            raise
+    raise MalformedInput(
+        "mac", f"a spreadsheet program made a number of it, {quote_input(text)}: format the column as text"
+    )
 
 
 # Credentials.
