@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import insert, select
@@ -113,10 +113,13 @@ def claim_gateways(
     passwords = {mac: generate_password() for mac in macs}
     _insert_claims(connection, passwords, now)
     _label_gateways(connection, gateways, by=by, now=now)
-    for mac, name, _ in gateways:
-        before = names_before[mac]
-        names = {} if name in {None, before} else {"before": before, "after": name}
-        audit.record_change(connection, by, "gateway.claim", to_device_id(mac), now=now, **names)
+    details: dict[str, dict[str, Any]] = {
+        to_device_id(mac): {}
+        if name in {None, names_before[mac]}
+        else {"before": names_before[mac], "after": name}
+        for mac, name, _ in gateways
+    }
+    audit.record_details(connection, by, "gateway.claim", details, now=now)
     if key is not None:
         detail = {"gateways": len(gateways), "digest": key.digest}
         audit.record_change(connection, by, _BATCH_ACTION, _build_target(key), now=now, **detail)
