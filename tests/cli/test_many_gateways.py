@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import re
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -231,3 +234,64 @@ def test_options_that_do_not_fit_are_wrong_usage(
 ) -> None:
     source.touch()
     logged_out.expect_failure("gateways", *(each.format(source) for each in arguments), code=2)
+
+
+class _FailingService(BaseHTTPRequestHandler):
+    """Handler of a service that has no gateways, claims one batch, and refuses the next one."""
+
+    claimed = 0
+
+    def do_GET(self) -> None:
+        self._respond(200, {"items": [], "nextToken": None})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        macs = [each["mac"] for each in body["gateways"]]
+        if type(self).claimed:
+            self._respond(409, {"code": "already-exists", "detail": f"{macs[0]} is claimed"})
+            return
+        type(self).claimed = len(macs)
+        broker = {"host": "10.0.0.1", "port": 8883, "tls": True}
+        items = [
+            {"mac": mac, "deviceId": f"bmac-{mac}", "username": mac, "password": "x" * 44, "broker": broker}
+            for mac in macs
+        ]
+        self._respond(201, {"items": items})
+
+    def _respond(self, status: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json" if status < 400 else "application/problem+json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Suppress the log."""
+
+
+@pytest.mark.rule("rest-232")
+def test_a_failure_after_the_first_thousand_says_what_was_done(
+    logged_out: Shell, source: Path, out: Path
+) -> None:
+    source.write_text("mac\n" + "".join(f"02005e02{number:04x}\n" for number in range(1001)))
+    with ThreadingHTTPServer(("127.0.0.1", 0), _FailingService) as server, ThreadPoolExecutor() as pool:
+        pool.submit(server.serve_forever)
+        address = f"http://127.0.0.1:{server.server_port}"
+        logged_out.write_login(json.dumps({"url": address, "user": "ada", "token": "key"}))
+        try:
+            result = logged_out("gateways", "add", "--csv", str(source), "--out", str(out))
+        finally:
+            server.shutdown()
+    assert (result.exit_code, result.stdout, _FailingService.claimed) == (1, "", 1000)
+    assert result.stderr.splitlines() == [
+        "Error: 02005e0203e8 is claimed",
+        f"1000 gateways are claimed, and their credentials in {out}.",
+        (
+            "The gateways of line 1002 may be claimed without their passwords being stored. "
+            "See meshfleet gateways list; create new passwords with meshfleet gateways rotate --csv."
+        ),
+        "For the others run the command again with --skip-claimed and another --out.",
+    ]
+    credentials = _read_credentials(out)
+    assert (len(credentials), credentials[0]["tls"]) == (1000, "yes")

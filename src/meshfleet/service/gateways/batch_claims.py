@@ -157,7 +157,7 @@ def _refuse_claimed(claimed: list[Mac]) -> None:
     shown = ", ".join(claimed[:_MAX_NAMED])
     more = f" and {len(claimed) - _MAX_NAMED} others" if len(claimed) > _MAX_NAMED else ""
     verb = "is" if len(claimed) == 1 else "are"
-    raise AlreadyExists(f"nothing was claimed: {shown}{more} {verb} already claimed")
+    raise AlreadyExists(f"no gateway of the batch was claimed: {shown}{more} {verb} already claimed")
 
 
 def _load_names(connection: Connection, macs: Sequence[Mac]) -> dict[Mac, str]:
@@ -178,7 +178,7 @@ def _insert_claims(connection: Connection, passwords: dict[Mac, str], now: int) 
         if not is_duplicate_error(exc):
             raise
         raise AlreadyExists(
-            "nothing was claimed: another request has just claimed some of the gateways"
+            "no gateway of the batch was claimed: another request has just claimed some of them"
         ) from None
 
 
