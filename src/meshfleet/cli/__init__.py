@@ -20,6 +20,7 @@ _COMMANDS: Final = {
     "backup": "Write a backup of all data to one file.",
     "broker-config": "Write configuration files for an external MQTT broker.",
     "completion": "Print a shell completion script.",
+    "database": "Give SQL programs access to samples in PostgreSQL.",
     "devices": "List, rename and label devices.",
     "doctor": "Check an installation, and say what to do.",
     "explain": "Decode and explain MQTT messages.",

@@ -30,7 +30,7 @@ from meshfleet.rest.devices import (
     Summary,
 )
 from meshfleet.rest.firmware import Firmware
-from meshfleet.rest.gateways import Gateway, GatewayClaim
+from meshfleet.rest.gateways import BatchGateway, Gateway, GatewayClaim
 from meshfleet.rest.job_requests import Concurrency, Criterion, Gate, JobHealth, Rate, Retry, Timeouts, Wave
 from meshfleet.rest.jobs import (
     DeviceUpdate,
@@ -78,6 +78,7 @@ __all__ = [
     "ApiKey",
     "ApiVersionResponse",
     "AuditRow",
+    "BatchGateway",
     "Catalogue",
     "CatalogueEntry",
     "Concurrency",

@@ -43,6 +43,7 @@ class Gateways(Proxy[devices.Gateways]):
     list = wrap_generator(devices.Gateways.list)
     show = wrap_method(devices.Gateways.show)
     claim = wrap_method(devices.Gateways.claim)
+    claim_many = wrap_method(devices.Gateways.claim_many)
     rotate = wrap_method(devices.Gateways.rotate)
     release = wrap_method(devices.Gateways.release)
 

@@ -63,6 +63,7 @@ REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "DELETE /api/v1/labels/{label}": Role.OPERATOR,
     "GET /api/v1/gateways": Role.VIEWER,
     "POST /api/v1/gateways": Role.ADMIN,
+    "POST /api/v1/gateways/batch": Role.ADMIN,
     "GET /api/v1/gateways/{mac}": Role.VIEWER,
     "DELETE /api/v1/gateways/{mac}": Role.ADMIN,
     "POST /api/v1/gateways/{mac}/credentials": Role.ADMIN,
