@@ -84,7 +84,7 @@ def read_certificate(certificate: Path, key: Path, *, may_be_expired: bool = Fal
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = False
     flags = ssl.VERIFY_X509_PARTIAL_CHAIN | (_IGNORE_TIME if may_be_expired else 0)
-    client_context.verify_flags |= flags  # type: ignore[assignment] # OpenSSL takes flags without a name too
+    client_context.verify_flags |= flags
     client_context.load_verify_locations(certificate)
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = server_context.wrap_bio(to_server, to_client, server_side=True)

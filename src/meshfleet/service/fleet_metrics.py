@@ -6,8 +6,8 @@ A scrape must be cheap with a large fleet, so values are kept for some seconds, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
@@ -21,7 +21,7 @@ from meshfleet.service.devices.summary import ConnectivityCounts, count_connecte
 from meshfleet.service.gateways.store import IS_UNSEEN
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from prometheus_client import Metric
 
@@ -84,7 +84,7 @@ def count_silent_devices(connection: Connection) -> dict[str, int]:
 
 
 class BatteryCounts(NamedTuple):
-    """Number of devices whose battery level is at most each of `_BATTERY_LEVELS`, and the sum of all levels."""
+    """Numbers of devices with at most each of the levels `_BATTERY_LEVELS`, and the sum of all levels."""
 
     at_most: Sequence[int] = (0,) * len(_BATTERY_LEVELS)
     sum: int = 0
@@ -99,7 +99,7 @@ def count_batteries(connection: Connection) -> BatteryCounts:
 
 
 class JobCounts(NamedTuple):
-    """Numbers of update jobs and of their executions by state, and when the longest waiting update changed."""
+    """Numbers of update jobs and of their executions by state, and since when a job makes no progress."""
 
     jobs: Mapping[str, int] = dict.fromkeys(JobState, 0)
     executions: Mapping[str, int] = dict.fromkeys(ExecutionState, 0)
@@ -136,7 +136,7 @@ class BackupTimes(NamedTuple):
 def load_backup_times(connection: Connection) -> BackupTimes:
     """Load the time of the newest backup, and derive how often there is one; None if that is not known."""
     moments = load_newest_moments(connection, _MAX_BACKUPS)
-    intervals = sorted(later - earlier for later, earlier in zip(moments, moments[1:], strict=False))
+    intervals = sorted(later - earlier for later, earlier in pairwise(moments))
     return BackupTimes(
         moments[0] if moments else None,
         intervals[len(intervals) // 2] if len(moments) >= _MIN_BACKUPS else None,
@@ -189,7 +189,14 @@ class FleetMetrics:
         """Load the values that are too old. Concurrent scrapes share one load."""
         async with self._lock:
             now = self._monotonic()
-            queries = (self._devices, self._gateways, self._silent, self._batteries, self._jobs, self._backups)
+            queries = (
+                self._devices,
+                self._gateways,
+                self._silent,
+                self._batteries,
+                self._jobs,
+                self._backups,
+            )
             if due := [each for each in queries if each.is_due(now)]:
                 await self._database.read(_run_queries, due, now)
 
@@ -213,13 +220,11 @@ class FleetMetrics:
         )
         metrics.register(_BatteryCollector(self._batteries))
         gauge("jobs", "Update jobs.", lambda: self._jobs.result.jobs, "state")
-        gauge(
-            "executions", "Devices in update jobs.", lambda: self._jobs.result.executions, "state"
-        )
+        gauge("executions", "Devices in update jobs.", lambda: self._jobs.result.executions, "state")
         gauge(
             "job_oldest_waiting_seconds",
-            "Time since an update of a job with running updates made progress; that of the job for which it is"
-            " longest. 0 if no update runs.",
+            "Time since one of the running updates of a job reached its next state; that of the job for which"
+            " it is longest. 0 if no update runs.",
             self._read_oldest_wait,
         )
         gauge(
@@ -242,7 +247,7 @@ class FleetMetrics:
         return 0 if since is None else max(0, self._now() - since) / 1000
 
 
-def _run_queries(connection: Connection, queries: Sequence[_KeptQuery[object]], now: int) -> None:
+def _run_queries(connection: Connection, queries: Sequence[_KeptQuery[Any]], now: int) -> None:
     for each in queries:
         each.run(connection, now)
 
@@ -260,7 +265,9 @@ class _BatteryCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the histogram."""
         counts = self._query.result
-        buckets = [(f"{level:.1f}", count) for level, count in zip(_BATTERY_LEVELS, counts.at_most, strict=True)]
+        buckets = [
+            (f"{level:.1f}", count) for level, count in zip(_BATTERY_LEVELS, counts.at_most, strict=True)
+        ]
         yield HistogramMetricFamily(
             "meshfleet_devices_battery",
             "Newest battery level of devices in percent. Devices that never reported one are left out.",
