@@ -34,7 +34,7 @@ IS_UNSEEN: Final = (
     & (device.c.connected_at <= gateway.c.claimed_at)
     & device_state.c.reported_at.is_(None)
 )
-"""Condition that a claimed gateway never connected or reported, in a query that outer joins `device_state`."""
+"""Condition that a claimed gateway never connected or reported, in queries that outer join `device_state`."""
 
 
 def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now: int) -> str:
