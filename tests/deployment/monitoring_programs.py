@@ -135,10 +135,12 @@ class Webhook(NamedTuple):
     received: list[dict[str, Any]]
     """Alerts in the order in which they arrived."""
 
-    def find(self, name: str, status: str) -> list[dict[str, Any]]:
-        """Return the alerts with a name and a status, `firing` or `resolved`."""
+    def find(self, status: str, gateway: str) -> list[dict[str, Any]]:
+        """Return the alerts about a gateway with a status, `firing` or `resolved`."""
         return [
-            each for each in self.received if each["labels"]["alertname"] == name and each["status"] == status
+            each
+            for each in self.received
+            if each["status"] == status and each["labels"].get("gateway") == gateway
         ]
 
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 import trustme
 from paho.mqtt.client import Client
@@ -39,11 +40,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from tests.service.embedded_broker.mqtt_accounts import Credentials
-
 pytestmark = pytest.mark.part("monitoring")
 
-GATEWAY = "02005e0000fe"
+GATEWAY, BROKEN_GATEWAY = "02005e0000fe", "02005e0000fd"
 
 WITHOUT_SERIES = {"meshfleet_integration_queue", "meshfleet_integration_failures_total"}
 """Metrics that exist only in a service with an integration, which the demo has not."""
@@ -53,6 +52,8 @@ class WatchedService(NamedTuple):
     """Service with a Prometheus that reads it, and an Alertmanager that reports to a webhook."""
 
     service: ServiceProcess
+    viewer: httpx.Client
+    """Client with an API key."""
     prometheus: Prometheus
     webhook: Webhook
 
@@ -72,6 +73,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedService
     with ExitStack() as stack:
         service = stack.enter_context(ServiceProcess(folder, *options, trusting=trusting))
         key = service.call("POST", "/api/v1/api-keys", {"name": "prometheus", "role": "viewer"})["key"]
+        headers = {"Authorization": f"Bearer {key}"}
+        viewer = stack.enter_context(httpx.Client(base_url=service.url, headers=headers, verify=trusting))
         webhook = stack.enter_context(run_webhook())
         alertmanager = stack.enter_context(run_alertmanager(folder, webhook.url))
         prometheus = stack.enter_context(
@@ -83,27 +86,29 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedService
                 alertmanager=alertmanager,
             )
         )
-        yield WatchedService(service, prometheus, webhook)
+        yield WatchedService(service, viewer, prometheus, webhook)
 
 
 def test_a_scrape_has_no_faults(watched: WatchedService) -> None:
-    text = watched.service.call("GET", "/metrics")
+    text = watched.viewer.get("/metrics").text
     command = [str(require(PROMTOOL)), "check", "metrics"]
     result = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_a_gateway_that_is_cut_off_alerts_and_every_panel_shows_something(watched: WatchedService) -> None:
-    service, prometheus, webhook = watched
+    service, viewer, prometheus, webhook = watched
     credentials = service.claim(GATEWAY)
     address = service.mqtt["mqtt"]
     broker = f"mqtt://{credentials.user}:{credentials.password}@{address.host}:{address.port}"
-    _publish_unreadable_report(service, credentials)
+    _publish_unreadable_report(service)
     with emulated_gateway(mac=GATEWAY, devices=3, speed=20, broker=broker) as gateway:
         _cause_events(service, gateway.devices[0])
+        with viewer.stream("GET", "/api/v1/stream", timeout=TEST_TIMEOUT) as stream:
+            assert any(line.startswith("event:") for line in stream.iter_lines())
         eventually(lambda: prometheus.query(f'meshfleet_gateway_connected{{gateway="{GATEWAY}"}} == 1'))
-    (alert,) = eventually(lambda: webhook.find("GatewayAway", "firing"), "an alert")
-    assert alert["labels"]["gateway"] == GATEWAY
+    (alert,) = eventually(lambda: webhook.find("firing", GATEWAY), "an alert")
+    assert alert["labels"]["alertname"] == "GatewayAway"
     assert GATEWAY in alert["annotations"]["description"]
     eventually(lambda: prometheus.query(f'meshfleet_devices_silent{{gateway="{GATEWAY}"}} == 3'))
 
@@ -114,7 +119,7 @@ def test_a_gateway_that_is_cut_off_alerts_and_every_panel_shows_something(watche
     texts = [text for each in prometheus.load_alerts() for text in each["annotations"].values()]
     assert [text for text in texts if "error" in text] == []
     with emulated_gateway(mac=GATEWAY, devices=3, speed=20, broker=broker):
-        eventually(lambda: webhook.find("GatewayAway", "resolved"), "the end of the alert")
+        eventually(lambda: webhook.find("resolved", GATEWAY), "the end of the alert")
 
 
 def _cause_events(service: ServiceProcess, device: str) -> None:
@@ -127,12 +132,13 @@ def _cause_events(service: ServiceProcess, device: str) -> None:
     service.call("GET", "/api/v1/storage")  # measures again
 
 
-def _publish_unreadable_report(service: ServiceProcess, gateway: Credentials) -> None:
+def _publish_unreadable_report(service: ServiceProcess) -> None:
+    gateway = service.claim(BROKEN_GATEWAY)
     client = Client(CallbackAPIVersion.VERSION2, client_id=gateway.user)
     client.username_pw_set(gateway.user, gateway.password)
     client.connect(*service.mqtt["mqtt"])
     client.loop_start()
-    topic = f"mt/gateway/{GATEWAY}/device/{GATEWAY}/property/8100"
+    topic = f"mt/gateway/{BROKEN_GATEWAY}/device/{BROKEN_GATEWAY}/property/8100"
     client.publish(topic, b"{", 1).wait_for_publish(TEST_TIMEOUT)
     client.disconnect()
     client.loop_stop()

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _KEPT_MS: Final = 15_000
 """Milliseconds for which values are kept that the database counts with indexes."""
 
+_SILENT_KEPT_MS: Final = 30_000
+"""Milliseconds for which silent devices are kept: the rows of all disconnected devices are read."""
+
 _BATTERIES_KEPT_MS: Final = 300_000
 """Milliseconds for which batteries are kept: all rows are read to count them, and they change in weeks."""
 
@@ -59,7 +62,8 @@ def load_gateways(connection: Connection) -> dict[tuple[str, str], bool]:
     """
     query = (
         select(device.c.id, device.c.name, device.c.connected)
-        .join(gateway, gateway.c.device == device.c.id)
+        .select_from(gateway)
+        .join(device, device.c.id == gateway.c.device)
         .outerjoin(device_state, device_state.c.device == device.c.id)
         .where(~IS_UNSEEN)
         .limit(_MAX_GATEWAYS + 1)
@@ -176,7 +180,7 @@ class FleetMetrics:
         self._has_gateways = settings.metrics_per_gateway
         self._devices = _KeptQuery(count_connected_devices, ConnectivityCounts(0, 0))
         self._gateways = _KeptQuery[dict[tuple[str, str], bool]](load_gateways, {})
-        self._silent = _KeptQuery[dict[str, int]](count_silent_devices, {})
+        self._silent = _KeptQuery[dict[str, int]](count_silent_devices, {}, _SILENT_KEPT_MS)
         self._batteries = _KeptQuery(count_batteries, BatteryCounts(), _BATTERIES_KEPT_MS)
         self._jobs = _KeptQuery(count_jobs, JobCounts())
         self._backups = _KeptQuery(load_backup_times, BackupTimes())
