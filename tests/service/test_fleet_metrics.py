@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_databases, pytest.mark.rule("rest-161")]
+pytestmark = [pytest.mark.anyio, pytest.mark.rule("rest-161")]
 
 HOUR_MS = 3_600_000
 NOW = 1_790_000_000_000
@@ -76,6 +76,7 @@ def scraper(database: Database) -> Scraper:
     return Scraper(database, Settings())
 
 
+@pytest.mark.both_databases
 async def test_each_gateway_that_was_ever_connected_has_a_series(scraper: Scraper) -> None:
     for mac, name in ((OFFICE, 'Head "office"'), (ATTIC, "Attic"), (Mac("02005e000003"), "In its box")):
         scraper.claim(mac, name)
@@ -85,6 +86,7 @@ async def test_each_gateway_that_was_ever_connected_has_a_series(scraper: Scrape
     assert values["gateway_connected"] == {(OFFICE, 'Head "office"'): 1, (ATTIC, "Attic"): 0}
 
 
+@pytest.mark.both_databases
 async def test_silent_devices_are_counted_by_gateway(scraper: Scraper) -> None:
     scraper.observe(1, 2, 3, connected=False)
     scraper.observe(4, 5, connected=True)
@@ -95,6 +97,7 @@ async def test_silent_devices_are_counted_by_gateway(scraper: Scraper) -> None:
     assert values["devices"] == {("true",): 2, ("false",): 5}
 
 
+@pytest.mark.both_databases
 async def test_only_the_gateways_with_the_most_silent_devices_have_a_series(scraper: Scraper) -> None:
     for number in range(60):
         devices = range(1000 + 10 * number, 1000 + 10 * number + 1 + number // 20)
@@ -131,6 +134,7 @@ def _insert_gateways(connection: Connection, numbers: range | list[int]) -> None
     connection.execute(insert(gateway), rows)
 
 
+@pytest.mark.both_databases
 async def test_batteries_are_counted_by_level(scraper: Scraper) -> None:
     for number, level in enumerate((0, 5, 6, 15, 16, 25, 50, 51, 100), 1):
         scraper.observe(number, battery=level)
@@ -142,6 +146,7 @@ async def test_batteries_are_counted_by_level(scraper: Scraper) -> None:
     assert values["devices_battery_sum"] == {(): 268}
 
 
+@pytest.mark.both_databases
 async def test_jobs_and_their_devices_are_counted_by_state(scraper: Scraper) -> None:
     values = await scraper.scrape()
     assert values["jobs"] == {(state,): 0 for state in JobState}
@@ -158,6 +163,7 @@ def _insert_execution(connection: Connection, job: int, device: int, state: str,
     connection.execute(insert(execution).values(**numbers, **values))
 
 
+@pytest.mark.both_databases
 async def test_a_job_waits_since_the_last_change_of_its_running_updates(scraper: Scraper) -> None:
     assert (await scraper.scrape())["job_oldest_waiting_seconds"] == {(): 0}
     executions = [
@@ -174,6 +180,7 @@ async def test_a_job_waits_since_the_last_change_of_its_running_updates(scraper:
     assert waited == (scraper.time - NOW) / 1000 + 3
 
 
+@pytest.mark.both_databases
 async def test_the_usual_interval_of_backups_is_their_median(scraper: Scraper) -> None:
     times = [day * 24 * HOUR_MS for day in (1, 2, 3, 9)]
     records = [(at, at, 0, True) for at in times[:3]] + [(times[3] - 1, times[3] - 1, 0, False)]

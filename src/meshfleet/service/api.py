@@ -47,7 +47,7 @@ from meshfleet.service.jobs.notifications import JobNotifier, RunnerWakeup
 from meshfleet.service.labels import routes as label_routes
 from meshfleet.service.live import routes as live_routes
 from meshfleet.service.live.live_events import LIVE_TIMINGS, LiveEvents, LiveTimings
-from meshfleet.service.metric_table import add_live_metrics, add_service_metrics, add_storage_metrics
+from meshfleet.service.metric_table import add_build_metrics, add_live_metrics, add_storage_metrics
 from meshfleet.service.metrics import Metrics
 from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.presence import routes as presence_routes
@@ -174,7 +174,7 @@ class RestApi:
         add_live_metrics(self.metrics, self.live.hub)
         self.storage_monitor = StorageMonitor(database, settings, now)
         add_storage_metrics(self.metrics, self.storage_monitor)
-        add_service_metrics(self.metrics, self.readiness, is_sqlite=database.is_sqlite)
+        add_build_metrics(self.metrics, is_sqlite=database.is_sqlite)
         fleet_metrics = FleetMetrics(database, settings, now=now, monotonic=monotonic)
         fleet_metrics.add_to(self.metrics)
         self.reloader.register("metrics", apply=fleet_metrics.apply_settings)

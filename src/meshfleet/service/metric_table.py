@@ -8,7 +8,6 @@ from __future__ import annotations
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.errors.readiness import ReadinessCode
 from meshfleet.service.live.event import encode_websocket_frame
 from meshfleet.service.metrics import IntegrationReaders
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from meshfleet.service.live.hub import EventHub
     from meshfleet.service.metrics import Metrics
     from meshfleet.service.presence.tracker import PresenceTracker
-    from meshfleet.service.readiness import Readiness
     from meshfleet.service.requests.dispatcher import RequestDispatcher
     from meshfleet.service.requests.history import RequestHistory
     from meshfleet.service.requests.rpc import RpcClient
@@ -185,22 +183,14 @@ def add_live_metrics(metrics: Metrics, hub: EventHub) -> None:
     counter("live_resyncs", "Resyncs sent to single subscribers that missed events.", lambda: hub.resyncs)
 
 
-def add_service_metrics(metrics: Metrics, readiness: Readiness, *, is_sqlite: bool) -> None:
-    """Add what the service is, and why it is not ready."""
-
-    def read_problems() -> dict[str, float]:
-        problems = {each.code for each in readiness.list_problems()}
-        return {code: code in problems for code in ReadinessCode}
-
+def add_build_metrics(metrics: Metrics, *, is_sqlite: bool) -> None:
+    """Add the version of the service and the kind of its database."""
     metrics.add_gauge(
         "build_info",
         "Always 1, with the version of Meshfleet and the kind of its database.",
         lambda: {(version("meshfleet"), "sqlite" if is_sqlite else "postgresql"): 1},
         "version",
         "database",
-    )
-    metrics.add_gauge(
-        "not_ready", "1 for each reason why the service is not ready, else 0.", read_problems, "code"
     )
 
 

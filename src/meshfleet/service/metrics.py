@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
+
+from meshfleet.errors.readiness import ReadinessCode
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -79,6 +81,14 @@ class Metrics:
         )
         self.integrations: dict[str, IntegrationReaders] = {}
         """Integrations by name."""
+        self.not_ready_codes: Collection[ReadinessCode] = ()
+        """Reasons why the service is not ready, as of this scrape."""
+        self.add_gauge(
+            "not_ready",
+            "1 for each reason why the service is not ready, else 0.",
+            lambda: {code: code in self.not_ready_codes for code in ReadinessCode},
+            "code",
+        )
         self.add_gauge(
             "integration_queue",
             "Items that wait to be sent to an integration.",

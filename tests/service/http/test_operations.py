@@ -130,6 +130,16 @@ def test_metrics_contain_no_names_or_ids_except_of_gateways(service: RunningServ
 
 
 @pytest.mark.rule("rest-161")
+def test_metrics_tell_why_the_service_is_not_ready(sqlite_database: Database) -> None:
+    with run_service(sqlite_database) as service:
+        sqlite_database.write_now(
+            lambda connection: connection.exec_driver_sql("DELETE FROM alembic_version")
+        )
+        codes = _load_metrics(service, "meshfleet_not_ready", "code")
+    assert {code for (code,), value in codes.items() if value} == {"schema"}
+
+
+@pytest.mark.rule("rest-161")
 def test_unknown_paths_add_no_time_series(service: RunningService) -> None:
     service.anonymous.get("/first")
     service.anonymous.get("/%ff")

@@ -39,9 +39,15 @@ def _build_not_ready_response(reasons: tuple[ReadinessReason, ...]) -> Response[
 
 
 @get("/metrics", media_type=METRICS_MEDIA_TYPE)
-async def get_metrics(metrics: Given[Metrics], fleet_metrics: Given[FleetMetrics]) -> Response[bytes]:
+async def get_metrics(
+    metrics: Given[Metrics],
+    fleet_metrics: Given[FleetMetrics],
+    database: Given[Database],
+    readiness: Given[Readiness],
+) -> Response[bytes]:
     """Get metrics of the service and the fleet in the Prometheus text format."""
     await fleet_metrics.refresh()
+    metrics.not_ready_codes = {each.code for each in await readiness.list_reasons(database)}
     return Response(metrics.render(), media_type=METRICS_MEDIA_TYPE)
 
 
