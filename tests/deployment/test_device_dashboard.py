@@ -26,7 +26,7 @@ MACROS = {
     r"\$\{device:sqlstring\}": f"'{DEVICE}'",
     r"\$\{identifier:sqlstring\}": "'temperature'",
 }
-"""What Grafana puts in place of its macros and variables."""
+"""Replacements that Grafana makes for its macros and variables."""
 
 
 @pytest.fixture(scope="module")
