@@ -517,7 +517,10 @@ SERVICE: Final = (
     ),
 )
 
-_OF_DEVICE: Final = "FROM meshfleet_read.sample WHERE $__timeFilter(time) AND device = ${device:sqlstring}"
+# The function reads only the days of its time range; the view of the same name would read all days.
+_OF_DEVICE: Final = (
+    "FROM meshfleet_read.sample($__timeFrom(), $__timeTo()) WHERE device = ${device:sqlstring}"
+)
 
 DEVICE: Final = (
     Panel(
@@ -586,8 +589,8 @@ _DEVICE_VARIABLES: Final = (
     Variable(
         "device",
         "Device",
-        "SELECT DISTINCT name AS __text, device AS __value FROM meshfleet_read.sample"
-        " WHERE time > now() - interval '1 hour' ORDER BY 1",
+        "SELECT DISTINCT name AS __text, device AS __value"
+        " FROM meshfleet_read.sample(now() - interval '1 hour', now()) ORDER BY 1",
         is_multiple=False,
     ),
     Variable(

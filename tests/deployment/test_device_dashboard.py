@@ -1,4 +1,4 @@
-"""SQL of the dashboard of a device, on a table with the columns of the view `meshfleet_read.sample`."""
+"""SQL of the dashboard of a device, on a table and function with the columns of `meshfleet_read.sample`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ pytestmark = pytest.mark.part("monitoring")
 DEVICE, NAME = "ca5bda1a0004", "Cold room's door"
 
 MACROS = {
-    r"\$__timeFilter\((\w+)\)": r"\1 BETWEEN now() - interval '6 hours' AND now()",
+    r"\$__timeFrom\(\)": "'2026-11-01T06:00:00Z'",
+    r"\$__timeTo\(\)": "'2026-11-01T12:00:00Z'",
     r"\$__timeGroupAlias\((\w+), (?:\$__interval|'1h')\)": (
         r'floor(extract(epoch from \1) / 3600) * 3600 AS "time"'
     ),
@@ -45,9 +46,15 @@ def connection() -> Iterator[psycopg.Connection[dict[str, Any]]]:
             "CREATE TABLE meshfleet_read.sample (time timestamptz, device text, name text, kind text,"
             " identifier text, value double precision, text text)"
         )
+        connection.execute(
+            "CREATE FUNCTION meshfleet_read.sample(since timestamptz, until timestamptz)"
+            " RETURNS SETOF meshfleet_read.sample LANGUAGE sql STABLE AS"
+            " $$ SELECT * FROM meshfleet_read.sample WHERE time >= since AND time < until $$"
+        )
         insert = (
             "INSERT INTO meshfleet_read.sample"
-            " VALUES (now() - make_interval(mins => %s), %s, %s, %s, %s, %s, %s)"
+            " VALUES ('2026-11-01T12:00:00Z'::timestamptz - make_interval(mins => %s),"
+            " %s, %s, %s, %s, %s, %s)"
         )
         for row in (
             (1, DEVICE, NAME, "measurement", "temperature", 4.5, None),
@@ -84,11 +91,9 @@ def test_every_panel_shows_samples_of_the_device(connection: psycopg.Connection[
 
 def test_the_variables_list_devices_and_identifiers(connection: psycopg.Connection[dict[str, Any]]) -> None:
     variables = load_dashboards()["device"]["templating"]["list"]
-    found = {each["name"]: _run(connection, each["query"]) for each in variables if each["type"] == "query"}
-    assert found == {
-        "device": [
-            {"__text": NAME, "__value": DEVICE},
-            {"__text": "Other", "__value": "ca5bda1a0005"},
-        ],
-        "identifier": [{"identifier": "temperature"}],
-    }
+    (devices, identifiers) = [each["query"] for each in variables if each["type"] == "query"]
+    assert _run(connection, devices.replace("now()", "'2026-11-01T12:00:00Z'::timestamptz")) == [
+        {"__text": NAME, "__value": DEVICE},
+        {"__text": "Other", "__value": "ca5bda1a0005"},
+    ]
+    assert _run(connection, identifiers) == [{"identifier": "temperature"}]
