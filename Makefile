@@ -16,7 +16,7 @@ NODE := tests/node/node_modules/.package-lock.json
 # It compares contents, not dates, and does nothing if the console is up to date.
 BUILD_CONSOLE := scripts/progress "Building the console" $(BIN)/python scripts/build_console.py
 
-.PHONY: run test test-fast test-all check docs dist release-data format bench lock man clean
+.PHONY: run test test-fast test-all check docs dist release-data format bench lock man dashboards clean
 
 place = $(if $(findstring :,$(2))$(filter off,$(2)),$(1) $(2),$(if $(2),$(1) 127.0.0.1:$(2)))
 PLACES = $(strip $(call place,--http,$(HTTP)) $(call place,--mqtt,$(MQTT)))
@@ -82,6 +82,9 @@ lock: .venv/.ready-dev
 # The man page is part of the repository, because a wheel is built without the packages that it documents.
 man: .venv/.ready-dev
 	$(BIN)/python scripts/build_man.py
+
+dashboards: .venv/.ready-dev
+	$(BIN)/python scripts/build_dashboards.py
 
 clean:
 	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/node/node_modules

@@ -136,8 +136,23 @@ BUILDAH = SystemProgram("buildah", ("buildah",))
 PODMAN = SystemProgram("podman", ("podman",))
 RUNC = SystemProgram("runc", ("runc",), ("usr/sbin",))
 MMDEBSTRAP = SystemProgram("mmdebstrap", ("mmdebstrap",))
+PROMETHEUS = SystemProgram("prometheus", ("prometheus",))
+PROMTOOL = SystemProgram("prometheus", ("promtool",))
+ALERTMANAGER = SystemProgram("prometheus-alertmanager", ("prometheus-alertmanager", "alertmanager"))
 
-DEPLOYMENT_PROGRAMS = (SYSTEMD_ANALYZE, NGINX, NGINX_STREAM, CADDY, BUILDAH, PODMAN, RUNC, MMDEBSTRAP)
+DEPLOYMENT_PROGRAMS = (
+    SYSTEMD_ANALYZE,
+    NGINX,
+    NGINX_STREAM,
+    CADDY,
+    BUILDAH,
+    PODMAN,
+    RUNC,
+    MMDEBSTRAP,
+    PROMETHEUS,
+    PROMTOOL,
+    ALERTMANAGER,
+)
 """Programs that only `make test-all` uses."""
 
 MQTTJS = NodePackage("mqtt")

@@ -26,6 +26,7 @@ PARTS: Final = {
     "fuzz": "long searches for input that breaks something",
     "long": "tests of more than ten seconds",
     "loops": "tests above the transports, on uvloop instead of asyncio",
+    "monitoring": "alerts and dashboards, with Prometheus and its Alertmanager",
     "search": "all property tests, with random examples",
     "variants": "more variants of tests: every mode and version, more outages, clients and rounds",
 }

@@ -39,6 +39,7 @@ from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
 from meshfleet.service.http.starting import answer_starting
 from meshfleet.service.http.websocket_connection import MAX_MESSAGE_BYTES, WebSocketConnection
 from meshfleet.service.locks import hold_service_lock, lock_data_folder
+from meshfleet.service.metric_table import add_certificate_metrics
 from meshfleet.service.reload import Reloader
 from meshfleet.service.runtime import open_service_samples, run_background_tasks
 from meshfleet.service.secret_store import INSTANCE_SECRET, load_or_create_secret
@@ -214,6 +215,8 @@ async def _run(  # noqa: PLR0913 # one caller
         if mqtt:
             api.readiness.expect_report_intake()
         async with asyncio.TaskGroup() as tasks:
+            if supervision.certificate is not None:
+                add_certificate_metrics(api.metrics, supervision.certificate)
             background = run_background_tasks(database, samples, settings, api, mqtt_listeners)
             tasks.create_task(background, name="background")
             tasks.create_task(api.storage_monitor.run(), name="storage")

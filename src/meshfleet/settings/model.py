@@ -98,6 +98,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     acks: bool = True
     """Whether samples are acknowledged to the devices that sent them (ack-17)."""
     backup_before_migration: bool = True
+    metrics_per_gateway: bool = True
+    """Whether `/metrics` has time series of single gateways."""
     log_level: str = "warning"
     log_format: str = "text"
     limits: BrokerLimits = BrokerLimits()

@@ -212,6 +212,14 @@ SETTINGS: Final = (
         is_switch=True,
     ),
     Setting(
+        "metrics.per-gateway",
+        parsers.parse_switch,
+        "SWITCH",
+        "on or off: metrics of single gateways in /metrics, with their names; off by itself with more than"
+        " 2,000 gateways.",
+        is_switch=True,
+    ),
+    Setting(
         "log-level",
         partial(parsers.parse_choice, choices=LOG_LEVELS),
         "LEVEL",

@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db import bulk
 from meshfleet.db.database import is_duplicate_error
-from meshfleet.db.tables import device, gateway
+from meshfleet.db.tables import device, device_state, gateway
 from meshfleet.errors import AlreadyExists, NotFound
 from meshfleet.protocol.ids import mac_from_int, mac_to_int, to_device_id
 from meshfleet.protocol.times import format_millis
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
 
     from meshfleet.protocol.ids import Mac
     from meshfleet.service.actor import Actor
+
+IS_UNSEEN: Final = (
+    ~device.c.connected
+    & (device.c.connected_at <= gateway.c.claimed_at)
+    & device_state.c.reported_at.is_(None)
+)
+"""Condition that a claimed gateway never connected or reported, in queries that outer join `device_state`."""
 
 
 def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now: int) -> str:
