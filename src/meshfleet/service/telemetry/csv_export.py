@@ -51,7 +51,7 @@ def encode_export_header() -> bytes:
 def encode_export_rows(samples: Iterable[ExportedSample]) -> bytes:
     """Encode the samples of several devices as CSV, one line per sample."""
     return _encode_csv(
-        (sample.device, _escape_formula(sample.device_name), *_to_cells(sample)) for sample in samples
+        (sample.device, escape_formula(sample.device_name), *_to_cells(sample)) for sample in samples
     )
 
 
@@ -66,7 +66,7 @@ def _to_cells(sample: Sample) -> tuple[object, ...]:
         sample.time,
         sample.kind,
         sample.identifier,
-        _escape_formula(sample.name),
+        None if sample.name is None else escape_formula(sample.name),
         sample.seq,
         _to_json(sample.value),
         sample.raw,
@@ -83,9 +83,9 @@ def _to_json(value: Any) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def _escape_formula(name: str | None) -> str | None:
+def escape_formula(name: str) -> str:
     """Put an apostrophe before a name that looks like a spreadsheet formula (rest-181)."""
-    return f"'{name}" if name is not None and name.lstrip().startswith(_FORMULA_PREFIXES) else name
+    return f"'{name}" if name.lstrip().startswith(_FORMULA_PREFIXES) else name
 
 
 # Content negotiation between JSON and CSV (rest-185).
