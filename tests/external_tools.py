@@ -136,8 +136,12 @@ BUILDAH = SystemProgram("buildah", ("buildah",))
 PODMAN = SystemProgram("podman", ("podman",))
 RUNC = SystemProgram("runc", ("runc",), ("usr/sbin",))
 MMDEBSTRAP = SystemProgram("mmdebstrap", ("mmdebstrap",))
+INFLUXD = SystemProgram("influxdb", ("influxd",))
 
-DEPLOYMENT_PROGRAMS = (SYSTEMD_ANALYZE, NGINX, NGINX_STREAM, CADDY, BUILDAH, PODMAN, RUNC, MMDEBSTRAP)
+DEPLOYMENT_PROGRAMS = (
+    *(SYSTEMD_ANALYZE, NGINX, NGINX_STREAM, CADDY, BUILDAH, PODMAN, RUNC, MMDEBSTRAP),
+    INFLUXD,
+)
 """Programs that only `make test-all` uses."""
 
 MQTTJS = NodePackage("mqtt")

@@ -8,8 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.service.live.event import encode_websocket_frame
+from meshfleet.service.metrics import IntegrationReaders
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meshfleet.mqtt.broker import Broker
     from meshfleet.service.backfill.acknowledger import SampleAcknowledger
     from meshfleet.service.firmware.image_requests import ImageRequestHandler
@@ -176,6 +179,17 @@ def add_live_metrics(metrics: Metrics, hub: EventHub) -> None:
     gauge("live_listeners", "Connected subscribers of live events.", count_subscribers, "door")
     counter("live_events", "Published live events.", lambda: hub.published, "type")
     counter("live_resyncs", "Resyncs sent to single subscribers that missed events.", lambda: hub.resyncs)
+
+
+def add_integration_metrics(
+    metrics: Metrics, name: str, read_queue: Callable[[], float], read_failures: Callable[[], float]
+) -> None:
+    """Add the metrics of an integration called `name`, such as `influx`.
+
+    `read_queue` returns the number of items that wait to be sent, `read_failures` the number of failed
+    attempts since the service started. Both are called at each scrape, in the event loop.
+    """
+    metrics.integrations[name] = IntegrationReaders(read_queue, read_failures)
 
 
 def add_storage_metrics(metrics: Metrics, monitor: StorageMonitor) -> None:

@@ -30,6 +30,13 @@ class _ReadMetric(NamedTuple):
     labels: tuple[str, ...]
 
 
+class IntegrationReaders(NamedTuple):
+    """Functions that return the metrics of an integration: items in its queue, and failed attempts."""
+
+    read_queue: Callable[[], float]
+    read_failures: Callable[[], float]
+
+
 class _ReadMetrics(Collector):
     """Metrics whose values are read from other parts of the service at each Prometheus scrape."""
 
@@ -78,6 +85,20 @@ class Metrics:
             "backup_timestamp_seconds",
             "Time of the newest checked backup with samples. Absent if there is none.",
             lambda: {} if self._backup_moment is None else {(): self._backup_moment / 1000},
+        )
+        self.integrations: dict[str, IntegrationReaders] = {}
+        """Integrations by name."""
+        self.add_gauge(
+            "integration_queue",
+            "Items that wait to be sent to an integration.",
+            lambda: {name: each.read_queue() for name, each in self.integrations.items()},
+            "name",
+        )
+        self.add_counter(
+            "integration_failures",
+            "Failed attempts to send items to an integration.",
+            lambda: {name: each.read_failures() for name, each in self.integrations.items()},
+            "name",
         )
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
