@@ -145,6 +145,7 @@ DEPLOYMENT_PROGRAMS = (
 """Programs that only `make test-all` uses."""
 
 MQTTJS = NodePackage("mqtt")
+NODE_RED = NodePackage("node-red", Path(__file__).parent / "node_red", "scripts/node tests/node_red")
 ASYNCAPI_PARSER = NodePackage("@asyncapi/parser")
 AXE = NodePackage("axe-core")
 CONSOLE = ConsoleBuild()

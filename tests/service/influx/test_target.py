@@ -3,79 +3,18 @@
 from __future__ import annotations
 
 import base64
-import json
-import socket
-from contextlib import closing, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from meshfleet.service.influx.target import InfluxTarget, TargetUnavailable
 from meshfleet.settings.model import InfluxSettings
+from tests.integrations.line_server import line_server
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    Answer = tuple[int, str]
-
-
-class LineServer:
-    """Server that answers with a status and an error, and keeps the lines of requests that it accepted."""
-
-    def __init__(self, answer: Callable[[list[bytes]], Answer]) -> None:
-        self.accepted: set[bytes] = set()
-        self.requests: list[tuple[str, str | None]] = []
-        """Path and authorization of each request."""
-        self.connections: list[socket.socket] = []
-        server = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            wbufsize = -1  # head and body in one packet
-
-            def setup(self) -> None:
-                super().setup()
-                server.connections.append(self.connection)
-
-            def do_POST(self) -> None:
-                lines = self.rfile.read(int(self.headers["Content-Length"])).split(b"\n")
-                server.requests.append((self.path, self.headers["Authorization"]))
-                status, error = answer(lines)
-                if status < 300:
-                    server.accepted.update(lines)
-                body = json.dumps({"error": error}).encode() if error else b""
-                self.send_response(status)
-                if status != 204:
-                    self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
-
-    def close_connections(self) -> None:
-        """Close all open connections of clients."""
-        for connection in self.connections:
-            connection.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def line_server(answer: Callable[[list[bytes]], Answer]) -> Iterator[LineServer]:
-    server = LineServer(answer)
-    thread = Thread(target=server.http.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.http.shutdown()
-        thread.join()
-        server.http.server_close()
+    from tests.integrations.line_server import LineServer
 
 
 def open_target(server: LineServer, **settings: Any) -> closing[InfluxTarget]:
