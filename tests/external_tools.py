@@ -51,7 +51,7 @@ class NodePackage(NamedTuple):
 
     package: str
     folder: Path = Path(__file__).parent / "node"
-    installer: str = "scripts/node"
+    installer: str = "scripts/node tests/node"
 
     def find(self) -> Path | None:
         """Return the path of the package in this clone; None if it is missing or incomplete.
