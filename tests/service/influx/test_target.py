@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +98,18 @@ def test_a_server_that_closes_idle_connections_is_no_failure() -> None:
         server.close_connections()
         assert target.write(LINES[1:2]).refused == 0
         assert server.accepted == {*LINES[:2]}
+
+
+def test_a_write_to_a_server_that_never_answers_ends_when_the_client_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        target = InfluxTarget(InfluxSettings(url=f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        writing = pool.submit(target.write, LINES[:1])
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(1)
+            target.close()
+            with pytest.raises(TargetUnavailable):
+                writing.result()
 
 
 def test_settings_never_show_the_token() -> None:

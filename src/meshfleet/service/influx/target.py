@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import socket
 import ssl
 from contextlib import suppress
 from http import HTTPStatus
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from meshfleet.settings.model import InfluxSettings
 
-_TIMEOUT_SECONDS: Final = 30.0
+_TIMEOUT_SECONDS: Final = 10.0
 _MAX_BODY_BYTES: Final = 100_000
 _MAX_REASON_LENGTH: Final = 300
 
@@ -52,7 +53,7 @@ class _Response(NamedTuple):
 
 
 class InfluxTarget:
-    """Writes lines to a server. Its methods block, and only one thread at a time may call them."""
+    """Writes lines to a server. Its methods block. Only one thread at a time may call `write`."""
 
     def __init__(self, settings: InfluxSettings) -> None:
         """Create a client of the server at `settings.url`, without connecting."""
@@ -68,6 +69,7 @@ class InfluxTarget:
         self._path = f"{parts.path}{path}?{urlencode(query)}"
         self._headers = {"Content-Type": "text/plain; charset=utf-8", **_build_authorization(settings.token)}
         self._connection: HTTPConnection | None = None
+        self._is_closed = False
 
     def write(self, lines: Sequence[bytes]) -> WriteResult:
         """Write lines. Return how many the server refuses for ever; it has all others.
@@ -89,10 +91,12 @@ class InfluxTarget:
             raise TargetUnavailable(f"answers with HTTP status {response.status}: {response.reason}")
 
     def close(self) -> None:
-        """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        """Close the connection. A running `write` in another thread fails soon."""
+        self._is_closed = True
+        if (connection := self._connection) is not None and connection.sock is not None:
+            with suppress(OSError):  # closed by the server
+                connection.sock.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
     def _write(self, lines: Sequence[bytes]) -> WriteResult:
         response = self._post(b"\n".join(lines))
@@ -112,16 +116,18 @@ class InfluxTarget:
         return WriteResult(first.refused + second.refused, second.reason or first.reason)
 
     def _post(self, body: bytes) -> _Response:
+        if self._is_closed:
+            raise TargetUnavailable("is not used any more")
         if self._connection is not None:
             # The server may have closed the idle connection, which is noticed only now.
             with suppress(ConnectionError, HTTPException):
                 return self._post_on(self._connection, body)
-        self.close()
+        self._disconnect()
         try:
             self._connection = self._connect()
             return self._post_on(self._connection, body)
         except (OSError, HTTPException) as exc:
-            self.close()
+            self._disconnect()
             text = exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__
             raise TargetUnavailable(f"does not answer: {text}") from exc
 
@@ -130,8 +136,13 @@ class InfluxTarget:
         response = connection.getresponse()
         content = response.read(_MAX_BODY_BYTES)
         if not response.isclosed():
-            self.close()  # a longer body than that of any error
+            self._disconnect()  # a longer body than that of any error
         return _Response(response.status, _describe(content))
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _connect(self) -> HTTPConnection:
         if not self._is_secure:
