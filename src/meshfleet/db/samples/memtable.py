@@ -65,7 +65,7 @@ class Memtable:
                     self.byte_size += self._block(day, device).add(day_rows)
             self.sample_count += len(device_rows)
         # A batch has either reported samples or roll-ups: one row tells which.
-        is_reported = device_rows[0][ROW_KIND] in REPORTED_KINDS
+        is_reported = bool(device_rows) and device_rows[0][ROW_KIND] in REPORTED_KINDS
         self.batches[journal_id] = self.sample_count - count_before if is_reported else 0
 
     def _block(self, day: Day, device: int) -> Block:
