@@ -7,11 +7,14 @@ import io
 import json
 from typing import TYPE_CHECKING, Any
 
+import httpx
 import pytest
 
 from meshfleet.db.samples.sample import SampleKind
 from meshfleet.protocol.times import format_millis
+from tests.row_tables import each_row
 from tests.service.telemetry.sample_data import AT, MINUTE, build_sample, get_json, store_samples
+from tests.service.telemetry.test_csv_export import FailingReads
 
 if TYPE_CHECKING:
     from tests.service.http.running_service import RunningService
@@ -69,6 +72,20 @@ def test_the_last_line_says_how_many_samples_there_are(chunked_service: RunningS
     *lines, end = export_lines(chunked_service, Label=label)
     assert end == {"end": True, "samples": len(lines)}
     assert export_lines(chunked_service, Label="no-such-label") == [{"end": True, "samples": 0}]
+
+
+@pytest.mark.rule("rest-227")
+@each_row("file_format", ["jsonl", "csv"])
+def test_an_export_that_fails_is_no_complete_response(
+    chunked_service: RunningService, monkeypatch: pytest.MonkeyPatch, file_format: str
+) -> None:
+    label, _ = new_site(chunked_service)
+    query = {"Label": label, "Format": file_format}
+    with monkeypatch.context() as patch:
+        FailingReads(chunked_service, patch)
+        with pytest.raises(httpx.RemoteProtocolError):
+            chunked_service.admin.get(EXPORT, params=query)
+    assert chunked_service.admin.get(EXPORT, params=query).is_success
 
 
 @pytest.mark.rule("rest-226")
