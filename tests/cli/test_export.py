@@ -71,6 +71,8 @@ def test_all_formats_have_the_same_samples_as_rest(admin: Shell, tmp_path: Path)
 
 
 def test_an_export_never_writes_over_another_one(admin: Shell, tmp_path: Path) -> None:
+    days = admin.json_lines("export", "--from", "1s", "--format", "csv", "--out", str(tmp_path / "json"))
+    assert {*days[-1]} == {"day", "samples"}
     assert "Written 0 samples" in export(admin, tmp_path, "csv", "--from", "20h", "--filter", "name=no such")
     (tmp_path / f"date={datetime.now(UTC):%Y-%m-%d}").mkdir()
     message = admin.expect_failure("export", "--from", "1s", "--format", "csv", "--out", str(tmp_path))

@@ -28,8 +28,8 @@ def place(create_installation: Callable[[], Installation]) -> Installation:
 def downgrade(data: Path) -> None:
     """Undo the last migration, which only creates two tables."""
     with closing(sqlite3.connect(data / "meshfleet.sqlite")) as database, database:
-        database.execute("DROP TABLE backup")
-        database.execute("DROP TABLE storage_size")
+        database.execute("DROP TABLE sample_reader")
+        database.execute("DROP TABLE sample_log")
         database.execute("UPDATE alembic_version SET version_num = ?", (OLDER,))
 
 

@@ -12,6 +12,7 @@ import click
 from meshfleet.cli.arguments import IDENTIFIER, PAST_TIME
 from meshfleet.cli.completers import complete_identifiers
 from meshfleet.cli.device_filters import DEVICE_FILTER, FILTER_NAMES, join_filters
+from meshfleet.cli.output import json_option, print_json
 from meshfleet.cli.sample_files import FILE_TYPES, SampleFile, import_pyarrow, to_row
 from meshfleet.cli.service_access import call_service
 from meshfleet.client.rest.samples import SampleKind
@@ -86,13 +87,15 @@ class _Span(NamedTuple):
     required=True,
     help="Directory for the files; it is created if it does not exist.",
 )
-def export(  # the options of the command
+@json_option
+def export(  # noqa: PLR0913 # the options of the command
     *,
     since: datetime,
     until: datetime | None,
     filters: tuple[tuple[str, object], ...],
     file_format: str,
     out: Path,
+    as_json: bool,
     **sample_filters: Any,
 ) -> None:
     """Save the samples of all devices to files, as an admin.
@@ -107,7 +110,8 @@ def export(  # the options of the command
         raise click.UsageError("--from must be before --to.")
     out.mkdir(parents=True, exist_ok=True)
     exporter = _Exporter(out, file_format, join_filters(filters), sample_filters)
-    call_service(lambda fleet: exporter.run(fleet, list(_split_days(since, end))))
+    spans = list(_split_days(since, end))
+    call_service(lambda fleet: exporter.run(fleet, spans, as_json=as_json))
 
 
 class _Exporter:
@@ -121,7 +125,7 @@ class _Exporter:
         self._devices = devices
         self._sample_filters = sample_filters
 
-    async def run(self, fleet: Fleet, spans: list[_Span]) -> None:
+    async def run(self, fleet: Fleet, spans: list[_Span], *, as_json: bool) -> None:
         for span in spans:
             if (folder := self._folder(span)).exists():
                 raise click.ClickException(
@@ -135,9 +139,13 @@ class _Exporter:
                 raise click.ClickException(
                     f"{exc}; earlier days are complete, go on with --from {format_time(span.since)}"
                 ) from exc
-            click.echo(f"{span.since:%Y-%m-%d}  {count:,} samples")
             total += count
-        click.echo(f"Written {total:,} samples to {self._out}")
+            if as_json:
+                print_json({"day": f"{span.since:%Y-%m-%d}", "samples": count})
+            else:
+                click.echo(f"{span.since:%Y-%m-%d}  {count:,} samples")
+        if not as_json:
+            click.echo(f"Written {total:,} samples to {self._out}")
 
     def _folder(self, span: _Span) -> Path:
         return self._out / f"date={span.since:%Y-%m-%d}"

@@ -1,4 +1,4 @@
-"""Adds the positions of integrations that read all samples, and the samples that they have not read yet."""
+"""Adds tables for the positions of integrations that read all samples, and for unread samples."""
 
 from __future__ import annotations
 
