@@ -74,14 +74,14 @@ class SamplePage(ResponseBody, frozen=True, kw_only=True):
 
 
 class ExportedSample(Sample, frozen=True, kw_only=True):
-    """Line of an export of samples in the format JSON lines: a sample, and its device (rest-226)."""
+    """Line of an export of samples in the format JSON lines: a sample, and its device (rest-234)."""
 
     device: MacText
     device_name: str
 
 
 class ExportEnd(ResponseBody, frozen=True, kw_only=True):
-    """Last line of an export in the format JSON lines; without it, the export is incomplete (rest-227)."""
+    """Last line of an export in the format JSON lines; without it, the export is incomplete (rest-235)."""
 
     end: Literal[True]
     samples: int

@@ -128,7 +128,7 @@ async def export_all(body: bytes) -> list[str]:
         return [sample.device_name async for sample in fleet.samples.export()]
 
 
-@pytest.mark.rule("rest-227")
+@pytest.mark.rule("rest-235")
 async def test_an_export_without_its_last_line_is_refused() -> None:
     assert await export_all(2 * _SAMPLE_LINE + b'{"end":true,"samples":2}\n') == ["Door", "Door"]
     for incomplete in (b"", _SAMPLE_LINE, _SAMPLE_LINE + b'{"end":true,"samples":1}', _SAMPLE_LINE[:-50]):

@@ -27,7 +27,7 @@ LINES = [b"meshfleet value=%d" % number for number in range(100)]
 BAD = {LINES[3], LINES[64]}
 
 
-@pytest.mark.rule("rest-229")
+@pytest.mark.rule("rest-237")
 def test_only_the_lines_that_are_refused_are_skipped() -> None:
     with (
         line_server(lambda lines: (400, "bad line") if BAD & {*lines} else (204, "")) as server,
@@ -37,7 +37,7 @@ def test_only_the_lines_that_are_refused_are_skipped() -> None:
         assert server.accepted == {*LINES} - BAD
 
 
-@pytest.mark.rule("rest-229")
+@pytest.mark.rule("rest-237")
 @each_row(
     ("error", "refused"),
     [
@@ -53,7 +53,7 @@ def test_a_partial_write_is_not_repeated(error: str, refused: int) -> None:
         assert len(server.requests) == 1
 
 
-@pytest.mark.rule("rest-229")
+@pytest.mark.rule("rest-237")
 def test_too_large_a_body_is_split() -> None:
     with (
         line_server(lambda lines: (413, "too large") if len(lines) > 30 else (204, "")) as server,
@@ -63,7 +63,7 @@ def test_too_large_a_body_is_split() -> None:
         assert server.accepted == {*LINES}
 
 
-@pytest.mark.rule("rest-228", "rest-229")
+@pytest.mark.rule("rest-236", "rest-237")
 @each_row("status", [400, 401, 403, 404, 429, 500, 503])
 def test_nothing_is_given_up_if_everything_is_refused(status: int) -> None:
     with line_server(lambda _: (status, "no")) as server, open_target(server) as target:

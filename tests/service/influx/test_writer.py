@@ -49,7 +49,7 @@ async def running_writer(harness: StoreHarness, settings: InfluxSettings) -> Asy
         await asyncio.wait([task])
 
 
-@pytest.mark.rule("rest-228")
+@pytest.mark.rule("rest-236")
 async def test_samples_arrive_after_an_outage_and_only_those_of_the_filter(
     harness: StoreHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -70,7 +70,7 @@ async def test_samples_arrive_after_an_outage_and_only_those_of_the_filter(
     assert "accepts samples again" in caplog.text
 
 
-@pytest.mark.rule("rest-229")
+@pytest.mark.rule("rest-237")
 async def test_a_line_that_is_refused_for_ever_does_not_stop_the_others(
     harness: StoreHarness, caplog: pytest.LogCaptureFixture
 ) -> None:

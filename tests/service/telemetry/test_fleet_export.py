@@ -46,7 +46,7 @@ def new_site(service: RunningService) -> tuple[str, list[str]]:
     return label, devices
 
 
-@pytest.mark.rule("rest-226")
+@pytest.mark.rule("rest-234")
 def test_an_export_has_the_samples_of_all_matching_devices_as_rest_lists_them(
     chunked_service: RunningService,
 ) -> None:
@@ -66,7 +66,7 @@ def test_an_export_has_the_samples_of_all_matching_devices_as_rest_lists_them(
         ]
 
 
-@pytest.mark.rule("rest-227")
+@pytest.mark.rule("rest-235")
 def test_the_last_line_says_how_many_samples_there_are(chunked_service: RunningService) -> None:
     label, _ = new_site(chunked_service)
     *lines, end = export_lines(chunked_service, Label=label)
@@ -74,7 +74,7 @@ def test_the_last_line_says_how_many_samples_there_are(chunked_service: RunningS
     assert export_lines(chunked_service, Label="no-such-label") == [{"end": True, "samples": 0}]
 
 
-@pytest.mark.rule("rest-227")
+@pytest.mark.rule("rest-235")
 @each_row("file_format", ["jsonl", "csv"])
 def test_an_export_that_fails_is_no_complete_response(
     chunked_service: RunningService, monkeypatch: pytest.MonkeyPatch, file_format: str
@@ -88,7 +88,7 @@ def test_an_export_that_fails_is_no_complete_response(
     assert chunked_service.admin.get(EXPORT, params=query).is_success
 
 
-@pytest.mark.rule("rest-226")
+@pytest.mark.rule("rest-234")
 def test_an_export_can_be_csv(chunked_service: RunningService) -> None:
     label, _ = new_site(chunked_service)
     by_format = chunked_service.admin.get(EXPORT, params={"Label": label, "Format": "csv"})
@@ -101,7 +101,7 @@ def test_an_export_can_be_csv(chunked_service: RunningService) -> None:
     assert [json.loads(row["value"]) for row in rows] == [line["value"] for line in lines]
 
 
-@pytest.mark.rule("rest-226")
+@pytest.mark.rule("rest-234")
 def test_only_admins_may_export_and_a_wrong_parameter_is_refused(service: RunningService) -> None:
     assert service.operator.get(EXPORT).status_code == 403
     for query in ({"Format": "xml"}, {"From": "yesterday"}, {"Gateway": "x"}, {"MaxResults": "5"}):

@@ -1,4 +1,4 @@
-"""Sends all new samples to InfluxDB, each at least once, as long as they are stored (rest-228, rest-229).
+"""Sends all new samples to InfluxDB, each at least once, as long as they are stored (rest-236, rest-237).
 
 The position of the reader moves only after the server has confirmed the samples. So nothing is lost while the
 server or this service is down; some samples are sent twice, which changes nothing in InfluxDB.

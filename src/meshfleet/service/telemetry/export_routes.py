@@ -1,4 +1,4 @@
-"""REST route of the export of samples of many devices: `/api/v1/samples/export` (rest-226, rest-227)."""
+"""REST route of the export of samples of many devices: `/api/v1/samples/export` (rest-234, rest-235)."""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""Exports the samples of many devices as one stream (rest-226, rest-227).
+"""Exports the samples of many devices as one stream (rest-234, rest-235).
 
 Each read takes a few thousand samples, and ends before they are sent. So a slow client holds no transaction
 open: the write-ahead log of SQLite stays short, and PostgreSQL can drop partitions.
