@@ -13,6 +13,7 @@ export PYTHON
 BIN := .venv/bin
 # npm writes this file last.
 NODE := tests/node/node_modules/.package-lock.json
+NODE_RED := tests/node_red/node_modules/.package-lock.json
 # It compares contents, not dates, and does nothing if the console is up to date.
 BUILD_CONSOLE := scripts/progress "Building the console" $(BIN)/python scripts/build_console.py
 
@@ -39,7 +40,7 @@ test-fast: .venv/.ready-dev
 	$(BIN)/pytest --fast $(TESTS)
 
 # Tests that are too slow for every change: run them before a release, and before closing an issue.
-test-all: .venv/.ready-dev .venv/.ready-docs $(NODE)
+test-all: .venv/.ready-dev .venv/.ready-docs $(NODE) $(NODE_RED)
 	$(BUILD_CONSOLE)
 	scripts/parts all
 	$(BIN)/pytest --part $(PART) $(TESTS)
@@ -87,7 +88,7 @@ dashboards: .venv/.ready-dev
 	$(BIN)/python scripts/build_dashboards.py
 
 clean:
-	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/node/node_modules
+	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/node/node_modules tests/node_red/node_modules
 	rm -rf console/node_modules console/generated src/meshfleet/service/console/site
 
 .venv/.ready-%: requirements/%.lock requirements/bootstrap.lock pyproject.toml scripts/venv
@@ -95,4 +96,7 @@ clean:
 	@touch $@
 
 $(NODE): tests/node/package-lock.json | .venv/.ready-dev
-	scripts/node
+	scripts/node tests/node
+
+$(NODE_RED): tests/node_red/package-lock.json | .venv/.ready-dev
+	scripts/node tests/node_red

@@ -51,7 +51,7 @@ class NodePackage(NamedTuple):
 
     package: str
     folder: Path = Path(__file__).parent / "node"
-    installer: str = "scripts/node"
+    installer: str = "scripts/node tests/node"
 
     def find(self) -> Path | None:
         """Return the path of the package in this clone; None if it is missing or incomplete.
@@ -136,6 +136,7 @@ BUILDAH = SystemProgram("buildah", ("buildah",))
 PODMAN = SystemProgram("podman", ("podman",))
 RUNC = SystemProgram("runc", ("runc",), ("usr/sbin",))
 MMDEBSTRAP = SystemProgram("mmdebstrap", ("mmdebstrap",))
+INFLUXD = SystemProgram("influxdb", ("influxd",))
 PROMETHEUS = SystemProgram("prometheus", ("prometheus",))
 PROMTOOL = SystemProgram("prometheus", ("promtool",))
 ALERTMANAGER = SystemProgram("prometheus-alertmanager", ("prometheus-alertmanager", "alertmanager"))
@@ -152,10 +153,12 @@ DEPLOYMENT_PROGRAMS = (
     PROMETHEUS,
     PROMTOOL,
     ALERTMANAGER,
+    INFLUXD,
 )
 """Programs that only `make test-all` uses."""
 
 MQTTJS = NodePackage("mqtt")
+NODE_RED = NodePackage("node-red", Path(__file__).parent / "node_red", "scripts/node tests/node_red")
 ASYNCAPI_PARSER = NodePackage("@asyncapi/parser")
 AXE = NodePackage("axe-core")
 CONSOLE = ConsoleBuild()

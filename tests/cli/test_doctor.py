@@ -22,6 +22,7 @@ from meshfleet.db.schema import list_revisions
 from tests.cli.installation import DAY_MS, IMAGE_NAME, NOW
 from tests.cli.programs import Program
 from tests.eventually import eventually
+from tests.integrations.line_server import line_server
 from tests.row_tables import each_row
 from tests.servers import Mosquitto
 
@@ -527,6 +528,22 @@ def test_an_external_broker_accepts_or_refuses_the_login(
             result = place.examine()
         assert f"{answer:<6}broker              mqtt://127.0.0.1:" in result.stdout
         assert "topsecret" not in result.output
+
+
+def test_influx_answers_or_not(create_installation: Callable[[], Installation]) -> None:
+    place = create_installation()
+    place.settings["influx.token"] = "topsecret"
+    expected = {
+        204: "ok    influx              {} accepts samples",
+        401: "fail  influx              {} answers",
+    }
+    for status, line in expected.items():
+        with line_server(lambda _, status=status: (status, "")) as server:  # type: ignore[misc] # a default value
+            place.settings["influx.url"] = server.url
+            result = place.examine()
+        assert line.format(server.url) in result.stdout
+        assert "topsecret" not in result.output
+        assert "does not answer: Connection refused" in place.examine().stdout
 
 
 def test_a_data_directory_of_a_running_service_is_examined(

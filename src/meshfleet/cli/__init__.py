@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "devices": "List, rename and label devices.",
     "doctor": "Check an installation, and say what to do.",
     "explain": "Decode and explain MQTT messages.",
+    "export": "Save the samples of all devices to files.",
     "firmware": "Upload firmware and release it for jobs.",
     "gateway": "Run an emulated gateway.",
     "gateways": "List, claim and release gateways.",

@@ -70,7 +70,7 @@ from meshfleet.rest.requests import (
     RequestRecord,
     RequestState,
 )
-from meshfleet.rest.telemetry import Link, Links, Reject, Sample, SampleGap, Series
+from meshfleet.rest.telemetry import ExportedSample, Link, Links, Reject, Sample, SampleGap, Series
 
 __all__ = [
     "AccessType",
@@ -97,6 +97,7 @@ __all__ = [
     "Execution",
     "ExecutionDetail",
     "ExecutionState",
+    "ExportedSample",
     "Firmware",
     "Fleet",
     "ForgottenDevice",

@@ -59,7 +59,7 @@ from meshfleet.service.secret_store import load_or_create_secret
 from meshfleet.service.storage import routes as storage_routes
 from meshfleet.service.storage.monitor import StorageMonitor
 from meshfleet.service.systemd import SystemdNotifier
-from meshfleet.service.telemetry import gap_routes, link_routes, reject_routes, sample_routes
+from meshfleet.service.telemetry import export_routes, gap_routes, link_routes, reject_routes, sample_routes
 from meshfleet.service.telemetry.chunked_read import DEFAULT_CHUNK_SIZES, ChunkSizes
 from meshfleet.settings import Settings
 
@@ -78,6 +78,7 @@ _ROUTERS: Final = (
     presence_routes.router,
     job_routes.device_updates_router,
     sample_routes.router,
+    export_routes.router,
     reject_routes.router,
     link_routes.router,
     gap_routes.router,

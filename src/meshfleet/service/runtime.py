@@ -22,6 +22,7 @@ from meshfleet.service.external_broker.client import ExternalBrokerClient, build
 from meshfleet.service.firmware.image_requests import ImageRequestHandler
 from meshfleet.service.gateways import store as gateway_store
 from meshfleet.service.gateways.versions import GatewayVersions, VersionTracker
+from meshfleet.service.influx.writer import READER_NAME, InfluxWriter
 from meshfleet.service.ingest.gateway_admission import GatewayAdmission
 from meshfleet.service.ingest.pipeline import DEFAULT_TIMINGS, IngestPipeline
 from meshfleet.service.jobs.execution.runner import JobRunner
@@ -210,6 +211,13 @@ class Runtime:
         metric_table.add_presence_metrics(metrics, self._presence)
         metric_table.add_request_metrics(metrics, rpc, self._dispatcher, self._history)
         metric_table.add_firmware_metrics(metrics, self._image_requests)
+        self._influx = (
+            None if settings.influx.url is None else InfluxWriter(database, samples, settings.influx)
+        )
+        if (influx := self._influx) is not None:
+            metric_table.add_integration_metrics(
+                metrics, READER_NAME, lambda: influx.queue_length, lambda: influx.failures
+            )
         api.reloader.register("requests", apply=self._apply_request_settings)
         api.reloader.register("retention", apply=self._apply_retention)
 
@@ -226,6 +234,15 @@ class Runtime:
         )
         await self._version_tracker.restore()
         await self._history.restore()
+        await self._restore_readers()
+
+    async def _restore_readers(self) -> None:
+        """Open the readers of integrations before samples arrive, and forget those that are off now."""
+        names = [] if self._influx is None else [READER_NAME]
+        for name in await self._samples.remove_other_readers(names):
+            _log.warning("%s is switched off: its unsent samples are not kept any more", name)
+        for name in names:
+            await self._samples.open_reader(name)
 
     async def run(self) -> None:
         """Run all tasks until canceled, then write pending device states."""
@@ -262,6 +279,8 @@ class Runtime:
         tasks.create_task(self._dispatcher.run(), name="requests")
         tasks.create_task(self._image_requests.run(), name="firmware.image_requests")
         tasks.create_task(self._job_runner.run(), name="jobs")
+        if self._influx is not None:
+            tasks.create_task(self._influx.run(), name="influx")
 
     async def _watch_source(self) -> None:
         """Pause the detection of offline devices while the broker cannot deliver reports (rest-192)."""

@@ -20,7 +20,7 @@ from meshfleet.errors import Fault, quote_name
 from meshfleet.errors.mqtt import UnusableCertificate
 from meshfleet.errors.startup import WrongSettings
 from meshfleet.mqtt.broker_limits import BrokerLimits
-from meshfleet.settings.model import Retention, Settings
+from meshfleet.settings.model import InfluxSettings, Retention, Settings
 from meshfleet.settings.parsers import InvalidSetting
 from meshfleet.settings.secret_files import (
     ADMIN_PASSWORD,
@@ -267,7 +267,10 @@ def _build_settings(values: Mapping[str, Any]) -> Settings:
     if structs[""].get("external_broker") is not None:
         structs[""]["mqtt"] = None  # its default would start the embedded broker
     return Settings(
-        **structs[""], limits=BrokerLimits(**structs["limits"]), retention=Retention(**structs["retention"])
+        **structs[""],
+        limits=BrokerLimits(**structs["limits"]),
+        retention=Retention(**structs["retention"]),
+        influx=InfluxSettings(**structs["influx"]),
     )
 
 

@@ -61,6 +61,27 @@ class ListenAddress(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class InfluxSettings(Struct, frozen=True, kw_only=True):
+    """Settings of the export of samples to InfluxDB."""
+
+    url: str | None = None
+    """URL of the server, without a trailing slash; None if samples are not exported."""
+    token: str = ""
+    """Token, `user:password`, or empty for a server without logins."""
+    database: str = "meshfleet"
+    """Database, which InfluxDB 2 calls a bucket."""
+    org: str = ""
+    """Organization of InfluxDB 2; empty for the interface of InfluxDB 1."""
+    filter: tuple[tuple[str, str], ...] = ()
+    """Filter of the exported devices: names and values of query parameters of the device list."""
+
+    def __repr__(self) -> str:
+        return f"InfluxSettings(url={self.url!r}, database={self.database!r}, org={self.org!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("url", self.url), ("database", self.database), ("org", self.org)]
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Settings of a service."""
 
@@ -104,6 +125,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_format: str = "text"
     limits: BrokerLimits = BrokerLimits()
     retention: Retention = Retention()
+    influx: InfluxSettings = InfluxSettings()
 
     @property
     def gateway_broker(self) -> BrokerEndpoint | None:

@@ -6,16 +6,19 @@ import re
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from meshfleet.errors import quote_input
-from meshfleet.errors.protocol import MalformedAddress, MalformedTopic
+from meshfleet.errors.protocol import MalformedAddress, MalformedInput, MalformedTopic
 from meshfleet.mqtt.client.address import BrokerAddress
+from meshfleet.protocol.ids import Version, parse_mac, parse_model_number
 from meshfleet.protocol.topics import TopicCodec
 from meshfleet.rest.gateways import BrokerEndpoint
+from meshfleet.rest.inputs import parse_label, parse_name_part
 from meshfleet.settings.model import ListenAddress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from urllib.parse import SplitResult
 
 
@@ -168,6 +171,47 @@ def parse_topic_prefix(text: str) -> str:
         TopicCodec(text)
     except MalformedTopic as exc:
         raise InvalidSetting(exc.reason) from exc
+    return text
+
+
+# --- Filters of devices ---
+
+_FILTER_PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "label": parse_label,
+    "model": parse_model_number,
+    "firmware": Version.parse,
+    "hardware": Version.parse,
+    "name": parse_name_part,
+    "gateway": parse_mac,
+}
+"""Parsers of the values that a filter of devices may have, by name."""
+
+
+def parse_device_filter(text: str) -> tuple[tuple[str, str], ...]:
+    """Parse a filter of devices in the form of a URL query, such as `label=Home&model=0018`."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True, errors="strict") if text else []
+    except ValueError:
+        raise InvalidSetting(f"{quote_input(text)} is not a filter such as label=Home&model=0018") from None
+    for name, value in pairs:
+        if name not in _FILTER_PARSERS:
+            raise InvalidSetting(f"{quote_input(name)} is not one of {', '.join(_FILTER_PARSERS)}")
+        if name != "label" and [each for each, _ in pairs].count(name) > 1:
+            raise InvalidSetting(f"{name} is given twice")
+        try:
+            _FILTER_PARSERS[name](value)
+        except MalformedInput as exc:
+            raise InvalidSetting(f"{name}: {exc.reason}") from exc
+    return tuple(pairs)
+
+
+# --- InfluxDB ---
+
+
+def parse_influx_token(text: str) -> str:
+    """Parse a token, or a name and a password with a colon between them. Errors never quote it."""
+    if not text.isascii() or not text.isprintable():
+        raise InvalidSetting("must consist of printable ASCII characters")
     return text
 
 

@@ -239,6 +239,33 @@ SETTINGS: Final = (
     _retention_setting("heartbeat", "Seconds to keep the number of heartbeats of devices per minute"),
     _retention_setting("connectivity", "Seconds to keep the history of connects and disconnects of devices"),
     _retention_setting("request", "Seconds to keep the history of requests to devices"),
+    Setting(
+        "influx.url",
+        parsers.parse_public_url,
+        "URL",
+        "URL of InfluxDB or a compatible server, to which all new samples are sent; https://host:8086.",
+    ),
+    Setting(
+        "influx.token",
+        parsers.parse_influx_token,
+        "TOKEN",
+        "Token for --influx-url, or user:password of InfluxDB 1.",
+        is_secret=True,
+    ),
+    Setting(
+        "influx.database",
+        str,
+        "NAME",
+        "Database for the samples, which InfluxDB 2 calls a bucket. It must exist.",
+    ),
+    Setting("influx.org", str, "NAME", "Organization of InfluxDB 2; without it the interface of 1 is used."),
+    Setting(
+        "influx.filter",
+        parsers.parse_device_filter,
+        "FILTER",
+        "Devices whose samples are sent, such as label=Home&model=0018 (label, model, firmware, hardware,"
+        " name, gateway). Default: all.",
+    ),
     _limit_setting("connections", "NUMBER", "Maximum concurrent MQTT connections."),
     _limit_setting(
         "connections-per-address", "NUMBER", "Maximum concurrent MQTT connections per IP address."

@@ -65,6 +65,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "releaseGateway": ("gateways.release", lambda method: method(GATEWAY)),
     "rotateCredentials": ("gateways.rotate", lambda method: method(GATEWAY)),
     "listSamples": ("samples.list", lambda method: method(DEVICE)),
+    "exportSamples": ("samples.export", lambda method: method()),
     "showSeries": ("samples.series", lambda method: method(DEVICE, "temperature")),
     "showLinks": ("samples.links", lambda method: method(DEVICE)),
     "listRejects": ("samples.rejects", lambda method: method()),

@@ -53,6 +53,7 @@ class Samples(Proxy[samples.Samples]):
 
     list = wrap_generator(samples.Samples.list)
     csv = wrap_generator(samples.Samples.csv)
+    export = wrap_generator(samples.Samples.export)
     series = wrap_method(samples.Samples.series)
     links = wrap_method(samples.Samples.links)
     rejects = wrap_generator(samples.Samples.rejects)

@@ -162,11 +162,11 @@ class Devices(RestResource):
     ) -> AsyncGenerator[Device, None]:
         """List the devices that match all filters. If `live` is True, include the state of each device."""
         options = build_query({"Sort": sort, "Include": "live" if live else None})
-        return self._caller.iterate_items(DevicePage, DEVICES_PATH, _build_filter_query(filters) + options)
+        return self._caller.iterate_items(DevicePage, DEVICES_PATH, build_device_query(filters) + options)
 
     async def summary(self, **filters: Unpack[DeviceFilters]) -> Summary:
         """Count the devices that match all filters, by connectivity, model, firmware and label."""
-        return await self._caller.get(Summary, SUMMARY_PATH, _build_filter_query(filters))
+        return await self._caller.get(Summary, SUMMARY_PATH, build_device_query(filters))
 
     async def show(self, device: str) -> DeviceDetail:
         """Get all fields of a device."""
@@ -204,7 +204,8 @@ class Devices(RestResource):
         return self._caller.iterate_items(DeviceUpdatePage, updates_path(normalize_device_id(device)))
 
 
-def _build_filter_query(filters: DeviceFilters) -> QueryParams:
+def build_device_query(filters: DeviceFilters) -> QueryParams:
+    """Build the query parameters of a device filter."""
     check_argument_names(filters, DeviceFilters)
     gateway = filters.get("gateway")
     single = {

@@ -24,6 +24,7 @@ from meshfleet.rest.paths import READINESS_PATH
 from meshfleet.service.doctor.finding import Finding, Level, describe_error
 from meshfleet.service.doctor.process import find_port_owner
 from meshfleet.service.external_broker.client import build_link_options
+from meshfleet.service.influx.target import InfluxTarget, TargetUnavailable
 from meshfleet.service.sockets import open_listener
 
 if TYPE_CHECKING:
@@ -162,6 +163,23 @@ def check_broker(settings: Settings) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "broker", text, "meshfleet broker-config mosquitto --help")
     else:
         yield Finding(Level.OK, "broker", f"{address} accepts the login")
+
+
+def check_influx(settings: Settings) -> Iterator[Finding]:
+    """Check that InfluxDB answers and accepts the login."""
+    if settings.influx.url is None:
+        return
+    target = InfluxTarget(settings.influx)
+    try:
+        target.check()
+    except TargetUnavailable as exc:
+        yield Finding(
+            Level.FAIL, "influx", f"{settings.influx.url} {exc}", f"curl -i {settings.influx.url}/ping"
+        )
+    else:
+        yield Finding(Level.OK, "influx", f"{settings.influx.url} accepts samples")
+    finally:
+        target.close()
 
 
 async def _log_in(settings: Settings) -> None:

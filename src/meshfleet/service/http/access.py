@@ -79,6 +79,7 @@ REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "POST /api/v1/jobs/{job_id}/resume": Role.OPERATOR,
     "POST /api/v1/jobs/{job_id}/cancel": Role.OPERATOR,
     "POST /api/v1/jobs/{job_id}/retry": Role.OPERATOR,
+    "GET /api/v1/samples/export": Role.ADMIN,
     "GET /api/v1/rejects": Role.VIEWER,
     "GET /api/v1/catalogue": Role.VIEWER,
     "GET /api/v1/storage": Role.ADMIN,

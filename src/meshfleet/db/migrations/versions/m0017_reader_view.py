@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 revision = "0017"
-down_revision = "0014"
+down_revision = "0016"
 
 # Above the 32 bits of a hex identifier is its length in bytes, if it has leading zero bytes.
 _HEX: Final = "to_hex(s.identifier & 4294967295)"
