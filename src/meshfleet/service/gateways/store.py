@@ -189,7 +189,7 @@ def _round_to_seconds(millis: int) -> float:
 
 
 def generate_password() -> str:
-    """Generate an MQTT password of 256 random bits (auth-20). It does not begin with a hyphen.
+    """Generate an MQTT password of at least 256 random bits (auth-20). It does not begin with a hyphen.
 
     Spreadsheet programs would take a cell that begins with a hyphen for a formula.
     """
