@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.mqtt.broker.auth import Account, AccountKind, Authenticator
+from meshfleet.mqtt.broker.auth import Account, AccountKind, Authenticator, HomeAssistantTopics
 from meshfleet.mqtt.broker.connection import ServerConnection
 from meshfleet.mqtt.broker.connections import ConnectionRegistry
 from meshfleet.mqtt.broker.group_commit import GroupCommit, ReportConsumer
@@ -13,7 +13,7 @@ from meshfleet.mqtt.broker.handshake import ConnectHandler
 from meshfleet.mqtt.broker.packet_handler import PacketHandler
 from meshfleet.mqtt.broker.quotas import QueueQuotas
 from meshfleet.mqtt.broker.request_expiry import RequestTopicRules
-from meshfleet.mqtt.broker.retained_messages import RetainedMessageStore
+from meshfleet.mqtt.broker.retained_messages import SERVICE_ACCOUNT, RetainedMessageStore
 from meshfleet.mqtt.broker.router import CallbackSubscriber, MessageRouter
 from meshfleet.mqtt.broker.session_registry import SessionRegistry
 from meshfleet.mqtt.broker.wall_clock import WallClockConverter
@@ -26,15 +26,12 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker.store import StoredState
     from meshfleet.mqtt.broker_limits import BrokerLimits
 
-_SERVICE_ACCOUNT: Final = "service"
-"""Account name for messages that the service itself publishes."""
-
 _READ_BUFFER_BYTES: Final = 64 * 1024
 """Maximum bytes that one read from a client returns."""
 
 _MAX_RETAINED_BYTES: Final = 2 * 1024 * 1024
-"""Maximum bytes of all retained messages together, or half the queue limit of a client if that is less: one
-subscription may match all retained messages."""
+"""Maximum bytes of all retained messages of clients together, or half the queue limit of a client if that is
+less: one subscription may match all retained messages."""
 
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 """Maximum bytes received in a commit batch; beyond it the broker stops reading until the next batch."""
@@ -57,6 +54,7 @@ class Broker:
         monotonic_clock: Callable[[], int],
         wall_clock: Callable[[], int],
         topic_prefix: str = "",
+        home_assistant: HomeAssistantTopics | None = None,
         request_max_age: float = 60.0,
         slow_seconds: float = 10.0,
         sweep_seconds: float = 1.0,
@@ -70,7 +68,9 @@ class Broker:
         self.limits = limits
         self.quotas = QueueQuotas(limits, slow_seconds)
         self.connections = ConnectionRegistry(limits)
-        self.retained = RetainedMessageStore(limits.retained, _max_retained_bytes(limits))
+        self.retained = RetainedMessageStore(
+            limits.retained, _max_retained_bytes(limits), _max_service_retained_bytes(limits)
+        )
         self.retained.restore(stored_state.retained)
         times = WallClockConverter(
             monotonic_clock=monotonic_clock, wall_clock=wall_clock, request_max_age=request_max_age
@@ -97,6 +97,7 @@ class Broker:
             quotas=self.quotas,
             monotonic_clock=monotonic_clock,
             topic_prefix=topic_prefix,
+            home_assistant=home_assistant or HomeAssistantTopics(),
             sweep_seconds=sweep_seconds,
         )
         self._packet_handler = PacketHandler(
@@ -155,10 +156,20 @@ class Broker:
         self.sessions.limits = limits
         self._packet_handler.limits = limits
         self.retained.max_messages, self.retained.max_bytes = limits.retained, _max_retained_bytes(limits)
+        self.retained.max_service_bytes = _max_service_retained_bytes(limits)
 
     def set_request_max_age(self, seconds: float) -> None:
         """Change the maximum age of requests that are received from now on."""
         self._request_rules.set_max_age(seconds)
+
+    def set_home_assistant_topics(self, topics: HomeAssistantTopics) -> None:
+        """Change the topics of Home Assistant. Its clients are disconnected and connect again."""
+        if topics == self.connect_handler.home_assistant:
+            return
+        self.connect_handler.home_assistant = topics
+        for connection in self.connections:
+            if connection.account is not None and connection.account.kind is AccountKind.HOME_ASSISTANT:
+                connection.close("the topics of Home Assistant were changed")
 
     def create_connection(self, address: str = "") -> ServerConnection:
         """Create the asyncio protocol for a client that connects.
@@ -172,7 +183,7 @@ class Broker:
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
         """Publish a message as the service. At QoS 1, return when the message is committed."""
-        self._router.route(Publish(topic, payload, qos, retain), _SERVICE_ACCOUNT)
+        self._router.route(Publish(topic, payload, qos, retain), SERVICE_ACCOUNT)
         if qos:
             done = asyncio.get_running_loop().create_future()
             self._group_commit.call_after_commit(lambda: None if done.done() else done.set_result(None))
@@ -259,6 +270,11 @@ class Broker:
 
 def _max_retained_bytes(limits: BrokerLimits) -> int:
     return min(limits.queue_bytes // 2, _MAX_RETAINED_BYTES)
+
+
+def _max_service_retained_bytes(limits: BrokerLimits) -> int:
+    """Return the maximum bytes of retained messages of the service. They must fit into a client's queue."""
+    return limits.queue_bytes // 2
 
 
 def _is_gateway_connection(connection: ServerConnection) -> bool:

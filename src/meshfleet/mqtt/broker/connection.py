@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedInput, UnsupportedProtocol
-from meshfleet.mqtt.broker.auth import NO_PERMISSIONS, Account
+from meshfleet.mqtt.broker.auth import NO_PERMISSIONS, Account, TopicPermissions
 from meshfleet.mqtt.codec.decoder import FROM_CLIENTS
 from meshfleet.mqtt.codec.encoder import PINGRESP, encode_packet, encode_pubacks
 from meshfleet.mqtt.codec.packets import (
@@ -194,6 +194,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._read_holds -= 1
             if not self._read_holds and not self._is_closed and self._transport is not None:
                 self._transport.resume_reading()
+
+    def admit(self, account: Account, permissions: TopicPermissions) -> None:
+        """Set the account of the client, which was authenticated, with its permissions and limits."""
+        self.account, self.permissions = account, permissions
+        limits = account.adapt_limits(self._limits)
+        self._packet_budget += limits.publish_rate - self._limits.publish_rate
+        self._limits = limits
 
     def charge_packets(self, count: int) -> None:
         """Reduce the packet budget of the client by `count`, for work as costly as `count` packets."""

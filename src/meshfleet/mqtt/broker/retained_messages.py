@@ -26,6 +26,10 @@ _ACCOUNT_SHARE_DIVISOR: Final = 10
 """One account may use each limit on retained messages divided by this number."""
 
 
+SERVICE_ACCOUNT: Final = "service"
+"""Account name for messages that the service itself publishes."""
+
+
 class _Entry(NamedTuple):
     message: OutgoingMessage
     row: RetainedRow
@@ -35,13 +39,17 @@ class RetainedMessageStore:
     """Retained messages by topic, limited in number and in total payload bytes.
 
     A client that subscribes to every topic receives all retained messages at once, so all retained messages
-    together must fit into the queue of one client.
+    together must fit into the queue of one client. Messages of the service itself have a limit of their own
+    and are not saved in the database: the service publishes them again when it starts.
     """
 
-    def __init__(self, max_messages: int, max_bytes: int) -> None:
+    def __init__(self, max_messages: int, max_bytes: int, max_service_bytes: int) -> None:
         self.max_messages = max_messages
         self.max_bytes = max_bytes
-        self._size = 0
+        self.max_service_bytes = max_service_bytes
+        """Maximum bytes of retained messages that the service published."""
+        self._client_size = 0
+        """Bytes of retained messages that clients published."""
         self._entries: dict[str, _Entry] = {}
         self._topics: TopicTree[OutgoingMessage] = TopicTree()
         self._counts = Counter[str]()
@@ -72,6 +80,11 @@ class RetainedMessageStore:
         self._adjust_totals(entry.row, -1)
         return True
 
+    def is_saved(self, topic: str) -> bool:
+        """Return whether a topic has a retained message that belongs into the database."""
+        entry = self._entries.get(topic)
+        return entry is not None and entry.row.account != SERVICE_ACCOUNT
+
     def topics_by_account(self, account: str) -> list[str]:
         """Return the topics of the retained messages that an account published."""
         return [topic for topic, entry in self._entries.items() if entry.row.account == account]
@@ -88,14 +101,17 @@ class RetainedMessageStore:
             or size > _MAX_PAYLOAD_BYTES
         ):
             return False
+        if account == SERVICE_ACCOUNT:
+            return self._sizes[account] + size <= self.max_service_bytes
         if (
-            self._size + size > self.max_bytes
+            self._client_size + size > self.max_bytes
             or self._sizes[account] + size > self.max_bytes // _ACCOUNT_SHARE_DIVISOR
         ):
             return False
         if topic in self._entries:
             return True
-        return len(self._entries) < self.max_messages and self._counts[account] < max(
+        messages = len(self._entries) - self._counts[SERVICE_ACCOUNT]
+        return messages < self.max_messages and self._counts[account] < max(
             1, self.max_messages // _ACCOUNT_SHARE_DIVISOR
         )
 
@@ -109,7 +125,8 @@ class RetainedMessageStore:
     def _adjust_totals(self, row: RetainedRow, sign: int) -> None:
         """Add a retained message to the totals (`sign` 1), or subtract the message (`sign` -1)."""
         size = sign * len(row.payload)
-        self._size += size
+        if row.account != SERVICE_ACCOUNT:
+            self._client_size += size
         self._counts[row.account] += sign
         self._sizes[row.account] += size
         if not self._counts[row.account]:

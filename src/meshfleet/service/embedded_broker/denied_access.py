@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from meshfleet.mqtt.broker import AccountKind
 from meshfleet.rest.accounts import Role
 from meshfleet.service.actor import Actor
 from meshfleet.service.audit import log as audit
@@ -64,8 +65,12 @@ class DeniedAccessLog:
             self._last.clear()
             self._suppressed.clear()
         self._last[key] = now
+        kind = account.kind
         actor = Actor(
-            name=account.name, role=account.role or Role.VIEWER, kind=account.kind.value, address=address
+            name=account.name,
+            role=account.role or Role.VIEWER,
+            kind="api-key" if kind is AccountKind.HOME_ASSISTANT else kind.value,
+            address=address,
         )
         self._pending.append(
             _DeniedAccess(actor, action, topic[:_MAX_TOPIC_LENGTH], now, self._suppressed.pop(key, 0))
