@@ -10,8 +10,8 @@ from msgspec.structs import replace
 _HOME_ASSISTANT_SUBSCRIPTIONS: Final = 20_000
 """Topic filters that Home Assistant may subscribe to. It subscribes to about 70, and one for each entity."""
 
-_HOME_ASSISTANT_PACKETS: Final = 20_000
-"""Packets per second read from Home Assistant, which subscribes to all entities at its start."""
+_HOME_ASSISTANT_PACKET_SIZE: Final = 1_048_576
+"""Bytes of a packet of Home Assistant. Before 2024.6 it put the filters of all entities into one packet."""
 
 _HOME_ASSISTANT_CONNECTIONS: Final = 5
 """Concurrent connections with one API key for Home Assistant. Each may have very many subscriptions."""
@@ -54,6 +54,6 @@ class BrokerLimits(Struct, frozen=True, kw_only=True):
         return replace(
             self,
             subscriptions=max(self.subscriptions, _HOME_ASSISTANT_SUBSCRIPTIONS),
-            publish_rate=max(self.publish_rate, _HOME_ASSISTANT_PACKETS),
+            packet_size=max(self.packet_size, _HOME_ASSISTANT_PACKET_SIZE),
             connections_per_account=min(self.connections_per_account, _HOME_ASSISTANT_CONNECTIONS),
         )
