@@ -13,7 +13,7 @@ from meshfleet.mqtt.broker.handshake import ConnectHandler
 from meshfleet.mqtt.broker.packet_handler import PacketHandler
 from meshfleet.mqtt.broker.quotas import QueueQuotas
 from meshfleet.mqtt.broker.request_expiry import RequestTopicRules
-from meshfleet.mqtt.broker.retained_messages import RetainedMessageStore
+from meshfleet.mqtt.broker.retained_messages import SERVICE_ACCOUNT, RetainedMessageStore
 from meshfleet.mqtt.broker.router import CallbackSubscriber, MessageRouter
 from meshfleet.mqtt.broker.session_registry import SessionRegistry
 from meshfleet.mqtt.broker.wall_clock import WallClockConverter
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from meshfleet.errors.readiness import ReadinessProblem
     from meshfleet.mqtt.broker.store import StoredState
     from meshfleet.mqtt.broker_limits import BrokerLimits
-
-_SERVICE_ACCOUNT: Final = "service"
-"""Account name for messages that the service itself publishes."""
 
 _READ_BUFFER_BYTES: Final = 64 * 1024
 """Maximum bytes that one read from a client returns."""
@@ -172,11 +169,20 @@ class Broker:
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
         """Publish a message as the service. At QoS 1, return when the message is committed."""
-        self._router.route(Publish(topic, payload, qos, retain), _SERVICE_ACCOUNT)
-        if qos:
+        await self.publish_all((Publish(topic, payload, qos, retain),))
+
+    async def publish_all(self, messages: Sequence[Publish]) -> None:
+        """Publish messages as the service. Return when those with QoS 1 are committed."""
+        self.publish_soon(*messages)
+        if any(message.qos for message in messages):
             done = asyncio.get_running_loop().create_future()
             self._group_commit.call_after_commit(lambda: None if done.done() else done.set_result(None))
             await done
+
+    def publish_soon(self, *messages: Publish) -> None:
+        """Publish messages as the service without waiting for the commit."""
+        for message in messages:
+            self._router.route(message, SERVICE_ACCOUNT)
 
     def send(self, messages: Iterable[Publish]) -> None:
         """Send messages as the service to connected subscribers only; queue nothing for disconnected ones."""
