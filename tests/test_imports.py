@@ -44,7 +44,7 @@ SERVICE_ORDER = (
     *("http", "audit", "accounts", "catalogue", "console", "asyncapi", "devices", "labels"),
     *("ingest", "backfill", "telemetry", "presence", "requests", "metadata", "gateways"),
     *("jobs", "firmware", "live", "operations", "storage", "metric_table", "embedded_broker"),
-    *("external_broker", "doctor", "status_report", "api", "runtime", "app"),
+    *("external_broker", "homeassistant", "doctor", "status_report", "api", "runtime", "app"),
 )
 """Packages and modules of `service`: each may import only those before it."""
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 from meshfleet.service.live.event import encode_websocket_frame
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meshfleet.mqtt.broker import Broker
     from meshfleet.service.backfill.acknowledger import SampleAcknowledger
     from meshfleet.service.firmware.image_requests import ImageRequestHandler
@@ -176,6 +178,24 @@ def add_live_metrics(metrics: Metrics, hub: EventHub) -> None:
     gauge("live_listeners", "Connected subscribers of live events.", count_subscribers, "door")
     counter("live_events", "Published live events.", lambda: hub.published, "type")
     counter("live_resyncs", "Resyncs sent to single subscribers that missed events.", lambda: hub.resyncs)
+
+
+def add_integration_metrics(
+    metrics: Metrics, name: str, read_queue: Callable[[], float], read_failures: Callable[[], float]
+) -> None:
+    """Add the metrics of an integration with another system."""
+    metrics.add_gauge(
+        "integration_queue",
+        "Items that wait to be sent to another system, by integration.",
+        lambda: {name: read_queue()},
+        "name",
+    )
+    metrics.add_counter(
+        "integration_failures",
+        "Failures such as lost connections to another system, by integration.",
+        lambda: {name: read_failures()},
+        "name",
+    )
 
 
 def add_storage_metrics(metrics: Metrics, monitor: StorageMonitor) -> None:

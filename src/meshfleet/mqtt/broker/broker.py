@@ -183,11 +183,20 @@ class Broker:
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
         """Publish a message as the service. At QoS 1, return when the message is committed."""
-        self._router.route(Publish(topic, payload, qos, retain), SERVICE_ACCOUNT)
-        if qos:
+        await self.publish_all((Publish(topic, payload, qos, retain),))
+
+    async def publish_all(self, messages: Sequence[Publish]) -> None:
+        """Publish messages as the service. Return when those with QoS 1 are committed."""
+        self.publish_soon(*messages)
+        if any(message.qos for message in messages):
             done = asyncio.get_running_loop().create_future()
             self._group_commit.call_after_commit(lambda: None if done.done() else done.set_result(None))
             await done
+
+    def publish_soon(self, *messages: Publish) -> None:
+        """Publish messages as the service without waiting for the commit."""
+        for message in messages:
+            self._router.route(message, SERVICE_ACCOUNT)
 
     def send(self, messages: Iterable[Publish]) -> None:
         """Send messages as the service to connected subscribers only; queue nothing for disconnected ones."""

@@ -108,7 +108,7 @@ class RetainedMessageStore:
             or self._sizes[account] + size > self.max_bytes // _ACCOUNT_SHARE_DIVISOR
         ):
             return False
-        if topic in self._entries:
+        if self.is_saved(topic):
             return True
         messages = len(self._entries) - self._counts[SERVICE_ACCOUNT]
         return messages < self.max_messages and self._counts[account] < max(
