@@ -39,7 +39,7 @@ test-fast: .venv/.ready-dev
 	$(BIN)/pytest --fast $(TESTS)
 
 # Tests that are too slow for every change: run them before a release, and before closing an issue.
-test-all: .venv/.ready-dev .venv/.ready-docs $(NODE)
+test-all: .venv/.ready-dev .venv/.ready-docs .venv/.ready-homeassistant $(NODE)
 	$(BUILD_CONSOLE)
 	scripts/parts all
 	$(BIN)/pytest --part $(PART) $(TESTS)
@@ -71,8 +71,13 @@ man: .venv/.ready-dev
 	$(BIN)/python scripts/build_man.py
 
 clean:
-	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/node/node_modules
+	rm -rf .venv .venv-homeassistant .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/node/node_modules
 	rm -rf console/node_modules console/generated src/meshfleet/service/console/site
+
+# A program of the tests with packages of its own, in .venv-homeassistant.
+.venv/.ready-homeassistant: requirements/homeassistant.lock requirements/bootstrap.lock scripts/venv | .venv/.ready-dev
+	scripts/progress "Installing Home Assistant for tests" scripts/venv homeassistant
+	@touch $@
 
 .venv/.ready-%: requirements/%.lock requirements/bootstrap.lock pyproject.toml scripts/venv
 	scripts/progress "Installing Python packages into .venv" scripts/venv $*
