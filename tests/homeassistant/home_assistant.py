@@ -62,6 +62,7 @@ class HomeAssistant:
 
     def __init__(self, folder: Path, broker: ServerAddress, credentials: Credentials | None = None) -> None:
         folder.mkdir(exist_ok=True)
+        (folder / "configuration.yaml").touch()
         self._options: dict[str, object] = {"folder": str(folder), **broker._asdict()}
         if credentials is not None:
             self._options |= credentials._asdict()

@@ -1,4 +1,4 @@
-"""Home Assistant with its MQTT integration, controlled by lines of JSON. It runs in an environment of its own.
+"""Home Assistant with its MQTT integration, controlled by lines of JSON, in an environment of its own.
 
 The first line on standard input has the options `folder`, `host`, `port`, `user` and `password`. Each further
 line is a command with an `id`; the response has the same `id`, and either `result` or `error`.
@@ -12,8 +12,6 @@ import json
 import logging
 import sys
 import traceback
-from pathlib import Path
-
 from typing import TYPE_CHECKING, Any
 
 # Home Assistant is not in the environment in which types are checked.
@@ -28,7 +26,7 @@ DOMAIN = "mqtt"
 
 
 class ProblemCollector(logging.Handler):
-    """Collects the warnings and errors of the MQTT integration, such as discovery messages that it refuses."""
+    """Collects warnings and errors of the MQTT integration, such as discovery messages that it refuses."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -42,7 +40,6 @@ class ProblemCollector(logging.Handler):
 
 async def start(options: dict[str, Any], problems: ProblemCollector) -> Any:
     """Start Home Assistant. The integration has the values that its form would store, and nothing else."""
-    Path(options["folder"], "configuration.yaml").touch()
     hass = core.HomeAssistant(options["folder"])
     hass.config.skip_pip = True
     hass.config.components |= {"http", "file_upload"}  # for the frontend, which does not run
@@ -87,7 +84,7 @@ class Controller:
         return [self._describe_device(each) for each in self._devices.devices.values()]
 
     async def enable(self, unique_ids: Sequence[str]) -> None:
-        """Enable entities as a user does, and load the integration again, as Home Assistant does after that."""
+        """Enable entities as a user does, and load the integration again, as Home Assistant then does."""
         for entry in list(self._entities.entities.values()):
             if entry.unique_id in unique_ids:
                 self._entities.async_update_entity(entry.entity_id, disabled_by=None)
@@ -167,7 +164,7 @@ async def main() -> None:
             break
         try:
             respond({"id": number, "result": await getattr(controller, name)(**command)})
-        except Exception:
+        except Exception:  # noqa: BLE001 # the test gets the traceback
             respond({"id": number, "error": traceback.format_exc()})
     with contextlib.suppress(asyncio.TimeoutError):
         await hass.async_stop()
