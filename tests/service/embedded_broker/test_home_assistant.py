@@ -371,7 +371,7 @@ async def test_a_key_for_home_assistant_has_at_most_five_connections(accounts: M
 
 
 @pytest.mark.rule("broker-35")
-async def test_retained_messages_of_the_service_take_no_space_of_clients_and_are_not_stored(
+async def test_retained_messages_of_the_service_take_no_space_of_clients(
     accounts: MqttAccounts,
 ) -> None:
     settings = Settings(limits=BrokerLimits(retained=10))
@@ -387,7 +387,11 @@ async def test_retained_messages_of_the_service_take_no_space_of_clients_and_are
         reader = await running.connect(accounts.home_assistant())
         reader.send(Subscribe(1, (("meshfleet/#", 0),)))
         assert len(await reader.receive_until_pong()) == 50 + 1
-    assert set(accounts.database.read_now(load_stored_state).retained) == {own}
+        await running.broker.publish("meshfleet/status", b"online", retain=True)
+    stored = accounts.database.read_now(load_stored_state).retained
+    assert set(stored) == {own, "meshfleet/status"}, "states are not stored"
+    async with RunningBroker(accounts, settings) as running:
+        assert len(running.broker.retained) == 2
 
 
 @pytest.mark.rule("broker-31", "broker-33")

@@ -29,6 +29,11 @@ _ACCOUNT_SHARE_DIVISOR: Final = 10
 SERVICE_ACCOUNT: Final = "service"
 """Account name for messages that the service itself publishes."""
 
+STATE_ACCOUNT: Final = "service-state"
+"""Account name for states of devices that the service publishes. They change often, so they are not stored."""
+
+_SERVICE_ACCOUNTS: Final = frozenset({SERVICE_ACCOUNT, STATE_ACCOUNT})
+
 
 class _Entry(NamedTuple):
     message: OutgoingMessage
@@ -39,8 +44,7 @@ class RetainedMessageStore:
     """Retained messages by topic, limited in number and in total payload bytes.
 
     A client that subscribes to every topic receives all retained messages at once, so all retained messages
-    together must fit into the queue of one client. Messages of the service itself have a limit of their own
-    and are not saved in the database: the service publishes them again when it starts.
+    together must fit into the queue of one client. Messages of the service itself have a limit of their own.
     """
 
     def __init__(self, max_messages: int, max_bytes: int, max_service_bytes: int) -> None:
@@ -48,6 +52,9 @@ class RetainedMessageStore:
         self.max_bytes = max_bytes
         self.max_service_bytes = max_service_bytes
         """Maximum bytes of retained messages that the service published."""
+        self._service_count = 0
+        """Number of retained messages that the service published."""
+        self._service_size = 0
         self._client_size = 0
         """Bytes of retained messages that clients published."""
         self._entries: dict[str, _Entry] = {}
@@ -83,7 +90,7 @@ class RetainedMessageStore:
     def is_saved(self, topic: str) -> bool:
         """Return whether a topic has a retained message that belongs into the database."""
         entry = self._entries.get(topic)
-        return entry is not None and entry.row.account != SERVICE_ACCOUNT
+        return entry is not None and entry.row.account != STATE_ACCOUNT
 
     def topics_by_account(self, account: str) -> list[str]:
         """Return the topics of the retained messages that an account published."""
@@ -101,16 +108,18 @@ class RetainedMessageStore:
             or size > _MAX_PAYLOAD_BYTES
         ):
             return False
-        if account == SERVICE_ACCOUNT:
-            return self._sizes[account] + size <= self.max_service_bytes
+        if account in _SERVICE_ACCOUNTS:
+            return self._service_size + size <= self.max_service_bytes
         if (
             self._client_size + size > self.max_bytes
             or self._sizes[account] + size > self.max_bytes // _ACCOUNT_SHARE_DIVISOR
         ):
             return False
-        if self.is_saved(topic):
+        if (
+            existing := self._entries.get(topic)
+        ) is not None and existing.row.account not in _SERVICE_ACCOUNTS:
             return True
-        messages = len(self._entries) - self._counts[SERVICE_ACCOUNT]
+        messages = len(self._entries) - self._service_count
         return messages < self.max_messages and self._counts[account] < max(
             1, self.max_messages // _ACCOUNT_SHARE_DIVISOR
         )
@@ -125,8 +134,11 @@ class RetainedMessageStore:
     def _adjust_totals(self, row: RetainedRow, sign: int) -> None:
         """Add a retained message to the totals (`sign` 1), or subtract the message (`sign` -1)."""
         size = sign * len(row.payload)
-        if row.account != SERVICE_ACCOUNT:
-            self._client_size += size
+        if row.account in _SERVICE_ACCOUNTS:
+            self._service_count += sign
+            self._service_size += size
+            return
+        self._client_size += size
         self._counts[row.account] += sign
         self._sizes[row.account] += size
         if not self._counts[row.account]:
