@@ -30,7 +30,7 @@ SERVICE_ACCOUNT: Final = "service"
 """Account name for messages that the service itself publishes."""
 
 STATE_ACCOUNT: Final = "service-state"
-"""Account name for states of devices that the service publishes. They change often, so they are not stored."""
+"""Account name for states of devices, which the service publishes often, so that they are not stored."""
 
 _SERVICE_ACCOUNTS: Final = frozenset({SERVICE_ACCOUNT, STATE_ACCOUNT})
 
