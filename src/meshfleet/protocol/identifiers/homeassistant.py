@@ -91,7 +91,7 @@ def parse_entity(text: str) -> EntityDefinition | None:
     for word in words:
         name, value = _parse_word(word)
         if name in fields:
-            raise ValueError(f"{quote_input(word)}: {name.replace('_', ' ')} is given twice")
+            raise ValueError(f"{quote_input(word)}: only one such word is possible")
         fields[name] = value
     return EntityDefinition(**fields)  # type: ignore[arg-type] # _parse_word returns the right types
 
