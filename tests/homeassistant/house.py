@@ -109,7 +109,7 @@ class House:
     def rename(self, name: str, device: str = DEVICE) -> None:
         """Rename a device."""
         path = f"/api/v1/devices/{to_device_id(device)}/friendly-name"  # type: ignore[arg-type] # a MAC
-        self.service.call("PUT", path, {"friendlyName": name})
+        self.service.call("PUT", path, {"name": name})
 
     def wait_for_entities(self, *names: str, device: str = DEVICE) -> None:
         """Wait until Home Assistant has the entities of a device with these ids."""

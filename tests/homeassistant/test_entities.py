@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.part("homeassistant")
 
-OPTIONS: Final = ["power-on", "pin", "watchdog", "software", "cpu-lockup", "other"]
-
 
 class Row(NamedTuple):
     """Entity that Home Assistant must show. All values are text; empty means none."""
@@ -135,7 +133,6 @@ def test_every_entity_has_name_class_unit_category_and_value(
         home = house.home_assistant
         shown = {name for name in home.entities() if name.startswith(f"meshfleet_{DEVICE}_")}
         assert shown == {f"meshfleet_{DEVICE}_{name}" for name in rows}
-        assert home.entity(f"meshfleet_{DEVICE}_8102").attributes["options"] == OPTIONS
         if commands == "on":
             limits = home.entity(f"meshfleet_{DEVICE}_9803").capabilities
             assert [limits[name] for name in ("min", "max", "step")] == [100, 25500, 100]
