@@ -90,8 +90,8 @@ def test_the_button_clears_the_alarm_of_an_emulated_device(tmp_path: Path, broke
             home.call("press", button)
             home.wait_for_state(alarm, "off")
             assert request(house, device, "read-decoded", "alarm") is False
-            (row, *_) = house.service.call("GET", "/api/v1/audit?Action=device.request")["items"]
-            assert row["actor"] == "program: homeassistant", row
+            rows = house.service.call("GET", "/api/v1/audit?Actor=program%3A%20homeassistant")["items"]
+            assert [row["target"] for row in rows] == [f"bmac-{device}"], rows
 
 
 @pytest.mark.rule("homeassistant-9")
