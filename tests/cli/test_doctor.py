@@ -69,6 +69,7 @@ def test_a_healthy_installation_has_no_faults_and_is_not_changed(
         "ok    public-url          not asked: no service is running",
         "ok    certificate         none: listeners have no TLS",
         "ok    broker              embedded",
+        "ok    homeassistant       off",
         f"ok    database            SQLite in {place.data}, version {sqlite}",
         f"ok    schema              {CURRENT}, current",
         "ok    rejects             none in the last 24 hours",
