@@ -24,6 +24,7 @@ PARTS: Final = {
     "deployment": "the files of src/meshfleet/deploy, with systemd, nginx and Caddy",
     "documentation": "the documentation site",
     "fuzz": "long searches for input that breaks something",
+    "homeassistant": "the integration with a real Home Assistant",
     "long": "tests of more than ten seconds",
     "loops": "tests above the transports, on uvloop instead of asyncio",
     "search": "all property tests, with random examples",

@@ -53,7 +53,7 @@ def test_a_healthy_installation_has_no_faults_and_is_not_changed(
     assert list_tree(place.data) == before
     lines = without_clock(result.stdout)
     assert re.fullmatch(
-        r"ok    disk                .* of data, .* GB free; growth not known yet", lines.pop(9)
+        r"ok    disk                .* of data, .* GB free; growth not known yet", lines.pop(10)
     )
     owner = place.data.owner()
     sqlite = ".".join(map(str, sqlite3.sqlite_version_info))
