@@ -57,7 +57,9 @@ def test_setup_writes_the_setting_and_keeps_comments(
     arguments = ("homeassistant", "setup", "--config", str(file), "--broker", url)
     result = run_command(*arguments, stdin=stdin, **variables)
     assert result.exit_code == 0, result.output
-    assert "open Settings > Devices: your devices within a minute" in result.output
+    assert result.output.endswith(
+        "\nThen, in Home Assistant: Open Settings > Devices: your devices within a minute\n"
+    )
     assert PASSWORD not in result.output
     assert ENCODED not in result.output
     written = file.read_text()
