@@ -84,7 +84,12 @@ def test_setup_creates_a_file_that_only_its_owner_can_read(broker: Mosquitto, tm
 @pytest.mark.rule("homeassistant-11")
 @each_row(
     "text",
-    ['homeassistant = {form = "device"}\n', 'homeassistant.form = "device"\n', '[["homeassistant"]]\n'],
+    [
+        '[homeassistant]\nbroker-file = "url"\n',
+        'homeassistant = {form = "device"}\n',
+        'homeassistant.form = "device"\n',
+        '[["homeassistant"]]\n',
+    ],
 )
 def test_setup_does_not_damage_a_file_in_another_style(broker: Mosquitto, tmp_path: Path, text: str) -> None:
     file = tmp_path / "meshfleet.toml"
