@@ -57,7 +57,9 @@ def test_setup_writes_the_setting_and_keeps_comments(
     arguments = ("homeassistant", "setup", "--config", str(file), "--broker", url)
     result = run_command(*arguments, stdin=stdin, **variables)
     assert result.exit_code == 0, result.output
-    assert "open Settings > Devices: your devices within a minute" in result.output
+    assert result.output.endswith(
+        "\nThen, in Home Assistant: Open Settings > Devices: your devices within a minute\n"
+    )
     assert PASSWORD not in result.output
     assert ENCODED not in result.output
     written = file.read_text()
@@ -82,7 +84,12 @@ def test_setup_creates_a_file_that_only_its_owner_can_read(broker: Mosquitto, tm
 @pytest.mark.rule("homeassistant-11")
 @each_row(
     "text",
-    ['homeassistant = {form = "device"}\n', 'homeassistant.form = "device"\n', '[["homeassistant"]]\n'],
+    [
+        '[homeassistant]\nbroker-file = "url"\n',
+        'homeassistant = {form = "device"}\n',
+        'homeassistant.form = "device"\n',
+        '[["homeassistant"]]\n',
+    ],
 )
 def test_setup_does_not_damage_a_file_in_another_style(broker: Mosquitto, tmp_path: Path, text: str) -> None:
     file = tmp_path / "meshfleet.toml"

@@ -22,10 +22,14 @@ def set_in_table(path: Path, table: str, values: dict[str, str]) -> None:
     """
     before = _read(path)
     after = before
+    for key in values:
+        if f"{key}-file" in _get_table(_parse(path, before), table):
+            name = f"{table}.{key}-file"
+            raise click.ClickException(f"{path} has {name}: write the value to that file, or remove {name}")
     for key, value in values.items():
         after = _set_line(after, table, key, msgspec.json.encode(value).decode())
     expected = _parse(path, before)
-    expected.setdefault(table, {}).update(values)
+    expected[table] = {**_get_table(expected, table), **values}
     try:
         is_safe = tomllib.loads(after) == expected
     except tomllib.TOMLDecodeError:
@@ -48,6 +52,11 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise click.ClickException(f"{path} is not valid TOML: {exc}") from exc
+
+
+def _get_table(content: dict[str, Any], table: str) -> dict[str, Any]:
+    found = content.get(table)
+    return found if isinstance(found, dict) else {}
 
 
 def _set_line(text: str, table: str, key: str, value: str) -> str:

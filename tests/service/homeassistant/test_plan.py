@@ -1,4 +1,4 @@
-"""What is published when devices, their values or the broker change."""
+"""The plan of publications: changes of devices, of their values and of the broker."""
 
 from __future__ import annotations
 

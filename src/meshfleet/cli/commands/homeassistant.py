@@ -12,7 +12,7 @@ import click
 from msgspec.structs import replace
 
 from meshfleet.cli.options import ADDRESS, TEXT, parse_text
-from meshfleet.cli.output import json_option, print_result
+from meshfleet.cli.output import json_option, print_json, print_result
 from meshfleet.cli.settings_file import set_in_table
 from meshfleet.cli.settings_options import load_command_settings, settings_options
 from meshfleet.db import open_read_only
@@ -76,13 +76,12 @@ def setup(  # options
     set_in_table(file, "homeassistant", values)
     count = _count_devices(settings)
     devices = "your devices" if count is None else f"{count} device{'' if count == 1 else 's'}"
-    print_result(
-        {"file": str(file.absolute()), "broker": str(broker), "devices": count},
-        f"Logged in to {broker}, and wrote it to {file}.\n"
-        "Next: meshfleet reload (or restart the service).\n"
-        f"Then, in Home Assistant, open Settings > Devices: {devices} within a minute",
-        as_json=as_json,
-    )
+    if as_json:
+        print_json({"file": str(file.absolute()), "broker": str(broker), "devices": count})
+        return
+    click.echo(f"Logged in to {broker}, and wrote it to {file}.")
+    click.echo("Next: meshfleet reload (or restart the service).")
+    click.echo(f"Then, in Home Assistant: Open Settings > Devices: {devices} within a minute")
 
 
 @homeassistant.command

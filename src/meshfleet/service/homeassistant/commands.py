@@ -1,7 +1,7 @@
 """Carries out commands of Home Assistant as requests to devices (homeassistant-9, homeassistant-10).
 
-Whoever may publish on the broker of Home Assistant can send commands, so every part of them is checked: only
-the entities that discovery offers can be written, and only with values that they allow.
+Every client that may publish on the broker can send commands, so every part of them is checked: only the
+entities that discovery offers can be written, and only with values that they allow.
 """
 
 from __future__ import annotations

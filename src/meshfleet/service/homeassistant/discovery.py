@@ -36,7 +36,7 @@ class DiscoveryMessage(NamedTuple):
 
 
 class DiscoveryOptions(NamedTuple):
-    """What discovery messages need beside the device."""
+    """Topics, URL and form of discovery messages, which are the same for all devices."""
 
     topics: IntegrationTopics
     url: str

@@ -39,7 +39,7 @@ UNREPORTED: Final = {EntityPlatform.EVENT, EntityPlatform.BUTTON}
 
 
 class DeviceDescription(Struct, frozen=True, kw_only=True):
-    """What discovery says about a device. If it changes, the device is published again."""
+    """Facts about a device in discovery messages. If they change, the device is published again."""
 
     mac: Mac
     name: str

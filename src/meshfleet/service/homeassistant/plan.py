@@ -83,7 +83,7 @@ _REMOVAL: Final = "removal"
 
 
 class PublicationPlan:
-    """What is published about the devices of a fleet, and what is due."""
+    """Holds the published messages about the devices of a fleet, and the queue of those that are due."""
 
     def __init__(self, options: DiscoveryOptions, shown: ShownIdentifiers, *, with_commands: bool) -> None:
         self._options = options
