@@ -98,10 +98,6 @@ class HomeAssistantTopics(NamedTuple):
     has_commands: bool = False
     """Whether Home Assistant may send commands to devices."""
 
-    def is_state(self, topic: str) -> bool:
-        """Return whether a topic is that of the state of a device."""
-        return topic.startswith(f"{self.entities}/") and topic.endswith("/state")
-
 
 _DEFAULT_TOPICS: Final = HomeAssistantTopics()
 

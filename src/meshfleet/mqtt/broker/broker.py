@@ -13,7 +13,7 @@ from meshfleet.mqtt.broker.handshake import ConnectHandler
 from meshfleet.mqtt.broker.packet_handler import PacketHandler
 from meshfleet.mqtt.broker.quotas import QueueQuotas
 from meshfleet.mqtt.broker.request_expiry import RequestTopicRules
-from meshfleet.mqtt.broker.retained_messages import SERVICE_ACCOUNT, STATE_ACCOUNT, RetainedMessageStore
+from meshfleet.mqtt.broker.retained_messages import SERVICE_ACCOUNT, RetainedMessageStore
 from meshfleet.mqtt.broker.router import CallbackSubscriber, MessageRouter
 from meshfleet.mqtt.broker.session_registry import SessionRegistry
 from meshfleet.mqtt.broker.wall_clock import WallClockConverter
@@ -196,8 +196,7 @@ class Broker:
     def publish_soon(self, *messages: Publish) -> None:
         """Publish messages as the service without waiting for the commit."""
         for message in messages:
-            is_state = self.connect_handler.home_assistant.is_state(message.topic)
-            self._router.route(message, STATE_ACCOUNT if is_state else SERVICE_ACCOUNT)
+            self._router.route(message, SERVICE_ACCOUNT)
 
     def send(self, messages: Iterable[Publish]) -> None:
         """Send messages as the service to connected subscribers only; queue nothing for disconnected ones."""

@@ -29,11 +29,6 @@ _ACCOUNT_SHARE_DIVISOR: Final = 10
 SERVICE_ACCOUNT: Final = "service"
 """Account name for messages that the service itself publishes."""
 
-STATE_ACCOUNT: Final = "service-state"
-"""Account name for states of devices, which the service publishes often, so that they are not stored."""
-
-_SERVICE_ACCOUNTS: Final = frozenset({SERVICE_ACCOUNT, STATE_ACCOUNT})
-
 
 class _Entry(NamedTuple):
     message: OutgoingMessage
@@ -52,9 +47,6 @@ class RetainedMessageStore:
         self.max_bytes = max_bytes
         self.max_service_bytes = max_service_bytes
         """Maximum bytes of retained messages that the service published."""
-        self._service_count = 0
-        """Number of retained messages that the service published."""
-        self._service_size = 0
         self._client_size = 0
         """Bytes of retained messages that clients published."""
         self._entries: dict[str, _Entry] = {}
@@ -87,11 +79,6 @@ class RetainedMessageStore:
         self._adjust_totals(entry.row, -1)
         return True
 
-    def is_saved(self, topic: str) -> bool:
-        """Return whether a topic has a retained message that belongs into the database."""
-        entry = self._entries.get(topic)
-        return entry is not None and entry.row.account != STATE_ACCOUNT
-
     def topics_by_account(self, account: str) -> list[str]:
         """Return the topics of the retained messages that an account published."""
         return [topic for topic, entry in self._entries.items() if entry.row.account == account]
@@ -108,18 +95,16 @@ class RetainedMessageStore:
             or size > _MAX_PAYLOAD_BYTES
         ):
             return False
-        if account in _SERVICE_ACCOUNTS:
-            return self._service_size + size <= self.max_service_bytes
+        if account == SERVICE_ACCOUNT:
+            return self._sizes[account] + size <= self.max_service_bytes
         if (
             self._client_size + size > self.max_bytes
             or self._sizes[account] + size > self.max_bytes // _ACCOUNT_SHARE_DIVISOR
         ):
             return False
-        if (
-            existing := self._entries.get(topic)
-        ) is not None and existing.row.account not in _SERVICE_ACCOUNTS:
+        if (existing := self._entries.get(topic)) is not None and existing.row.account != SERVICE_ACCOUNT:
             return True
-        messages = len(self._entries) - self._service_count
+        messages = len(self._entries) - self._counts[SERVICE_ACCOUNT]
         return messages < self.max_messages and self._counts[account] < max(
             1, self.max_messages // _ACCOUNT_SHARE_DIVISOR
         )
@@ -134,11 +119,8 @@ class RetainedMessageStore:
     def _adjust_totals(self, row: RetainedRow, sign: int) -> None:
         """Add a retained message to the totals (`sign` 1), or subtract the message (`sign` -1)."""
         size = sign * len(row.payload)
-        if row.account in _SERVICE_ACCOUNTS:
-            self._service_count += sign
-            self._service_size += size
-            return
-        self._client_size += size
+        if row.account != SERVICE_ACCOUNT:
+            self._client_size += size
         self._counts[row.account] += sign
         self._sizes[row.account] += size
         if not self._counts[row.account]:

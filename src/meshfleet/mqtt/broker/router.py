@@ -184,12 +184,9 @@ class MessageRouter:
     def _retain(self, message: Publish, account: str) -> None:
         # An empty payload deletes the retained message [MQTT-3.3.1-11]. So does a message beyond the limits:
         # the old one is outdated.
-        was_saved = self._retained.is_saved(message.topic)
         row = self._retained.put(message, account) if message.payload else None
-        if row is None:
-            self._retained.remove(message.topic)
-        if (is_saved := self._retained.is_saved(message.topic)) or was_saved:
-            self._group_commit.save_retained(message.topic, row if is_saved else None)
+        if row is not None or self._retained.remove(message.topic):
+            self._group_commit.save_retained(message.topic, row)
 
 
 def _filter_to_regex(topic_filter: str) -> str:
