@@ -68,9 +68,7 @@ class Broker:
         self.limits = limits
         self.quotas = QueueQuotas(limits, slow_seconds)
         self.connections = ConnectionRegistry(limits)
-        self.retained = RetainedMessageStore(
-            limits.retained, _max_retained_bytes(limits), _max_service_retained_bytes(limits)
-        )
+        self.retained = RetainedMessageStore(limits.retained, _max_retained_bytes(limits))
         self.retained.restore(stored_state.retained)
         times = WallClockConverter(
             monotonic_clock=monotonic_clock, wall_clock=wall_clock, request_max_age=request_max_age
@@ -156,7 +154,6 @@ class Broker:
         self.sessions.limits = limits
         self._packet_handler.limits = limits
         self.retained.max_messages, self.retained.max_bytes = limits.retained, _max_retained_bytes(limits)
-        self.retained.max_service_bytes = _max_service_retained_bytes(limits)
 
     def set_request_max_age(self, seconds: float) -> None:
         """Change the maximum age of requests that are received from now on."""
@@ -279,11 +276,6 @@ class Broker:
 
 def _max_retained_bytes(limits: BrokerLimits) -> int:
     return min(limits.queue_bytes // 2, _MAX_RETAINED_BYTES)
-
-
-def _max_service_retained_bytes(limits: BrokerLimits) -> int:
-    """Return the maximum bytes of retained messages of the service. They must fit into a client's queue."""
-    return limits.queue_bytes // 2
 
 
 def _is_gateway_connection(connection: ServerConnection) -> bool:

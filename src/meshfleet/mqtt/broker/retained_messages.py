@@ -22,12 +22,11 @@ _MAX_TOPIC_LEVELS: Final = 64
 _MAX_PAYLOAD_BYTES: Final = 0x1_0000
 """Maximum size of the payload of a retained message in bytes: no payload of the protocol is longer."""
 
+SERVICE_ACCOUNT: Final = "service"
+"""Account of the messages that the service itself publishes. It limits them itself, so they do not count."""
+
 _ACCOUNT_SHARE_DIVISOR: Final = 10
 """One account may use each limit on retained messages divided by this number."""
-
-
-SERVICE_ACCOUNT: Final = "service"
-"""Account name for messages that the service itself publishes."""
 
 
 class _Entry(NamedTuple):
@@ -36,21 +35,20 @@ class _Entry(NamedTuple):
 
 
 class RetainedMessageStore:
-    """Retained messages by topic, limited in number and in total payload bytes.
+    """Retained messages by topic, limited in number and in total payload bytes, except those of the service.
 
     A client that subscribes to every topic receives all retained messages at once, so all retained messages
-    together must fit into the queue of one client. Messages of the service itself have a limit of their own.
+    together must fit into the queue of one client.
     """
 
-    def __init__(self, max_messages: int, max_bytes: int, max_service_bytes: int) -> None:
+    def __init__(self, max_messages: int, max_bytes: int) -> None:
         self.max_messages = max_messages
         self.max_bytes = max_bytes
-        self.max_service_bytes = max_service_bytes
-        """Maximum bytes of retained messages that the service published."""
-        self._client_size = 0
-        """Bytes of retained messages that clients published."""
+        self._size = 0
         self._entries: dict[str, _Entry] = {}
         self._topics: TopicTree[OutgoingMessage] = TopicTree()
+        self._count = 0
+        """Number of retained messages that count towards the limit."""
         self._counts = Counter[str]()
         self._sizes = Counter[str]()
 
@@ -96,16 +94,15 @@ class RetainedMessageStore:
         ):
             return False
         if account == SERVICE_ACCOUNT:
-            return self._sizes[account] + size <= self.max_service_bytes
+            return True
         if (
-            self._client_size + size > self.max_bytes
+            self._size + size > self.max_bytes
             or self._sizes[account] + size > self.max_bytes // _ACCOUNT_SHARE_DIVISOR
         ):
             return False
         if (existing := self._entries.get(topic)) is not None and existing.row.account != SERVICE_ACCOUNT:
             return True
-        messages = len(self._entries) - self._counts[SERVICE_ACCOUNT]
-        return messages < self.max_messages and self._counts[account] < max(
+        return self._count < self.max_messages and self._counts[account] < max(
             1, self.max_messages // _ACCOUNT_SHARE_DIVISOR
         )
 
@@ -118,9 +115,11 @@ class RetainedMessageStore:
 
     def _adjust_totals(self, row: RetainedRow, sign: int) -> None:
         """Add a retained message to the totals (`sign` 1), or subtract the message (`sign` -1)."""
+        if row.account == SERVICE_ACCOUNT:
+            return
         size = sign * len(row.payload)
-        if row.account != SERVICE_ACCOUNT:
-            self._client_size += size
+        self._size += size
+        self._count += sign
         self._counts[row.account] += sign
         self._sizes[row.account] += size
         if not self._counts[row.account]:
