@@ -96,7 +96,7 @@ def test_the_button_clears_the_alarm_of_an_emulated_device(tmp_path: Path, broke
 
 @pytest.mark.rule("homeassistant-9")
 def test_a_refused_command_leaves_the_true_state(tmp_path: Path, broker: str) -> None:
-    """The gateway of the device is away, so a switch in Home Assistant returns to its position."""
+    """Use a switch while no device responds: it returns to its position."""
     with House(tmp_path, broker, "--homeassistant-commands", "on") as house:
         house.gateway.report("property", "priority", value=False)
         switch = f"meshfleet_{DEVICE}_9801-switch"

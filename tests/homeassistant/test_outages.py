@@ -1,4 +1,4 @@
-"""What a real Home Assistant shows when a device, a gateway, the service, a broker or itself was away."""
+"""A real Home Assistant while a device, a gateway, the service, its broker or itself is away."""
 
 from __future__ import annotations
 

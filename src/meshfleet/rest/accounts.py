@@ -26,7 +26,7 @@ class Role(StrEnum):
 
 
 class ApiKeyKind(StrEnum):
-    """What an API key is for (auth-33)."""
+    """Kind of an API key: what uses it (auth-33)."""
 
     PROGRAM = "program"
     """Programs that use REST, MQTT or both."""

@@ -322,7 +322,7 @@ def _check_homeassistant(given: Mapping[str, _RawSetting], values: Mapping[str, 
         yield Fault(given["homeassistant.broker-ca"].origin, reason)
     if broker is None:
         return
-    # Else whoever may read the topics of Home Assistant could read the requests of gateways, with their keys.
+    # Else an account for the topics of Home Assistant could read the requests of gateways, with their keys.
     prefix = values.get("topic_prefix", _DEFAULTS.topic_prefix)
     fleet_topics = (f"{prefix}/mt/" if prefix else "mt/", "meshtech/")
     for name in ("homeassistant.topic", "homeassistant.discovery-prefix"):

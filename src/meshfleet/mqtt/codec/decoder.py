@@ -17,7 +17,8 @@ _PROTOCOL_LEVEL: Final = 4
 _MAX_FILTERS: Final = 1000
 """Maximum topic filters in one SUBSCRIBE or UNSUBSCRIBE: checking more would delay other clients."""
 _MAX_HOME_ASSISTANT_FILTERS: Final = 20_000
-"""The same for Home Assistant: before 2024.6 it put the filters of all entities into one packet."""
+"""Maximum topic filters in one packet of Home Assistant, which before 2024.6 sent those of all entities at
+once."""
 _HIGHEST_QOS: Final = 2
 
 
