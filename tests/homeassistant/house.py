@@ -55,7 +55,8 @@ class ScriptedGateway:
 
     def heartbeat(self, device: str = DEVICE) -> None:
         """Send a heartbeat, after which the device counts as connected."""
-        self.send(f"{device}/heartbeat", {"seq": 1, "status": 0, "lastCount": 1})
+        self._seq = (self._seq + 1) % 256
+        self.send(f"{device}/heartbeat", {"seq": self._seq, "status": 0, "lastCount": 1})
 
     def send(self, topic: str, payload: dict[str, Any]) -> None:
         """Send a report with the time of now, and wait until the service has committed it."""
