@@ -137,7 +137,7 @@ def test_every_entity_has_name_class_unit_category_and_value(
             limits = home.entity(f"meshfleet_{DEVICE}_9803").capabilities
             assert [limits[name] for name in ("min", "max", "step")] == [100, 25500, 100]
         device = home.devices()[f"meshfleet_{DEVICE}"]
-        assert device.connections == [("bluetooth", "ca:5b:da:18:00:04")]
+        assert device.connections == [("bluetooth", "CA:5B:DA:18:00:04")]
         assert (device.manufacturer, device.model) == ("Mesh Tech", "MT MotionSensor 15x")
         assert (device.sw_version, device.serial_number) == ("3.4.1", DEVICE)
         assert device.via == [f"meshfleet_{GATEWAY}"]
