@@ -40,7 +40,7 @@ test-fast: .venv/.ready-dev
 	$(BIN)/pytest --fast $(TESTS)
 
 # Tests that are too slow for every change: run them before a release, and before closing an issue.
-test-all: .venv/.ready-dev .venv/.ready-docs $(NODE) $(NODE_RED)
+test-all: .venv/.ready-dev .venv/.ready-docs .venv/.ready-homeassistant $(NODE) $(NODE_RED)
 	$(BUILD_CONSOLE)
 	scripts/parts all
 	$(BIN)/pytest --part $(PART) $(TESTS)
@@ -88,8 +88,13 @@ dashboards: .venv/.ready-dev
 	$(BIN)/python scripts/build_dashboards.py
 
 clean:
-	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/node/node_modules tests/node_red/node_modules
+	rm -rf .venv .venv-homeassistant .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/node/node_modules tests/node_red/node_modules
 	rm -rf console/node_modules console/generated src/meshfleet/service/console/site
+
+# A program of the tests with packages of its own, in .venv-homeassistant.
+.venv/.ready-homeassistant: requirements/homeassistant.lock requirements/bootstrap.lock scripts/venv | .venv/.ready-dev
+	scripts/progress "Installing Home Assistant for tests" scripts/venv homeassistant
+	@touch $@
 
 .venv/.ready-%: requirements/%.lock requirements/bootstrap.lock pyproject.toml scripts/venv
 	scripts/progress "Installing Python packages into .venv" scripts/venv $*

@@ -68,6 +68,25 @@ class NodePackage(NamedTuple):
         return f"npm's package {self.package} is not installed: {self.installer}"
 
 
+class PythonEnvironment(NamedTuple):
+    """Virtual environment with a program that needs other versions of packages than the tests."""
+
+    package: str
+    folder: Path
+    installer: str
+
+    def find(self) -> Path | None:
+        """Return the path of its interpreter; None if the package is missing."""
+        interpreter = self.folder / "bin" / "python"
+        is_complete = any(self.folder.glob(f"lib/python3*/site-packages/{self.package}/__init__.py"))
+        return interpreter if is_complete and interpreter.exists() else None
+
+    @property
+    def missing_message(self) -> str:
+        """Message for a missing environment, with the command to create it."""
+        return f"{self.package} is not installed: {self.installer}"
+
+
 class ConsoleBuild(NamedTuple):
     """Console, built from the sources of this clone."""
 
@@ -162,9 +181,12 @@ NODE_RED = NodePackage("node-red", Path(__file__).parent / "node_red", "scripts/
 ASYNCAPI_PARSER = NodePackage("@asyncapi/parser")
 AXE = NodePackage("axe-core")
 CONSOLE = ConsoleBuild()
+HOME_ASSISTANT = PythonEnvironment(
+    "homeassistant", Path(__file__).parents[1] / ".venv-homeassistant", "scripts/venv homeassistant"
+)
 
 
-def require(tool: SystemProgram | NodePackage | ConsoleBuild) -> Path:
+def require(tool: SystemProgram | NodePackage | PythonEnvironment | ConsoleBuild) -> Path:
     """Return the path of a program. If it is missing, skip the test with a message; with CI=true fail it."""
     if found := tool.find():
         return found

@@ -44,7 +44,8 @@ SERVICE_ORDER = (
     *("http", "audit", "accounts", "catalogue", "console", "asyncapi", "devices", "labels"),
     *("ingest", "backfill", "telemetry", "influx", "presence", "requests", "metadata", "gateways"),
     *("fleet_metrics", "jobs", "firmware", "live", "operations", "storage", "metric_table"),
-    *("embedded_broker", "external_broker", "doctor", "status_report", "api", "runtime", "app"),
+    *("embedded_broker", "external_broker", "homeassistant"),
+    *("doctor", "status_report", "api", "runtime", "app"),
 )
 """Packages and modules of `service`: each may import only those before it."""
 

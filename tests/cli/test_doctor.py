@@ -55,7 +55,7 @@ def test_a_healthy_installation_has_no_faults_and_is_not_changed(
     assert list_tree(place.data) == before
     lines = without_clock(result.stdout)
     assert re.fullmatch(
-        r"ok    disk                .* of data, .* GB free; growth not known yet", lines.pop(9)
+        r"ok    disk                .* of data, .* GB free; growth not known yet", lines.pop(10)
     )
     owner = place.data.owner()
     sqlite = ".".join(map(str, sqlite3.sqlite_version_info))
@@ -71,6 +71,7 @@ def test_a_healthy_installation_has_no_faults_and_is_not_changed(
         "ok    public-url          not asked: no service is running",
         "ok    certificate         none: listeners have no TLS",
         "ok    broker              embedded",
+        "ok    homeassistant       off",
         f"ok    database            SQLite in {place.data}, version {sqlite}",
         f"ok    schema              {CURRENT}, current",
         "ok    rejects             none in the last 24 hours",

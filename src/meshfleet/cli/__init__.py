@@ -29,6 +29,7 @@ _COMMANDS: Final = {
     "gateway": "Run an emulated gateway.",
     "gateways": "List, claim and release gateways.",
     "healthcheck": "Check whether the service on this machine is ready.",
+    "homeassistant": "Show devices in Home Assistant, and remove them from it.",
     "identifiers": "List known properties, measurements and events.",
     "install": "Install the service on this machine.",
     "jobs": "Create and control jobs that update devices.",

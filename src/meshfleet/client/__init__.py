@@ -18,7 +18,7 @@ from meshfleet.protocol import reports
 from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.protocol.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
-from meshfleet.rest.accounts import ApiKey, AuditRow, IssuedApiKey, Me, Role, User
+from meshfleet.rest.accounts import ApiKey, ApiKeyKind, AuditRow, IssuedApiKey, Me, Role, User
 from meshfleet.rest.catalogue import Catalogue, CatalogueEntry, Product
 from meshfleet.rest.devices import (
     Connectivity,
@@ -76,6 +76,7 @@ __all__ = [
     "AccessType",
     "AckType",
     "ApiKey",
+    "ApiKeyKind",
     "ApiVersionResponse",
     "AuditRow",
     "BatchGateway",

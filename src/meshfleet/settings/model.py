@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -82,6 +82,35 @@ class InfluxSettings(Struct, frozen=True, kw_only=True):
         return [("url", self.url), ("database", self.database), ("org", self.org)]
 
 
+EMBEDDED: Final = "embedded"
+"""Value of a setting that names a broker: the embedded broker of the service."""
+
+DISCOVERY_FORMS: Final = ("device", "entity")
+
+
+class HomeAssistantSettings(Struct, frozen=True, kw_only=True):
+    """Settings of the integration with Home Assistant."""
+
+    broker: BrokerAddress | Literal["embedded"] | None = None
+    """Broker that Home Assistant uses; None if the integration is off."""
+    broker_ca: Path | None = None
+    """File with the certificate authorities to trust for that broker; None: those of the system."""
+    discovery_prefix: str = "homeassistant"
+    topic: str = "meshfleet"
+    """First level of the topics of states and commands."""
+    form: Literal["device", "entity"] = "device"
+    """Form of discovery messages: one for each device, or one for each entity."""
+    devices: tuple[tuple[str, str], ...] = ()
+    """Filter of the published devices: names and values of query parameters of the device list."""
+    max_devices: int = 2000
+    commands: bool = False
+    """Whether Home Assistant may write to devices."""
+    area_label_prefix: str = ""
+    """Prefix of the labels from which the first one becomes the suggested area of a device."""
+    table: Path | None = None
+    """Identifier table with the user's own entities."""
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Settings of a service."""
 
@@ -126,6 +155,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     limits: BrokerLimits = BrokerLimits()
     retention: Retention = Retention()
     influx: InfluxSettings = InfluxSettings()
+    homeassistant: HomeAssistantSettings = HomeAssistantSettings()
 
     @property
     def gateway_broker(self) -> BrokerEndpoint | None:

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.settings import parsers
-from meshfleet.settings.model import LOG_FORMATS, LOG_LEVELS, Settings
+from meshfleet.settings.model import DISCOVERY_FORMS, LOG_FORMATS, LOG_LEVELS, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -230,6 +230,72 @@ SETTINGS: Final = (
         partial(parsers.parse_choice, choices=LOG_FORMATS),
         "FORMAT",
         "Format of the log: text, or json with one object per line.",
+    ),
+    Setting(
+        "homeassistant.broker",
+        parsers.parse_integration_broker,
+        "URL",
+        "Broker of Home Assistant, to show devices there: mqtt[s]://[user[:password]@]host[:port], embedded"
+        " or off (default).",
+        is_secret=True,
+    ),
+    _file_setting(
+        "homeassistant.broker-ca",
+        "PEM file with the certificate authorities to trust for the broker of Home Assistant. Default: those"
+        " of the system.",
+    ),
+    Setting(
+        "homeassistant.discovery-prefix",
+        parsers.parse_topic_levels,
+        "TOPIC",
+        "Discovery prefix that is set in Home Assistant.",
+    ),
+    Setting(
+        "homeassistant.topic",
+        parsers.parse_topic_levels,
+        "TOPIC",
+        "First level of the topics of states and commands for Home Assistant.",
+    ),
+    Setting(
+        "homeassistant.form",
+        partial(parsers.parse_choice, choices=DISCOVERY_FORMS),
+        "FORM",
+        "device: a discovery message for each device. entity: one for each entity, for Home Assistant before"
+        " 2024.11.",
+    ),
+    Setting(
+        "homeassistant.devices",
+        parsers.parse_device_filter,
+        "FILTER",
+        "Devices to show in Home Assistant, such as label=Home&model=0018 (label, model, firmware, hardware,"
+        " name, gateway). Default: all.",
+    ),
+    Setting(
+        "homeassistant.max-devices",
+        partial(parsers.parse_integer, least=1, most=100_000),
+        "NUMBER",
+        "Maximum number of devices in Home Assistant. With more, none is published until the filter matches"
+        " fewer.",
+    ),
+    Setting(
+        "homeassistant.commands",
+        parsers.parse_switch,
+        "SWITCH",
+        "on or off: let Home Assistant write to devices. So can every client of its broker then.",
+        is_switch=True,
+    ),
+    Setting(
+        "homeassistant.area-label-prefix",
+        parsers.parse_label_prefix,
+        "TEXT",
+        "Prefix of the labels of which the first one is suggested to Home Assistant as the area of a device.",
+    ),
+    Setting(
+        "homeassistant.table",
+        parsers.parse_table_file,
+        "FILE",
+        "Identifier table with your own identifiers and entities for Home Assistant.",
+        is_file=True,
     ),
     _retention_setting("property", "Seconds to keep property samples"),
     _retention_setting("measurement", "Seconds to keep measurements"),
