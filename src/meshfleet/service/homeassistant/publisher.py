@@ -63,7 +63,7 @@ class PublisherTimings(NamedTuple):
     """Maximum random delay before everything is published again."""
     step: float = 0.1
     """Interval in which due messages are published."""
-    messages_per_step: int = 20
+    messages_per_step: int = 50
     """Maximum number of due messages per step, except states with new values."""
 
 
