@@ -153,9 +153,9 @@ class _PartSummary:
             outcomes = self._outcomes[part]
             counts = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
             status = counts or ("no test" if part in self._selected else "not requested")
-            terminalreporter.line(f"{part:<12}{status:<30}{meaning}")
+            terminalreporter.line(f"{part:<15}{status:<30}{meaning}")
             for reason in sorted(self._reasons[part]):
-                terminalreporter.line(f"{'':<12}skipped: {reason}")
+                terminalreporter.line(f"{'':<15}skipped: {reason}")
 
 
 def backend_for_loop(event_loop: str) -> tuple[str, dict[str, bool]]:
