@@ -48,18 +48,18 @@ def _read_utf8(path: Path) -> str:
 
 
 def table_option(command: Any) -> Any:
-    """Add the option `--table` to a command, which receives the identifier catalogue as `catalogue`."""
+    """Add the option `--table` to a command, which receives the extended catalogue as `catalogue`."""
     return click.option(
         "--table",
         "catalogue",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         callback=_load_catalogue,
-        help="File with definitions of your own identifiers, added to the built-in catalogue.",
+        help="Text file with definitions of your own identifiers (format: docs/identifiers.md).",
     )(command)
 
 
 class TextParamType(click.ParamType[Any]):
-    """Parameter type that converts strings by a parse function."""
+    """Parameter type of an option or argument whose text is converted by a parse function."""
 
     def __init__(self, name: str, parse: Callable[[str], object]) -> None:
         self.name = name

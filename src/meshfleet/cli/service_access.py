@@ -131,6 +131,7 @@ async def open_fleet() -> AsyncIterator[Fleet]:
 
 @asynccontextmanager
 async def _saving_renewed_tokens(fleet: Fleet, login: StoredLogin | None) -> AsyncIterator[None]:
+    """Save renewed access tokens during an `async with` block. Do nothing if `login` is None."""
     if login is None:
         yield
         return
@@ -143,7 +144,7 @@ async def _saving_renewed_tokens(fleet: Fleet, login: StoredLogin | None) -> Asy
 
 
 async def _save_renewed_tokens(fleet: Fleet, login: StoredLogin) -> None:
-    """Save each renewed access token, until canceled. Check for a renewed token once more when canceled."""
+    """Save each renewed access token to the login file, until canceled. Save a last renewed token then."""
     saved = login
     try:
         while True:

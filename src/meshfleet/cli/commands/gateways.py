@@ -53,7 +53,7 @@ def add(mac: Mac, name: str | None, *, as_json: bool) -> None:
 @gateway_argument
 @json_option
 def rotate(gateway: Mac, *, as_json: bool) -> None:
-    """Replace the password of a gateway. The old password stops working, the new one is shown only once."""
+    """Replace the password of a gateway. The old password stops working; the new one is shown only once."""
     _print_claim(call_service(lambda fleet: fleet.gateways.rotate(gateway)), as_json=as_json)
 
 

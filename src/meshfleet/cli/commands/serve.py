@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 @click.command(cls=SettingsCommand)
 @settings_options()
 @click.option("--demo", is_flag=True, help="Also run a small fleet of emulated gateways and devices.")
-@click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON once it listens.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="When the service has started, print its addresses as JSON."
+)
 def serve(*, config: Path | None, demo: bool, as_json: bool, **flags: str | None) -> None:
     """Run the service until it is stopped.
 

@@ -41,7 +41,7 @@ _FIRST_MAC: Final = 0x02 << 40
 
 
 class _ServiceLogin(NamedTuple):
-    """URL of the service at which the emulated gateways are claimed, and the account that claims them."""
+    """Service that the emulated gateways are claimed at, and the user account that claims them."""
 
     url: str
     user: str
@@ -81,7 +81,7 @@ _Destination = BrokerAddress | _ServiceLogin
 @click.option(
     "--rate",
     type=NumberParamType(0.01, 1_000_000),
-    help="Reports per second of all gateways together, instead of --speed; for load tests.",
+    help="Total reports per second of all gateways, instead of --speed; for load tests.",
 )
 @click.option(
     "--seconds", type=NumberParamType(min=0), help="Stop the simulation after this many seconds of real time."
@@ -156,6 +156,7 @@ async def _add_gateways(
     fleet: EmulatedFleet,
     http: httpx.AsyncClient,
 ) -> None:
+    """Add the gateways to the fleet with the address of their broker. With a service, claim them first."""
     if isinstance(destination, _ServiceLogin):
         claims = await claim_gateways(
             destination.url, user=destination.user, password=destination.password, gateways=macs, http=http
