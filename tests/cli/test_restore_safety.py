@@ -72,7 +72,7 @@ def test_a_backup_of_a_newer_format_is_refused(tmp_path: Path) -> None:
 
     newer = msgspec.convert(msgspec.to_builtins(describe()) | {"format": 2}, NewerDescription)
     result = restore(build_archive(tmp_path / "backup.tar", newer, {}), tmp_path / "restored")
-    message = "Error: made by a newer Meshfleet (format 2; this one knows format 1)\n"
+    message = "Error: this backup was made by a newer Meshfleet (format 2; this one knows format 1)\n"
     assert (result.exit_code, result.stderr) == (1, message)
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from meshfleet.emulator import GatewayEmulator
     from meshfleet.protocol.ids import Mac
     from meshfleet.service.app import StartupInfo
-    from meshfleet.service.reload import Reloader
+    from meshfleet.service.reload import SettingsReloader
     from meshfleet.service.systemd import SystemdNotifier
     from meshfleet.settings import Settings
 
@@ -94,7 +94,7 @@ async def serve_demo(
     *,
     started: Callable[[StartupInfo], None],
     announce: Announcer,
-    reloader: Reloader | None = None,
+    reloader: SettingsReloader | None = None,
     notifier: SystemdNotifier | None = None,
 ) -> None:
     """Run a service and the emulated gateways of the demo until canceled.

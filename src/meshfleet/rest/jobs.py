@@ -219,7 +219,7 @@ class GatewayCounts(ResponseBody, frozen=True, kw_only=True):
 
 
 class JobSummary(ResponseBody, frozen=True, kw_only=True):
-    """Numbers of executions of a job by reason and by gateway, all from one moment (rest-207)."""
+    """Numbers of executions of a job by reason and by gateway, all counted at the same time (rest-207)."""
 
     job: Job
     """Job at the moment of this summary; the numbers of the summary add up to the job's `counts`."""

@@ -23,6 +23,8 @@ ReadValue: TypeAlias = Callable[[], float | Mapping[Any, float]]
 
 
 class _ReadMetric(NamedTuple):
+    """Definition of a metric whose value the function `read` returns at each scrape."""
+
     family: type[CounterMetricFamily | GaugeMetricFamily]
     name: str
     description: str
@@ -49,7 +51,7 @@ class _ReadMetrics(Collector):
 
 
 class Metrics:
-    """Prometheus metrics of one service, in a registry of its own in case of several in one process."""
+    """Prometheus metrics of one service. Each service in a process has a registry of its own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -107,7 +109,8 @@ class Metrics:
     def render(self, connected: int, disconnected: int, backup_moment: int | None = None) -> bytes:
         """Return all metrics in the Prometheus text format.
 
-        The numbers of devices and the moment of the newest backup, in milliseconds, are from the database.
+        The caller reads the arguments from the database: the numbers of connected and disconnected devices,
+        and the time of the newest backup in milliseconds.
         """
         self._devices.labels("true").set(connected)
         self._devices.labels("false").set(disconnected)

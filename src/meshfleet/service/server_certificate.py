@@ -45,7 +45,7 @@ def read_file_version(path: Path) -> FileVersion | None:
 
 
 class ServerCertificate:
-    """Certificate and key in use. `context` is the TLS context for listeners."""
+    """TLS certificate and key in use. `context` is the TLS context for listeners."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         """Load certificate and key. Raise `UnusableCertificate` if that is not possible."""
@@ -56,24 +56,24 @@ class ServerCertificate:
         self.context.sni_callback = self._select_newest
 
     def replace(self, certificate: Path, key: Path) -> None:
-        """Use another pair for new connections; present connections continue.
+        """Use another certificate and key for new connections; open connections continue.
 
-        Raise `UnusableCertificate` if the pair cannot be used: then the previous one stays in use.
+        Raise `UnusableCertificate` if they cannot be used: then the previous certificate stays in use.
         """
         with self._lock:
             self._load(certificate, key)
 
     def apply_settings(self, settings: Settings) -> None:
-        """Use the certificate of changed settings. Raise `WrongSettings` if it cannot be used."""
+        """Use the certificate that changed settings name. Raise `WrongSettings` if it cannot be used."""
         try:
             self.replace(settings.tls_cert or self._files[0], settings.tls_key or self._files[1])
         except UnusableCertificate as exc:
             raise WrongSettings([Fault("tls-cert", str(exc))]) from exc
 
     async def watch_files(self, interval: float) -> None:
-        """Check every `interval` seconds whether the files have changed, and load them, until canceled.
+        """Check every `interval` seconds whether the certificate files have changed. If so, load them.
 
-        A pair that cannot be used is logged once, not with every check.
+        Files that cannot be used are logged once, not at every check. Runs until canceled.
         """
         while True:
             await asyncio.sleep(interval)
@@ -88,7 +88,7 @@ class ServerCertificate:
                 self._load(*self._files)
             except UnusableCertificate as exc:
                 self._versions = versions
-                _log.error("the certificate cannot be replaced, the previous one stays in use: %s", exc)
+                _log.error("the certificate cannot be replaced; the previous one stays in use: %s", exc)
             else:
                 _log.info("the certificate %s has changed and is used for new connections", self._files[0])
 

@@ -53,12 +53,12 @@ def serve(*, config: Path | None, demo: bool, as_json: bool, **flags: str | None
     # Imported late: it is heavy, and not needed to report wrong settings.
     from meshfleet.service import app  # noqa: PLC0415
     from meshfleet.service.http.limits import HTTP_LIMITS  # noqa: PLC0415
-    from meshfleet.service.reload import Reloader  # noqa: PLC0415
+    from meshfleet.service.reload import SettingsReloader  # noqa: PLC0415
     from meshfleet.service.systemd import SystemdNotifier  # noqa: PLC0415
 
     limit_connections = partial(reduce_connection_limit, other_connections=HTTP_LIMITS.connections)
     notifier = SystemdNotifier(os.environ)
-    reloader = Reloader(
+    reloader = SettingsReloader(
         limit_connections(loaded), lambda: limit_connections(load_valid_settings(config, flags)), notifier
     )
     reloader.register("log-level", apply=lambda changed: set_log_level(_parse_level(changed)))

@@ -93,7 +93,11 @@ class PendingRequest:
         self._wake()
 
     def on_connection_lost(self, lost: ConnectionLost) -> None:
-        """Fail the request, send it again, or keep waiting for the response, after a connection was lost."""
+        """React to a lost connection on which the request was sent.
+
+        A repeatable request is sent again, unless too many connections broke before the broker acknowledged
+        it. Another request fails if the broker had not acknowledged it; else it keeps waiting.
+        """
         delivered, self._delivered = self._delivered, None
         if delivered is None:
             return  # not sent on this connection
@@ -301,7 +305,7 @@ class MeshRpcClient:
             self._fail_pending()
 
     def _on_response(self, message: Publish) -> None:
-        """Pass a response to the pending request; only count a response to any other request (request-29)."""
+        """Pass a response to the request that waits for it. Only count it if there is none (request-29)."""
         received = self._tracker.match_message(self._topics, message.topic, message.payload)
         if received is None:
             return
@@ -339,7 +343,7 @@ class MeshRpcClient:
         gateway = pending.topic.gateway
         if self._tracker.may_be_unreadable(request_id):
             return MalformedResponse(f"gateway {gateway} sent a response that is not JSON of at most 64 KiB")
-        return GatewayTimeout(f"gateway {gateway} did not answer within {timeout:g} s{interruption}")
+        return GatewayTimeout(f"gateway {gateway} did not respond within {timeout:g} s{interruption}")
 
     def _build_unsent_error(self, topic: RequestTopic) -> BrokerUnreachable:
         reason = self._mqtt.connection_error or f"{self._address} does not accept requests now"

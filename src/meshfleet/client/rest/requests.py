@@ -61,10 +61,11 @@ class RequestOptions(RequestParameters, total=False):
 
 
 class Requests(RestResource):
-    """Requests to devices: raw for a hex identifier, decoded for an identifier's name (request-34).
+    """Sends requests to devices through the service, and reads the history of requests.
 
-    Responses with an error status are returned too; pass them to `meshfleet.client.check` to raise an error.
-    If no response arrives, methods raise `Unanswered`.
+    For an identifier given as hex, values are raw bytes; for one given as a name, they are decoded
+    (request-34). Responses with an error status are returned too; pass them to `meshfleet.client.check` to
+    raise an error. If no response arrives, methods raise `Unanswered`.
     """
 
     async def read(self, device: str, identifier: str, **options: Unpack[RequestOptions]) -> RequestOutcome:
@@ -110,7 +111,7 @@ class Requests(RestResource):
         gateway: str | None = None,
         priority: int | None = None,
     ) -> RequestAccepted:
-        """Acknowledge a device's sample with this time. Devices send no response to an ack."""
+        """Send a device an ack for its sample with this time. Devices send no response to an ack."""
         request = _build_request(Operation.ACK, identifier, {"gateway": gateway, "priority": priority})
         formatted_time, ack_type = format_optional_time(time) or UNSET, parse_enum(AckType, type, "type")
         request = msgspec.structs.replace(request, time=formatted_time, type=int(ack_type))

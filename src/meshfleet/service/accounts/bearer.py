@@ -97,7 +97,8 @@ class Authentication(NamedTuple):
 class BearerAuthenticator:
     """Checks bearer credentials and caches the results.
 
-    Account changes by this process apply at once (see `invalidate`), changes by others after a second.
+    Account changes by this process apply at once (see `invalidate`), changes by other processes within a
+    second.
     """
 
     def __init__(self, database: Database, signer: TokenSigner, now: Callable[[], int]) -> None:

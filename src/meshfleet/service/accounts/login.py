@@ -50,7 +50,10 @@ class Logins:
         now: Now,
         monotonic: Now,
     ) -> None:
-        """Create the login service. `now` is the wall clock for tokens, `monotonic` the clock for delays."""
+        """Create the login service. `now` is the wall clock for tokens, `monotonic` the clock for delays.
+
+        Both return milliseconds.
+        """
         self._database = database
         self._verifier = verifier
         self._throttle = throttle

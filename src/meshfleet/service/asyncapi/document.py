@@ -141,7 +141,7 @@ def list_servers(settings: Settings, host: str | None = None) -> tuple[ServerDes
 
 
 def _list_public_servers(settings: Settings) -> tuple[ServerDescription, ...]:
-    """Return the broker address that gateways are configured with as the only MQTT server (rest-168)."""
+    """Return a single MQTT server: the broker at the address that gateways use (rest-168)."""
     if (address := settings.gateway_broker) is None:
         return ()
     host = f"[{address.host}]" if ":" in address.host else address.host
@@ -150,7 +150,7 @@ def _list_public_servers(settings: Settings) -> tuple[ServerDescription, ...]:
 
 
 def _format_host(listen: ListenAddress, host: str) -> str:
-    """Return host and port of an MQTT listener, with a wildcard address replaced by `host`."""
+    """Return host and port of an MQTT listener. A wildcard address is replaced by `host`."""
     return str(listen._replace(host=host) if listen.host in _ALL_ADDRESSES else listen)
 
 

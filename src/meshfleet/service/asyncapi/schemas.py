@@ -150,7 +150,7 @@ def build_schema(
 ) -> dict[str, Any]:
     """Return the JSON schema of an MQTT payload as it is sent.
 
-    With `part` and `code`, the schema includes the interface version that added each field.
+    If `part` and `code` are given, the schema says for each field which interface version added it.
     """
     name = payload.__name__
     # Custom field types are strings; `_FIELD_FORMATS` has their patterns.

@@ -16,7 +16,7 @@ from meshfleet.errors.backup import BackupFailed
 from meshfleet.protocol.times import format_millis
 from meshfleet.service.backup import postgresql_backup, sqlite_backup
 from meshfleet.service.backup.archive import ArchiveReader, ArchiveWriter, BackupDescription
-from meshfleet.service.backup.backup_file import create_unfinished_file, publish_file
+from meshfleet.service.backup.backup_file import create_unfinished_file, rename_finished_file
 from meshfleet.service.backup.postgresql_backup import TablesUnavailable
 from meshfleet.service.backup.progress_texts import describe_files, describe_source, describe_tables
 from meshfleet.service.locks import is_data_folder_locked, is_service_lock_held
@@ -52,7 +52,7 @@ class BackupRequest(NamedTuple):
 
 
 class BackupResult(NamedTuple):
-    """Finished backup."""
+    """Facts about a finished backup."""
 
     moment: str
     """Every report that was acknowledged before this time (UTC) is in the backup."""
@@ -65,9 +65,9 @@ class BackupResult(NamedTuple):
 
 
 def create_backup_file(request: BackupRequest, path: Path) -> BackupResult:
-    """Write a backup to a new file that only its owner can read, and check it.
+    """Write a backup to a new file that only its owner can read, and check the file.
 
-    The file gets its name when it is complete and on the disk. Raise `BackupFailed` if that name exists.
+    The file gets the name `path` when it is complete and on the disk. Raise `BackupFailed` if `path` exists.
     """
     if path.exists():
         raise BackupFailed(f"{path} exists; choose another name, or a directory")
@@ -76,7 +76,7 @@ def create_backup_file(request: BackupRequest, path: Path) -> BackupResult:
             result = write_backup(request, unfinished.file)
             os.fsync(unfinished.file.fileno())
             ArchiveReader(unfinished.file).check()
-            publish_file(unfinished.path, path)
+            rename_finished_file(unfinished.path, path)
     except FileExistsError as exc:
         raise BackupFailed(f"{path} exists; choose another name, or a directory") from exc
     except OSError as exc:
@@ -115,7 +115,7 @@ def back_up_before_migration(
 
 
 def write_backup(request: BackupRequest, output: IO[bytes]) -> BackupResult:
-    """Write a backup front to back. The service may be running."""
+    """Write a backup to `output`, which may be a pipe. The service may be running."""
     archive = ArchiveWriter(output, request.stop)
     settings = request.settings
     if settings.database == "sqlite":

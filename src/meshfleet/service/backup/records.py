@@ -1,4 +1,4 @@
-"""Records of finished backups in the database, so that their age can be watched."""
+"""Records finished backups in the database, so that their age can be monitored."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _insert_record(connection: Connection, result: BackupResult, finished_at: in
 
 
 def load_newest_moment(connection: Connection) -> int | None:
-    """Return the moment of the newest backup with samples, in milliseconds; None if there is none."""
+    """Return the time of the newest backup with samples (Unix time in ms); None if there is none."""
     moment: int | None = connection.execute(
         select(func.max(backup.c.moment)).where(backup.c.has_samples)
     ).scalar()

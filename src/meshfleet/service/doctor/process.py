@@ -1,4 +1,4 @@
-"""Facts about other processes: the service that uses a data directory, and who listens on a port."""
+"""Facts about other processes: which service uses a data directory, and which process uses a port."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _find_lock_owner(inode: int) -> int | None:
 
 
 def find_port_owner(port: int) -> str | None:
-    """Return the process that listens on a port, as text; None if this user may not know."""
+    """Return the process that listens on a port, as text; None if this user is not allowed to see it."""
     sockets = {f"socket:[{inode}]" for inode in _list_listening_inodes(port)}
     for folder in _PROC.glob("[0-9]*"):
         with suppress(OSError):
@@ -73,7 +73,10 @@ def _list_listening_inodes(port: int) -> Iterator[str]:
 
 
 def read_open_file_limit(pid: int | None) -> int | None:
-    """Return how many files a process may open at most; `pid` None means this process. None: no limit."""
+    """Return the maximum number of open files of a process; None if there is no limit.
+
+    If `pid` is None, the limit is that of this process.
+    """
     if pid is not None:
         with suppress(OSError):
             for line in (_PROC / str(pid) / "limits").read_text().splitlines():

@@ -1,7 +1,7 @@
 """Revocation: disconnects MQTT clients within a second after their account was changed (broker-19).
 
 Every change of an account adds a row to the audit log, whichever process makes the change. So one small query
-of the audit log tells whether accounts must be checked.
+of the audit log shows whether accounts must be checked.
 """
 
 from __future__ import annotations

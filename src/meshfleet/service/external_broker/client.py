@@ -144,7 +144,7 @@ class ExternalBrokerClient:
 
     @property
     def problem(self) -> ReadinessProblem | None:
-        """Problem that keeps the service from receiving or committing reports, or None."""
+        """Problem that keeps the service from receiving or committing reports; None if there is none."""
         if self._commit_problem is not None:
             return self._commit_problem
         if self._link.connection_error is not None and not isinstance(
@@ -162,7 +162,7 @@ class ExternalBrokerClient:
         self._max_age = seconds
 
     def send(self, messages: Sequence[Publish]) -> None:
-        """Send messages with QoS 1, or queue messages until the broker accepts them; see `Transport`."""
+        """Send messages with QoS 1, or queue them until the broker accepts them; see `Transport`."""
         sent = 0 if self._outbox else self._link.try_publish(messages)
         free = max(0, _MAX_OUTBOX - len(self._outbox))
         expires_at = asyncio.get_running_loop().time() + self._max_age
@@ -294,7 +294,7 @@ class ExternalBrokerClient:
                 self._has_outgoing.clear()
 
     def _send_urgent_messages(self) -> bool:
-        """Send the urgent messages. Return False if the connection did not accept all urgent messages."""
+        """Send the urgent messages. Return False if the connection did not accept all of them."""
         while self._urgent:
             message, sent = self._urgent[0]
             if not sent.done():  # else canceled

@@ -52,7 +52,10 @@ def build_acl_file(prefix: str) -> str:
     The user name of a gateway is its MAC. Raise `WrongSettings` if mosquitto would misread the topic prefix.
     """
     if "%u" in prefix or "%c" in prefix or prefix.startswith(" "):
-        reason = "must not contain %u or %c or start with a space: mosquitto's access rules interpret these"
+        reason = (
+            "must not contain %u or %c or start with a space:"
+            " mosquitto's access rules give these a special meaning"
+        )
         raise WrongSettings([Fault("topic-prefix", reason)])
     topics = TopicCodec(prefix)
     root = topics.broadcast_filter().removesuffix("mt/gateways/#")

@@ -87,7 +87,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def keepalive_timeout(self) -> None:
-        """Abort the connection of a client that does not answer pings, as a close would wait for it."""
+        """Abort the connection of a client that does not respond to pings: a close would wait for it."""
         super().keepalive_timeout()
         self.transport.abort()
 
