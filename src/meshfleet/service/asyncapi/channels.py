@@ -170,19 +170,19 @@ def iter_channels() -> Iterator[ChannelDescription]:
         response = ResponseTopic(gateway, device, operation, _identifier_parameter(operation))
         yield _build_channel("response", operation, response, messages.build_response_message(operation))
     yield ChannelDescription(
-        messages.FIRMWARE_QUESTION.name,
+        messages.IMAGE_REQUEST.name,
         "A gateway requests a firmware image here.",
-        diagnostics.format_question_topic(gateway),
+        diagnostics.format_image_request_topic(gateway),
         {"gateway": "gateway"},
-        messages.FIRMWARE_QUESTION,
+        messages.IMAGE_REQUEST,
         has_prefix=False,
     )
     yield ChannelDescription(
-        messages.FIRMWARE_ANSWER.name,
+        messages.IMAGE_RESPONSE.name,
         "The service sends the download address of the firmware image here.",
-        diagnostics.format_answer_topic(gateway),
+        diagnostics.format_image_response_topic(gateway),
         {"gateway": "gateway"},
-        messages.FIRMWARE_ANSWER,
+        messages.IMAGE_RESPONSE,
         has_prefix=False,
     )
 

@@ -44,9 +44,12 @@ def _iter_operations(channels: Mapping[str, ChannelDescription]) -> Iterator[tup
         text, text_to_all = (_ANSWERED, _BY_EACH) if reply else (_NOT_ANSWERED, _NOT_ANSWERED)
         yield f"send-{operation}", _build_operation("send", request, text, reply)
         yield f"send-{operation}-to-all", _build_operation("send", broadcast, text_to_all, reply)
-    question, answer = channels["firmware-question"], channels["firmware-answer"]
+    image_request, image_response = channels["firmware-question"], channels["firmware-answer"]
     text = "The response has the same `id`."
-    yield f"receive-{question.name}", _build_operation("receive", question, text, answer)
+    yield (
+        f"receive-{image_request.name}",
+        _build_operation("receive", image_request, text, image_response),
+    )
 
 
 def _build_operation(
