@@ -93,7 +93,7 @@ def parse_any_mac(text: str) -> Mac:
     except MalformedMac:
         raise MalformedMac("mac", f"{quote_input(text)} is not 12 hex digits") from None
     if mac == EVERY_GATEWAY:
-        raise MalformedMac("mac", f"{mac} is the address of all gateways, not of one")
+        raise MalformedMac("mac", f"{mac} stands for all gateways, not for one")
     return mac
 
 

@@ -180,7 +180,7 @@ class Conflict(Refused):
 
 
 class AlreadyExists(Conflict):
-    """Raised when a new resource has the name, version or address of an existing resource."""
+    """Raised when a new resource has the name, version or MAC of an existing resource."""
 
     code = "already-exists"
 

@@ -87,8 +87,8 @@ def add_backfill_metrics(metrics: Metrics, acknowledger: SampleAcknowledger) -> 
         "Series without gap checks because their `seq` does not count samples.",
         lambda: gaps.unchecked,
     )
-    counter("acks", "Acknowledgments of samples.", lambda: counts.sent)
-    counter("backfills", "Acknowledgments that requested missing samples.", lambda: counts.backfills)
+    counter("acks", "Acknowledgements of samples.", lambda: counts.sent)
+    counter("backfills", "Acknowledgements that requested missing samples.", lambda: counts.backfills)
     counter("holes_found", "Gaps found.", lambda: counts.gaps)
 
 

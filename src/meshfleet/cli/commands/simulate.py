@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _MAX_GATEWAYS: Final = 50_000
 
 _FIRST_MAC: Final = 0x02 << 40
-"""First locally administered MAC address, as an integer; no vendor assigns such addresses to gateways."""
+"""First locally administered MAC, as an integer; no vendor assigns such MACs to gateways."""
 
 
 class _ServiceLogin(NamedTuple):

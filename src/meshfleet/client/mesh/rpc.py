@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # State of one request until its response arrives, and what to do after a lost connection.
 
 _MAX_LOST_CONNECTIONS: Final = 2
-"""Maximum number of times a request is sent if the connection breaks each time before the acknowledgment.
+"""Maximum number of times a request is sent if the connection breaks each time before the acknowledgement.
 
 The request itself may be the reason why the broker disconnects.
 """

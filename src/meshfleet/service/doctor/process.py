@@ -23,7 +23,7 @@ class RunningService(NamedTuple):
     """Service that has locked a data directory."""
 
     pid: int | None
-    """Process id; None if this system does not tell."""
+    """Process id; None if this system does not show it."""
 
     def __str__(self) -> str:
         return "a running service" if self.pid is None else f"pid {self.pid}"

@@ -113,7 +113,7 @@ class ExternalBrokerClient:
         `max_age` is the maximum number of seconds that a message waits for the broker (request-30).
         """
         # Messages in flight when a connection breaks are discarded: a request must not be executed twice. A
-        # lost acknowledgment of a sample does no harm: the device resends the sample and gets another one.
+        # lost acknowledgement of a sample does no harm: the device resends the sample and gets another one.
         self._link = MqttClient(
             address, client_id, clean=False, options=replace(options, discard_on_disconnect=True)
         )
@@ -185,7 +185,7 @@ class ExternalBrokerClient:
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Reason why no message can be sent to the broker at the moment; None if messages can be sent."""
+        """Reason why no message can be sent to the broker now; None if messages can be sent."""
         match self._link.connection_error:
             case None:
                 return None

@@ -96,7 +96,7 @@ max_inflight_messages 2000
 # While the service is disconnected no report is dropped. mosquitto keeps them in memory: provide enough.
 max_queued_messages 0
 
-# Acknowledgments are small: send them at once.
+# Acknowledgements are small: send them at once.
 set_tcp_nodelay true
 
 # Any client with a password can use the client id of another client and disconnect it. This setting prevents
