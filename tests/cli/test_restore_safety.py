@@ -54,8 +54,8 @@ def test_a_backup_whose_parts_contradict_each_other_is_refused(data: Path, tmp_p
     description, members = load_members(file)
     database = members["meshfleet.sqlite"]
     for changes, message in (
-        ({f"samples/{SEGMENT}": None}, f"samples/{SEGMENT}: the database of the backup names it, but"),
-        ({f"images/{IMAGE}": None}, f"images/{IMAGE}: the database of the backup names it, but"),
+        ({f"samples/{SEGMENT}": None}, f"samples/{SEGMENT}: the database of the backup refers to it, but"),
+        ({f"images/{IMAGE}": None}, f"images/{IMAGE}: the database of the backup refers to it, but"),
         ({"meshfleet.sqlite": database[:4096] + bytes(len(database) - 4096)}, "Error: meshfleet.sqlite: "),
         ({"meshfleet.sqlite": database[: len(database) // 2]}, "Error: meshfleet.sqlite: "),
     ):

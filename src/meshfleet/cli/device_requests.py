@@ -270,6 +270,7 @@ def parse_priority(name: str | None) -> Priority | None:
 
 
 def _read_secret(variable: str, question: str, *, ask: bool) -> str | None:
+    """Return a key from a prompt if `ask` is set, else from an environment variable; None if empty."""
     if ask:
         typed: str = click.prompt(question, type=TEXT, hide_input=True, err=True)
         return typed

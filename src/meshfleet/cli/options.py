@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 def _load_catalogue(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> IdentifierCatalogue:
+    """Return the built-in catalogue, extended by the definitions in the file of `--table`."""
     if path is None:
         return BUILTIN_CATALOGUE
     try:

@@ -166,6 +166,7 @@ def _save_token_if_renewed(fleet: Fleet, saved: StoredLogin) -> StoredLogin:
 
 
 def _find_access() -> _ServiceAccess:
+    """Return the service and token that environment variables name, or else those of the stored login."""
     url, token = os.environ.get("MESHFLEET_URL"), os.environ.get("MESHFLEET_TOKEN")
     if url and token:
         return _ServiceAccess(str(BaseUrl(url)), token, os.environ.get(TLS_CA_VARIABLE), None)

@@ -114,6 +114,7 @@ def parse_key_name(text: str, field: str = "name") -> str:
 
 
 def _parse_entered_line(text: str, field: str, *, max_length: int) -> str:
+    """Trim and check a line that a user enters now. Refuse bidirectional control characters."""
     line = _parse_line(text, field, max_length=max_length)
     _refuse_bidirectional(line, field)
     return line
@@ -126,10 +127,12 @@ def _refuse_bidirectional(text: str, field: str) -> None:
 
 
 def _parse_line(text: str, field: str, *, max_length: int) -> str:
+    """Trim a line of text, and check its length and characters."""
     return _check_line(text.strip(), field, max_length=max_length)
 
 
 def _check_line(line: str, field: str, *, max_length: int) -> str:
+    """Return a line unchanged. Raise `MalformedText` for a wrong length or control characters."""
     if not 1 <= len(line) <= max_length:
         raise MalformedText(field, f"has {len(line)} characters; 1 to {max_length} are allowed")
     if any(unicodedata.category(char) in {"Cc", "Cs"} for char in line):

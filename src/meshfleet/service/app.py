@@ -158,7 +158,7 @@ async def serve(  # noqa: PLR0913 # keyword-only, mostly optional
 
 
 class _Supervision(NamedTuple):
-    """What changes or watches a running service: reload of settings, certificate, systemd."""
+    """Parts that change or watch a running service: reloader of settings, certificate, systemd."""
 
     reloader: SettingsReloader
     notifier: SystemdNotifier
@@ -303,10 +303,12 @@ class HttpServer:
             live_task.result()
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle an ASGI request: apply the headers of trusted proxies, then pass it on."""
         remember_peer(scope)
         await self._proxy_headers(scope, receive, send)  # type: ignore[arg-type] # Litestar's types of ASGI
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass an ASGI request to the API, or to `answer_starting` before `run`."""
         await self._app(scope, receive, send)
 
 

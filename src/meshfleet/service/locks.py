@@ -96,6 +96,7 @@ def _list_names(folder: Path) -> set[str]:
 
 
 def _lock_file(file: int, folder: Path) -> None:
+    """Lock the lock file of a data directory. Retry for a while if another service has locked it."""
     try:
         for attempt in range(_LOCK_ATTEMPTS):
             time.sleep(_LOCK_RETRY_SECONDS if attempt else 0)

@@ -171,6 +171,7 @@ def build_reason(code: ReadinessCode, *, is_sqlite: bool = True) -> ReadinessRea
 
 
 async def _query_schema(database: Database) -> ReadinessProblem | None:
+    """Return the problem of the database or its schema; None if there is none."""
     try:
         if await database.read(is_schema_current):
             return None

@@ -101,6 +101,7 @@ class SettingsReloader:
                 self._notifier.send_reloaded()
 
     def _apply(self, settings: Settings, values: dict[str, object]) -> ReloadedSettings:
+        """Apply the changed settings, if possible. Return which are applied, and which need a restart."""
         changed = [name for name, value in values.items() if value != self._in_use[name]]
         in_use: set[str] = set()
         for applier in self._appliers:

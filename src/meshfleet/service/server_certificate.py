@@ -80,6 +80,7 @@ class ServerCertificate:
             await asyncio.to_thread(self._load_changed)
 
     def _load_changed(self) -> None:
+        """Load the certificate files if they have changed. Log an error if they cannot be used."""
         with self._lock:
             versions = [read_file_version(path) for path in self._files]
             if versions == self._versions:
@@ -93,6 +94,7 @@ class ServerCertificate:
                 _log.info("the certificate %s has changed and is used for new connections", self._files[0])
 
     def _load(self, certificate: Path, key: Path) -> None:
+        """Load certificate and key for new connections."""
         # The versions are read before the files, so that a later change is noticed.
         versions = [read_file_version(path) for path in (certificate, key)]
         self._newest_context = create_server_context(certificate, key)
@@ -100,6 +102,7 @@ class ServerCertificate:
         self._versions = versions
 
     def _select_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Continue a new connection with the newest certificate. OpenSSL calls this (`sni_callback`)."""
         connection.context = self._newest_context
 
 

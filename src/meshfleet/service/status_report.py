@@ -66,6 +66,7 @@ class StatusReporter:
         self._notifier.send_ready()
 
     async def _run_status(self) -> None:
+        """Send the status line to systemd periodically, until canceled."""
         while True:
             self._notifier.send_status(await self._describe_problems() or await self._describe_fleet())
             await asyncio.sleep(_STATUS_SECONDS)
@@ -80,6 +81,7 @@ class StatusReporter:
         return f"Not ready: {' '.join(each.text for each in reasons)}" if reasons else ""
 
     async def _describe_fleet(self) -> str:
+        """Return the numbers of devices, gateways and reports per second as text."""
         try:
             connected, disconnected = await self._database.read(summary.count_connected_devices)
         except (DatabaseUnavailable, DBAPIError):

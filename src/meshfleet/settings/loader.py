@@ -158,6 +158,7 @@ def _find_misspelled_variables(variables: Mapping[str, str]) -> Iterator[Fault]:
 
 
 def _read_file(file: Path | None, faults: list[Fault]) -> dict[str, _RawSetting]:
+    """Return the settings in the settings file, by name. Append the faults of the file to `faults`."""
     if file is None and not _FILE.exists():
         return {}
     path = file or _FILE
@@ -210,6 +211,7 @@ def _parse_toml(path: Path) -> dict[str, object]:
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield each value in nested TOML tables, with its keys joined by dots."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flatten(value, f"{prefix}{key}.")

@@ -64,7 +64,7 @@ def serve(*, config: Path | None, demo: bool, as_json: bool, **flags: str | None
     reloader.register("log-level", apply=lambda changed: set_log_level(_parse_level(changed)))
     started = _print_started_json if as_json else partial(_print_started, settings.data)
     work = partial(
-        _load_demo(as_json=as_json) if demo else app.serve,
+        _import_serve_demo(as_json=as_json) if demo else app.serve,
         limit_connections(settings),
         started=started,
         reloader=reloader,
@@ -77,7 +77,7 @@ def _parse_level(settings: Settings) -> int:
     return logging.getLevelNamesMapping()[settings.log_level.upper()]
 
 
-def _load_demo(*, as_json: bool) -> Callable[..., Coroutine[Any, Any, None]]:
+def _import_serve_demo(*, as_json: bool) -> Callable[..., Coroutine[Any, Any, None]]:
     from meshfleet.cli.demo_service import serve_demo  # noqa: PLC0415 # only needed with --demo
 
     return partial(serve_demo, announce=None if as_json else click.echo)

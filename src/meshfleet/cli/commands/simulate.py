@@ -133,6 +133,7 @@ def simulate(  # noqa: PLR0913 # one for each option
 def _select_destination(
     broker: BrokerAddress | None, service: str | None, user: str | None, password: str | None
 ) -> _Destination:
+    """Return the broker, or the service with its login, that the options name."""
     if service is None:
         if broker is None:
             raise click.UsageError("Give either --broker or --service.")

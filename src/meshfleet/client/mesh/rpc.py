@@ -90,7 +90,7 @@ class PendingRequest:
         A response counts even if the connection broke before the response was decoded.
         """
         self._outcome = self._outcome or outcome
-        self._wake()
+        self._signal_change()
 
     def on_connection_lost(self, lost: ConnectionLost) -> None:
         """React to a lost connection on which the request was sent.
@@ -107,9 +107,9 @@ class PendingRequest:
         if not is_acknowledged and (not self._is_repeatable or self._unacknowledged >= _MAX_LOST_CONNECTIONS):
             self.resolve(_build_loss_error(self.topic, lost))
         elif self._is_repeatable:
-            self._wake()
+            self._signal_change()
 
-    def _wake(self) -> None:
+    def _signal_change(self) -> None:
         if not self._changed.done():
             self._changed.set_result(None)
 

@@ -113,7 +113,7 @@ class JobOptions(TypedDict, total=False):
     health: JobHealth
     """Number of good heartbeats after which the update of a device counts as successful."""
     on_newer_job: Literal["queue", "supersede", "reject"]
-    """What happens to a device of this job that a newer job includes."""
+    """Treatment of a device of this job that a newer job includes."""
 
 
 def build_new_job(name: str, firmware: str, options: JobOptions, *, dry_run: bool) -> NewJob:

@@ -115,18 +115,18 @@ class Requests(RestResource):
         request = _build_request(Operation.ACK, identifier, {"gateway": gateway, "priority": priority})
         formatted_time, ack_type = format_optional_time(time) or UNSET, parse_enum(AckType, type, "type")
         request = msgspec.structs.replace(request, time=formatted_time, type=int(ack_type))
-        return self._caller.decode(RequestAccepted, await self._post(device, request))
+        return self._caller.decode(RequestAccepted, await self._post_request(device, request))
 
     async def send(self, device: str, request: NewRequest) -> RequestOutcome:
         """Send a request to a device and wait for the response of the device."""
         if not request.operation.is_answered:
             raise ValueError("an ack has no response: use post")
-        response = await self._post(device, request, extra_timeout=request.timeout_ms / 1000)
+        response = await self._post_request(device, request, extra_timeout=request.timeout_ms / 1000)
         return self._caller.decode(RequestOutcome, response)
 
     async def post(self, device: str, request: NewRequest) -> RequestAccepted:
         """Send a request to a device without waiting for the response, which `show` returns later."""
-        return self._caller.decode(RequestAccepted, await self._post(device, request, _RESPOND_ASYNC))
+        return self._caller.decode(RequestAccepted, await self._post_request(device, request, _RESPOND_ASYNC))
 
     async def show(self, request: str) -> RequestRecord:
         """Get the state and the response of the request with this id."""
@@ -136,7 +136,7 @@ class Requests(RestResource):
         """List the requests to a device, the newest first."""
         return self._caller.iterate_items(RequestPage, device_requests_path(normalize_device_id(device)))
 
-    async def _post(
+    async def _post_request(
         self, device: str, request: NewRequest, *headers: tuple[str, str], extra_timeout: float = 0.0
     ) -> HttpResponse:
         return await self._caller.post_once(

@@ -225,6 +225,7 @@ def _get_content_type(response: httpx.Response) -> str:
 
 
 def _to_error(base: BaseUrl, exc: httpx.HTTPError) -> ServiceRefused | ServiceUnreachable:
+    """Convert an exception of httpx to an error of the SDK, without the request and its secrets."""
     match exc:
         case httpx.ConnectTimeout():
             return ServiceUnreachable(f"{base} cannot be reached in time", is_timeout=True)

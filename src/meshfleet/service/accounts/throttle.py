@@ -56,14 +56,16 @@ class LoginThrottle:
         Call `clear_failures` after a successful login. The attempt is counted before the password check, so
         that concurrent attempts count too.
         """
-        decision = ThrottleDecision(self._delay((name, address), now), self._delay((None, address), now))
+        decision = ThrottleDecision(
+            self._compute_delay((name, address), now), self._compute_delay((None, address), now)
+        )
         if not decision.wait and self._add_failure((name, address), now) == 1:
             self._add_failure((None, address), now)
         return decision
 
     def delay_after_failure(self, address: str | None, now: float) -> int:
         """Return the seconds to wait after a failed login from this address, without counting an attempt."""
-        return self._delay((None, address), now)
+        return self._compute_delay((None, address), now)
 
     def clear_failures(self, name: str, address: str | None) -> None:
         """Reset the failed logins of a user name from a client address after a successful login."""
@@ -82,7 +84,8 @@ class LoginThrottle:
         else:
             self._entries[(name, address)] = entry._replace(failures=entry.failures - 1)
 
-    def _delay(self, key: _Key, now: float) -> int:
+    def _compute_delay(self, key: _Key, now: float) -> int:
+        """Return the seconds until the next attempt is allowed; 0 if it is allowed now."""
         failures, last = self._entries.get(key, _Entry(0, now))
         if failures < _FREE_FAILURES:
             return 0

@@ -58,7 +58,7 @@ def _build_operation(
     description: str,
     reply: ChannelDescription | None = None,
 ) -> dict[str, Any]:
-    references = _refer_to(channel)
+    references = _build_references(channel)
     operation: dict[str, Any] = {
         "action": action,
         "channel": references["channel"],
@@ -69,10 +69,10 @@ def _build_operation(
         "bindings": _BINDINGS,
         "messages": references["messages"],
     }
-    return operation | ({"reply": _refer_to(reply)} if reply else {})
+    return operation | ({"reply": _build_references(reply)} if reply else {})
 
 
-def _refer_to(channel: ChannelDescription) -> dict[str, Any]:
+def _build_references(channel: ChannelDescription) -> dict[str, Any]:
     reference = f"#/channels/{channel.name}"
     return {
         "channel": {"$ref": reference},

@@ -174,7 +174,7 @@ class ArchiveReader:
             self._check_member(member)
         if self._members_end != self._manifest_offset:
             raise BackupDamaged(MANIFEST_PATH, "it does not follow the last member that it lists")
-        end = self._manifest_offset + self._manifest_length()
+        end = self._manifest_offset + self._count_manifest_bytes()
         self._file.seek(end)
         if self._size != end + _count_end_bytes(end) or any(self._file.read()):
             raise BackupDamaged(MANIFEST_PATH, "unexpected data follows, or the end is missing")
@@ -191,6 +191,7 @@ class ArchiveReader:
         return self._decode_member(members[0], kind) if members else None
 
     def _check_member(self, member: Member) -> None:
+        """Compare a member, at the current position of the file, with its entry in the manifest."""
         header = _build_header(member.path, member.size)
         if self._file.read(len(header)) != header:
             raise BackupDamaged(member.path, "its header differs from the manifest")
@@ -222,7 +223,7 @@ class ArchiveReader:
     def _decode_member(self, member: Member, kind: type[_Content]) -> _Content:
         if member.size > _MAX_JSON_BYTES:
             raise BackupDamaged(member.path, "it is too large")
-        return _decode(member.path, b"".join(self.read_member(member)), kind)
+        return _decode_json(member.path, b"".join(self.read_member(member)), kind)
 
     def _find_manifest(self) -> tuple[int, Manifest]:
         """Search backwards from the end of the file for the header of the manifest."""
@@ -248,7 +249,7 @@ class ArchiveReader:
             raise BackupDamaged(MANIFEST_PATH, f"cannot be read: {exc}") from exc
         self._file.seek(offset + len(header))
         content = self._file.read(info.size) if is_expected else b""
-        manifest = _decode(MANIFEST_PATH, content, Manifest)
+        manifest = _decode_json(MANIFEST_PATH, content, Manifest)
         if len({member.path for member in manifest.members}) != len(manifest.members):
             raise BackupDamaged(MANIFEST_PATH, "it lists a member twice")
         if content != msgspec.json.encode(manifest) or manifest.checksum != _compute_checksum(
@@ -257,12 +258,13 @@ class ArchiveReader:
             raise BackupDamaged(MANIFEST_PATH, "its checksum differs")
         return manifest
 
-    def _manifest_length(self) -> int:
+    def _count_manifest_bytes(self) -> int:
         size = len(msgspec.json.encode(self.manifest))
         return len(_build_header(MANIFEST_PATH, size)) + size + _count_padding(size)
 
 
-def _decode(path: str, content: bytes, kind: type[_Content]) -> _Content:
+def _decode_json(path: str, content: bytes, kind: type[_Content]) -> _Content:
+    """Decode the JSON of a member. Raise `BackupDamaged` if it is invalid."""
     try:
         return get_decoder(kind).decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as exc:  # ValueError: not UTF-8

@@ -125,11 +125,11 @@ def write_backup(request: BackupRequest, output: IO[bytes]) -> BackupResult:
         with sqlite_backup.stage_files(
             settings.data, request.now, request.stop, with_samples=request.with_samples
         ) as staged:
-            return _write_files(request, archive, staged)
+            return _write_sqlite_backup(request, archive, staged)
     with closing(connect_database(settings.database, settings.data)) as database, explain_driver_errors():
         for _ in range(_ATTEMPTS):
             with suppress(TablesUnavailable):
-                return database.read_now(_write_database, request, archive)
+                return database.read_now(_write_postgresql_backup, request, archive)
             if request.stop.is_set():
                 raise BackupFailed("stopped before it was complete")
     raise BackupFailed(
@@ -137,7 +137,7 @@ def write_backup(request: BackupRequest, output: IO[bytes]) -> BackupResult:
     )
 
 
-def _write_files(request: BackupRequest, archive: ArchiveWriter, staged: StagedFiles) -> BackupResult:
+def _write_sqlite_backup(request: BackupRequest, archive: ArchiveWriter, staged: StagedFiles) -> BackupResult:
     request.announce(describe_files(staged, with_samples=request.with_samples))
     description = BackupDescription(
         version=version("meshfleet"),
@@ -155,10 +155,12 @@ def _write_files(request: BackupRequest, archive: ArchiveWriter, staged: StagedF
     ):
         for path in paths:
             archive.add_file(f"{folder}/{path.name}", path)
-    return _finish(archive, description)
+    return _finish_archive(archive, description)
 
 
-def _write_database(connection: Connection, request: BackupRequest, archive: ArchiveWriter) -> BackupResult:
+def _write_postgresql_backup(
+    connection: Connection, request: BackupRequest, archive: ArchiveWriter
+) -> BackupResult:
     moment = request.now()  # before the first query, with which the snapshot begins
     postgresql_backup.set_backup_timeouts(connection)
     contents = postgresql_backup.describe_contents(connection, with_samples=request.with_samples)
@@ -179,10 +181,10 @@ def _write_database(connection: Connection, request: BackupRequest, archive: Arc
     )
     archive.add_description(description)
     postgresql_backup.write_tables(connection, contents.tables, archive)
-    return _finish(archive, description)
+    return _finish_archive(archive, description)
 
 
-def _finish(archive: ArchiveWriter, description: BackupDescription) -> BackupResult:
+def _finish_archive(archive: ArchiveWriter, description: BackupDescription) -> BackupResult:
     archive.finish()
     return BackupResult(
         description.moment,

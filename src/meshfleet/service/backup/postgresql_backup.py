@@ -103,7 +103,7 @@ def describe_contents(connection: Connection, *, with_samples: bool) -> Database
 
 def _lock_tables(connection: Connection, names: list[str]) -> None:
     try:
-        connection.exec_driver_sql(f"LOCK TABLE {', '.join(map(_quote, names))} IN ACCESS SHARE MODE")
+        connection.exec_driver_sql(f"LOCK TABLE {', '.join(map(_quote_name, names))} IN ACCESS SHARE MODE")
     except DBAPIError as exc:
         if getattr(exc.orig, "sqlstate", None) in _UNAVAILABLE_SQLSTATES:
             raise TablesUnavailable from exc
@@ -172,7 +172,7 @@ def restore_tables(connection: Connection, archive: ArchiveReader) -> None:
         raise BackupDamaged(DESCRIPTION_PATH, "its tables are not those of its schema")
     row_counts = archive.read_json(_ROW_COUNTS_PATH, dict[str, int])
     # Migrations insert first rows, which the backup contains too.
-    connection.exec_driver_sql(f"TRUNCATE {', '.join(_quote(table.name) for table in contents.tables)}")
+    connection.exec_driver_sql(f"TRUNCATE {', '.join(_quote_name(table.name) for table in contents.tables)}")
     for table in description.tables:
         _insert_rows(connection, table, archive)
         if row_counts is not None:
@@ -208,16 +208,16 @@ def _insert_rows(connection: Connection, table: TableDescription, archive: Archi
 
 
 def _check_row_count(connection: Connection, table: str, expected: int) -> None:
-    found = connection.exec_driver_sql(f"SELECT count(*) FROM {_quote(table)}").scalar_one()  # noqa: S608 # a checked name
+    found = connection.exec_driver_sql(f"SELECT count(*) FROM {_quote_name(table)}").scalar_one()  # noqa: S608 # a checked name
     if found != expected:
         raise BackupDamaged(_table_folder(table), f"it has {found:,} rows instead of {expected:,}")
 
 
 def _quote_table(table: TableDescription) -> str:
-    return f"{_quote(table.name)} ({', '.join(map(_quote, table.columns))})"
+    return f"{_quote_name(table.name)} ({', '.join(map(_quote_name, table.columns))})"
 
 
-def _quote(name: str) -> str:
+def _quote_name(name: str) -> str:
     return f'"{name}"'
 
 

@@ -121,7 +121,7 @@ def restore_backup(
         raise RestoreRefused("--replace is for SQLite only; name an empty database with --database")
     with closing(connect_database(settings.database, settings.data)) as database, explain_driver_errors():
         database.write_now(_restore_tables, archive, as_copy=as_copy)
-        database.write_now(_analyze)
+        database.write_now(_update_statistics)
     return RestoreResult()
 
 
@@ -141,7 +141,8 @@ def _restore_tables(connection: Connection, archive: ArchiveReader, *, as_copy: 
                 connection.exec_driver_sql(f"DELETE FROM {table}")  # noqa: S608 # constant names
 
 
-def _analyze(connection: Connection) -> None:
+def _update_statistics(connection: Connection) -> None:
+    """Update the statistics of the query planner for the restored tables."""
     postgresql_backup.disable_timeouts(connection)
     connection.exec_driver_sql("ANALYZE")
 
@@ -163,7 +164,7 @@ def _restore_files(
             )
         staging = Path(mkdtemp(prefix=_STAGING_PREFIX, dir=folder))
         try:
-            _extract(archive, staging)
+            _extract_members(archive, staging)
             missing = _adapt_database(archive.description, staging, [folder, aside], as_copy=as_copy)
             _give_to_owner([staging, folder / LOCK_FILE], folder.stat())
             _replace_files(existing, staging, folder, aside)
@@ -198,12 +199,12 @@ def _replace_files(existing: list[Path], staging: Path, folder: Path, aside: Pat
             _give_to_owner([aside], folder.stat())
         for path in existing:
             if (aside / path.name).exists():  # a restored file of the interrupted restore
-                _remove(path)
+                _remove_path(path)
             else:
-                _move(path, aside / path.name, moves)
+                _move_path(path, aside / path.name, moves)
         # The database is last: a directory without one is not mistaken for a restored one.
         for path in sorted(staging.iterdir(), key=lambda path: path.name == DATABASE_FILE):
-            _move(path, folder / path.name, moves)
+            _move_path(path, folder / path.name, moves)
     except OSError:  # not if it is interrupted: the last move may not be in the list, so the marker stays
         for source, target in reversed(moves):
             target.rename(source)
@@ -230,12 +231,13 @@ def _write_marker(marker: Path, text: str) -> None:
     sync_path(marker.parent)
 
 
-def _move(source: Path, target: Path, moves: list[tuple[Path, Path]]) -> None:
+def _move_path(source: Path, target: Path, moves: list[tuple[Path, Path]]) -> None:
+    """Move a file or directory, and append the move to `moves`, so that it can be undone."""
     source.rename(target)
     moves.append((source, target))
 
 
-def _remove(path: Path) -> None:
+def _remove_path(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -255,7 +257,7 @@ def _read_marker(folder: Path) -> str:
     return name
 
 
-def _extract(archive: ArchiveReader, staging: Path) -> None:
+def _extract_members(archive: ArchiveReader, staging: Path) -> None:
     for name in (SAMPLES_FOLDER, IMAGES_FOLDER):
         (staging / name).mkdir(mode=0o700)
     for member in archive.manifest.members:

@@ -70,6 +70,7 @@ def _find_listener_problem(name: str, address: ListenAddress, service: RunningSe
 
 
 def _to_loopback(address: ListenAddress) -> tuple[str, int]:
+    """Return host and port at which a listener is reached from this machine."""
     return _LOOPBACK.get(address.host, address.host), address.port
 
 
@@ -157,7 +158,7 @@ def check_broker(settings: Settings) -> Iterator[Finding]:
         yield Finding(Level.OK, "broker", "embedded" if any(listeners) else "embedded, no listener")
         return
     try:
-        asyncio.run(_log_in(settings))
+        asyncio.run(_log_in_to_broker(settings))
     except MqttError as exc:
         text = str(exc) if str(address) in str(exc) else f"{address}: {exc}"
         yield Finding(Level.FAIL, "broker", text, "meshfleet broker-config mosquitto --help")
@@ -165,7 +166,7 @@ def check_broker(settings: Settings) -> Iterator[Finding]:
         yield Finding(Level.OK, "broker", f"{address} accepts the login")
 
 
-async def _log_in(settings: Settings) -> None:
+async def _log_in_to_broker(settings: Settings) -> None:
     options = replace(build_link_options(settings), retry_first_connect=False, timeout=_TIMEOUT_SECONDS)
     assert settings.external_broker is not None  # noqa: S101 # checked by the caller
     client_id = f"meshfleet{secrets.token_hex(7)}"

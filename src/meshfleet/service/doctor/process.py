@@ -44,6 +44,7 @@ def find_running_service(data: Path) -> RunningService | None:
 
 
 def _find_lock_owner(inode: int) -> int | None:
+    """Return the id of the process that has locked the file with this inode; None if unknown."""
     with suppress(OSError):
         for line in (_PROC / "locks").read_text().splitlines():
             _, kind, *_, pid, place, _, _ = line.split()
@@ -63,6 +64,7 @@ def find_port_owner(port: int) -> str | None:
 
 
 def _list_listening_inodes(port: int) -> Iterator[str]:
+    """Yield the inodes of the sockets that listen on a TCP port."""
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in (_PROC / "net" / name).read_text().splitlines()[1:]:

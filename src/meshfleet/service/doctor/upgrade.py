@@ -60,6 +60,7 @@ def examine_upgrade(settings: Settings) -> Iterator[Finding]:
 
 
 def _list_migrations(revision: str) -> Iterator[Finding]:
+    """Yield the schema changes that the next start will make, from this revision on."""
     newest = list_revisions()[-1]
     if revision == newest:
         yield Finding(Level.OK, "schema", f"{revision}, current: the database is not changed")

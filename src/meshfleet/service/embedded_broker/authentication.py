@@ -134,12 +134,12 @@ class AccountAuthenticator:
         try:
             hashed = await self._logins.check_password(name, password, address)
         except WrongCredentials:
-            raise _wrong_credentials() from None
+            raise _build_credentials_error() from None
         except TooManyAttempts as exc:
             raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, str(exc)) from None
         credential = (await self._database.read(user_store.load_user_credentials, [name])).get(name)
         if credential is None or credential.password_hash != hashed:
-            raise _wrong_credentials()
+            raise _build_credentials_error()
         return _build_user_account(name, credential)
 
     async def _throttle_attempt(
@@ -155,6 +155,7 @@ class AccountAuthenticator:
     async def _attempt_login(
         self, name: str, network: str | None, authenticate: Callable[[], Awaitable[Account | None]]
     ) -> Account:
+        """Count a login attempt, call `authenticate`, and count the attempt as failed or succeeded."""
         wait = self._throttle.count_attempt(name, network, self._monotonic() / 1000).wait
         if wait:
             self._metrics.count_login("throttled")
@@ -174,7 +175,7 @@ class AccountAuthenticator:
                 raise NotAdmitted(
                     ConnectReturnCode.SERVER_UNAVAILABLE, str(TooManyAttempts(wait_after_failures))
                 )
-            raise _wrong_credentials()
+            raise _build_credentials_error()
         self._throttle.clear_failures(name, network)
         self._metrics.count_login("succeeded")
         return account
@@ -191,12 +192,13 @@ class AccountAuthenticator:
 
 
 def _parse_credentials(connect: Connect) -> tuple[str, str]:
+    """Return user name and password in CONNECT. Raise `NotAdmitted` if one is missing."""
     if connect.user is None or connect.password is None:
         raise NotAdmitted(ConnectReturnCode.NOT_AUTHORIZED, "the user name or password is missing")
     try:
         return connect.user, connect.password.decode()
     except UnicodeDecodeError:
-        raise _wrong_credentials() from None
+        raise _build_credentials_error() from None
 
 
 def _parse_gateway_username(user: str) -> Mac | None:
@@ -207,5 +209,5 @@ def _parse_gateway_username(user: str) -> Mac | None:
         return None
 
 
-def _wrong_credentials() -> NotAdmitted:
+def _build_credentials_error() -> NotAdmitted:
     return NotAdmitted(ConnectReturnCode.BAD_CREDENTIALS, "wrong user name or password")

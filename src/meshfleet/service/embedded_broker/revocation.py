@@ -83,6 +83,7 @@ class RevocationWatcher:
                 raise
 
     async def _check_accounts(self) -> None:
+        """Disconnect the MQTT clients of accounts that changed or expired since the last check."""
         admitted, accounts = self._broker.connect_handler.admitted_count, set(self._verified)
         revision = await self._database.read(audit.load_revision)
         if revision != self._revision or admitted != self._admitted:

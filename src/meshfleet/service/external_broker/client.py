@@ -225,7 +225,7 @@ class ExternalBrokerClient:
             for topic_filter in (self._reports, *self._topic_filters):
                 task_name = f"external_broker.subscribe {topic_filter}"
                 tasks.create_task(self._subscribe(topic_filter), name=task_name)
-            tasks.create_task(self._receive(consumer), name="external_broker.receive")
+            tasks.create_task(self._receive_messages(consumer), name="external_broker.receive")
             tasks.create_task(self._send_outgoing(), name="external_broker.send")
 
     # Background tasks
@@ -253,7 +253,8 @@ class ExternalBrokerClient:
                 return
             await asyncio.sleep(pause)
 
-    async def _receive(self, consumer: ReportConsumer) -> None:
+    async def _receive_messages(self, consumer: ReportConsumer) -> None:
+        """Pass received responses to their subscribers, and commit received reports."""
         async for received in self._link:
             if reports := self._dispatch_responses(received.messages):
                 await self._commit(consumer, ReportBatch(reports, PendingChanges(), b""))
@@ -305,6 +306,7 @@ class ExternalBrokerClient:
         return True
 
     def _drop_expired(self) -> None:
+        """Drop queued messages that have waited too long for the broker."""
         now = asyncio.get_running_loop().time()
         while self._outbox and self._outbox[0].expires_at < now:
             self._outbox.popleft()

@@ -224,6 +224,7 @@ class HttpConnection(HttpToolsProtocol):
         raise _RequestRejected(HTTPStatus.BAD_REQUEST, "invalid-request", detail)
 
     def _feed_parser(self, data: bytes) -> None:
+        """Pass received data to the HTTP parser. Follow an upgrade to WebSocket, or ignore it."""
         while not self.transport.is_closing():
             try:
                 self.parser.feed_data(data)
@@ -320,6 +321,7 @@ class HttpConnection(HttpToolsProtocol):
             self._write_rejection(self._rejection)
 
     def _write_rejection(self, response: bytes) -> None:
+        """Write the error response, end the running requests, and close the connection after a while."""
         self.transport.write(response)
         self._rejection = None
         self._disconnect_cycles()

@@ -125,6 +125,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._update_reading()
 
     def _update_reading(self) -> None:
+        """Read from the socket only after the handshake, and while neither direction is paused."""
         if self.handshake_complete and self.writable.is_set() and not self.read_paused:
             self.transport.resume_reading()
         else:

@@ -62,6 +62,7 @@ async def get_metrics(metrics: Given[Metrics], database: Given[Database]) -> Res
 
 
 def _load_database_metrics(connection: Connection) -> tuple[tuple[int, int], int | None]:
+    """Return the numbers of connected and disconnected devices, and the time of the newest backup."""
     return summary.count_connected_devices(connection), load_newest_moment(connection)
 
 

@@ -85,6 +85,7 @@ def forecast_storage(
 def _find_full_time(
     free: int | None, growth: Mapping[StoragePart, int | None], age: SampleAge, now: int
 ) -> int | None:
+    """Return the time at which the disk will be full (Unix time in ms); None if not foreseen."""
     if free is None or None in growth.values():
         return None
     rates = {part: max(0, each or 0) / DAY_MS for part, each in growth.items()}

@@ -64,6 +64,7 @@ def _measure_folder(folder: Path) -> int:
 
 
 def _measure_file(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if the file was deleted meanwhile."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

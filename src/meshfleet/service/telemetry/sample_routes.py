@@ -88,7 +88,7 @@ async def list_samples(
     if not stored:
         await _check_device_exists(database, device)
     page = pages.build_page(request_key, stored, limit, lambda last: last.identity)
-    items = await _build_items(database, page["items"])
+    items = await _to_rest_samples(database, page["items"])
     return Response(SamplePage(items=items, next_token=page["next_token"]))
 
 
@@ -134,7 +134,7 @@ async def _check_device_exists(database: Database, device: Mac) -> None:
     await database.read(listing.load_device, device)
 
 
-async def _build_items(database: Database, samples: list[StoredSample]) -> list[Sample]:
+async def _to_rest_samples(database: Database, samples: list[StoredSample]) -> list[Sample]:
     foreign_names = await load_foreign_names(database, (sample.identifier for sample in samples))
     return [to_rest_sample(sample, foreign_names) for sample in samples]
 
