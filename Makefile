@@ -13,10 +13,11 @@ export PYTHON
 BIN := .venv/bin
 # npm writes this file last.
 NODE := tests/node/node_modules/.package-lock.json
+NODE_RED := tests/node_red/node_modules/.package-lock.json
 # It compares contents, not dates, and does nothing if the console is up to date.
 BUILD_CONSOLE := scripts/progress "Building the console" $(BIN)/python scripts/build_console.py
 
-.PHONY: run test test-fast test-all check docs dist release-data format bench lock man clean
+.PHONY: run test test-fast test-all check docs dist release-data format bench lock man dashboards clean
 
 place = $(if $(findstring :,$(2))$(filter off,$(2)),$(1) $(2),$(if $(2),$(1) 127.0.0.1:$(2)))
 PLACES = $(strip $(call place,--http,$(HTTP)) $(call place,--mqtt,$(MQTT)))
@@ -39,7 +40,7 @@ test-fast: .venv/.ready-dev
 	$(BIN)/pytest --fast $(TESTS)
 
 # Tests that are too slow for every change: run them before a release, and before closing an issue.
-test-all: .venv/.ready-dev .venv/.ready-docs $(NODE)
+test-all: .venv/.ready-dev .venv/.ready-docs .venv/.ready-homeassistant $(NODE) $(NODE_RED)
 	$(BUILD_CONSOLE)
 	scripts/parts all
 	$(BIN)/pytest --part $(PART) $(TESTS)
@@ -83,13 +84,24 @@ lock: .venv/.ready-dev
 man: .venv/.ready-dev
 	$(BIN)/python scripts/build_man.py
 
+dashboards: .venv/.ready-dev
+	$(BIN)/python scripts/build_dashboards.py
+
 clean:
-	rm -rf .venv .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/node/node_modules
+	rm -rf .venv .venv-homeassistant .tools .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/node/node_modules tests/node_red/node_modules
 	rm -rf console/node_modules console/generated src/meshfleet/service/console/site
+
+# A program of the tests with packages of its own, in .venv-homeassistant.
+.venv/.ready-homeassistant: requirements/homeassistant.lock requirements/bootstrap.lock scripts/venv | .venv/.ready-dev
+	scripts/progress "Installing Home Assistant for tests" scripts/venv homeassistant
+	@touch $@
 
 .venv/.ready-%: requirements/%.lock requirements/bootstrap.lock pyproject.toml scripts/venv
 	scripts/progress "Installing Python packages into .venv" scripts/venv $*
 	@touch $@
 
 $(NODE): tests/node/package-lock.json | .venv/.ready-dev
-	scripts/node
+	scripts/node tests/node
+
+$(NODE_RED): tests/node_red/package-lock.json | .venv/.ready-dev
+	scripts/node tests/node_red

@@ -51,7 +51,7 @@ class NodePackage(NamedTuple):
 
     package: str
     folder: Path = Path(__file__).parent / "node"
-    installer: str = "scripts/node"
+    installer: str = "scripts/node tests/node"
 
     def find(self) -> Path | None:
         """Return the path of the package in this clone; None if it is missing or incomplete.
@@ -66,6 +66,25 @@ class NodePackage(NamedTuple):
     def missing_message(self) -> str:
         """Message for a missing package, with the command to install it."""
         return f"npm's package {self.package} is not installed: {self.installer}"
+
+
+class PythonEnvironment(NamedTuple):
+    """Virtual environment with a program that needs other versions of packages than the tests."""
+
+    package: str
+    folder: Path
+    installer: str
+
+    def find(self) -> Path | None:
+        """Return the path of its interpreter; None if the package is missing."""
+        interpreter = self.folder / "bin" / "python"
+        is_complete = any(self.folder.glob(f"lib/python3*/site-packages/{self.package}/__init__.py"))
+        return interpreter if is_complete and interpreter.exists() else None
+
+    @property
+    def missing_message(self) -> str:
+        """Message for a missing environment, with the command to create it."""
+        return f"{self.package} is not installed: {self.installer}"
 
 
 class ConsoleBuild(NamedTuple):
@@ -136,17 +155,38 @@ BUILDAH = SystemProgram("buildah", ("buildah",))
 PODMAN = SystemProgram("podman", ("podman",))
 RUNC = SystemProgram("runc", ("runc",), ("usr/sbin",))
 MMDEBSTRAP = SystemProgram("mmdebstrap", ("mmdebstrap",))
+INFLUXD = SystemProgram("influxdb", ("influxd",))
+PROMETHEUS = SystemProgram("prometheus", ("prometheus",))
+PROMTOOL = SystemProgram("prometheus", ("promtool",))
+ALERTMANAGER = SystemProgram("prometheus-alertmanager", ("prometheus-alertmanager", "alertmanager"))
 
-DEPLOYMENT_PROGRAMS = (SYSTEMD_ANALYZE, NGINX, NGINX_STREAM, CADDY, BUILDAH, PODMAN, RUNC, MMDEBSTRAP)
+DEPLOYMENT_PROGRAMS = (
+    SYSTEMD_ANALYZE,
+    NGINX,
+    NGINX_STREAM,
+    CADDY,
+    BUILDAH,
+    PODMAN,
+    RUNC,
+    MMDEBSTRAP,
+    PROMETHEUS,
+    PROMTOOL,
+    ALERTMANAGER,
+    INFLUXD,
+)
 """Programs that only `make test-all` uses."""
 
 MQTTJS = NodePackage("mqtt")
+NODE_RED = NodePackage("node-red", Path(__file__).parent / "node_red", "scripts/node tests/node_red")
 ASYNCAPI_PARSER = NodePackage("@asyncapi/parser")
 AXE = NodePackage("axe-core")
 CONSOLE = ConsoleBuild()
+HOME_ASSISTANT = PythonEnvironment(
+    "homeassistant", Path(__file__).parents[1] / ".venv-homeassistant", "scripts/venv homeassistant"
+)
 
 
-def require(tool: SystemProgram | NodePackage | ConsoleBuild) -> Path:
+def require(tool: SystemProgram | NodePackage | PythonEnvironment | ConsoleBuild) -> Path:
     """Return the path of a program. If it is missing, skip the test with a message; with CI=true fail it."""
     if found := tool.find():
         return found

@@ -24,8 +24,11 @@ PARTS: Final = {
     "deployment": "the files of src/meshfleet/deploy, with systemd, nginx and Caddy",
     "documentation": "the documentation site",
     "fuzz": "long searches for input that breaks something",
+    "homeassistant": "the integration with a real Home Assistant",
+    "integrations": "other programs that get samples or exchange messages: InfluxDB, Node-RED, mosquitto",
     "long": "tests of more than ten seconds",
     "loops": "tests above the transports, on uvloop instead of asyncio",
+    "monitoring": "alerts and dashboards, with Prometheus and its Alertmanager",
     "search": "all property tests, with random examples",
     "variants": "more variants of tests: every mode and version, more outages, clients and rounds",
 }

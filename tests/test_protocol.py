@@ -40,6 +40,7 @@ GROUPS = [
     "gateway",
     "broker",
     "rest",
+    "homeassistant",
     "auth",
 ]
 _RULE = re.compile(rf"^\| ((?:{'|'.join(GROUPS)})-\d+) \| .* \| (\w+) \|$", re.MULTILINE)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import ssl
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from meshfleet.errors.mqtt import UnusableCertificate
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_MAX_ROUNDS: Final = 10
+"""More messages than a TLS handshake has."""
+
+_IGNORE_TIME: Final = 0x200000
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which the `ssl` module has no name."""
 
 
 def create_tls_context(
@@ -65,6 +71,33 @@ def _describe_pair_problem(problem: Exception) -> str:
     if problem.reason == "KEY_VALUES_MISMATCH":
         return "the key does not belong to the certificate"
     return f"the files are not a certificate and its key in PEM ({problem.reason or 'none found'})"
+
+
+def read_certificate(certificate: Path, key: Path, *, may_be_expired: bool = False) -> dict[str, Any]:
+    """Return the fields of a certificate as a client gets them, by a TLS handshake in memory.
+
+    The `ssl` module decodes only certificates of verified servers, so the client trusts this one. Raise
+    `ssl.SSLError` if a client would refuse the certificate, for example because it has expired.
+    """
+    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server_context.load_cert_chain(certificate, key)
+    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_context.check_hostname = False
+    flags = ssl.VERIFY_X509_PARTIAL_CHAIN | (_IGNORE_TIME if may_be_expired else 0)
+    client_context.verify_flags |= flags
+    client_context.load_verify_locations(certificate)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server = server_context.wrap_bio(to_server, to_client, server_side=True)
+    client = client_context.wrap_bio(to_client, to_server)
+    for _ in range(_MAX_ROUNDS):
+        for side in (client, server):
+            try:
+                side.do_handshake()
+            except ssl.SSLWantReadError:
+                continue
+            if side is client:
+                return dict(client.getpeercert() or {})
+    raise ssl.SSLError("the handshake did not complete")
 
 
 @cache

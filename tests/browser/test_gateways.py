@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import time
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect
@@ -17,6 +20,7 @@ from tests.browser.demo_gateways import connected_gateway, new_mac
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from playwright.sync_api import APIResponse, Locator, Page, Route
 
@@ -295,3 +299,56 @@ def test_the_gateway_page_shows_a_wrong_clock(open_as: Open, demo: ServiceProces
         wait_until(page, lambda: demo.call("GET", f"/api/v1/gateways/{mac}")["clockOffset"])
         visit(page, f"/gateways/{mac}")
         expect(page.locator("dl > div").filter(has_text="Clock")).to_contain_text("6 h ahead")
+
+
+def test_many_gateways_are_claimed_from_a_list_and_their_credentials_downloaded_once(
+    open_as: Open, demo: ServiceProcess, mac: str, browser_log: BrowserLog, tmp_path: Path
+) -> None:
+    with new_mac(demo) as other:
+        page = open_as("/gateways")
+        page.get_by_role("button", name="Add many").click()
+        asking = page.get_by_role("dialog", name="Add many gateways")
+        claim = asking.get_by_role("button", name="Claim all")
+        expect(claim).to_be_disabled()
+        asking.get_by_label("Or paste the list").fill(f"mac,name\n{mac},Lobby\n02005g,\n{mac},\n2E+11,\n")
+        expect(asking.get_by_role("status").filter(has_text="3 lines are wrong.")).to_be_visible()
+        rows = asking.get_by_role("group", name="Gateways in the list").locator("tbody tr")
+        expect(rows).to_have_text(
+            [
+                re.compile("^302005g.*The MAC is not 12 hex digits"),
+                re.compile("^4.*The MAC is also in line 2"),
+                re.compile("^5.*A spreadsheet program made a number"),
+            ]
+        )
+        expect(claim).to_be_disabled()
+        assert find_violations(page) == []
+
+        file = tmp_path / "gateways.csv"
+        content = (
+            f'\ufefflabels;MAC;name\r\n"{mac};2nd ""{mac}""";{_format_mac(mac)};Lobby {mac}\r\n;{other};\r\n'
+        )
+        file.write_text(content, newline="")
+        asking.get_by_label("Choose a CSV file").set_input_files(file)
+        expect(asking).to_contain_text("2 gateways can be claimed.")
+        expect(rows.first).to_contain_text(f'{mac}, 2nd "{mac}"')
+        assert find_violations(page) == []
+        claim.press("Enter")
+
+        told = page.get_by_role("dialog", name="Credentials of 2 gateways")
+        assert find_violations(page) == []
+        page.keyboard.press("Escape")
+        expect(told).to_contain_text("These passwords cannot be shown again")
+        with page.expect_download() as saving:
+            told.get_by_role("button", name="Download credentials.csv").press("Enter")
+        first, second = csv.DictReader(io.StringIO(saving.value.path().read_text()))
+        assert [first["mac"], first["username"], second["mac"]] == [mac, mac, other]
+        told.get_by_role("button", name="I have stored it").click()
+        expect(told).to_have_count(0)
+        expect(page.locator("tr").filter(has_text=f"Lobby {mac}")).to_have_count(1)
+        stored = page.evaluate(_STORED_VALUES)
+        assert not any(each["password"] in stored for each in (first, second))
+        assert not any(first["password"] in each for each in browser_log.requests)
+        with connected_gateway(demo, mac, first["password"]):
+            expect(page.locator("tr").filter(has_text=f"Lobby {mac}")).to_contain_text("Online")
+        for label in (mac, f'2nd "{mac}"'):
+            demo.call("DELETE", f"/api/v1/labels/{quote(label)}")

@@ -79,7 +79,9 @@ def test_a_job_is_followed_to_its_end_and_shows_its_evidence(
         click_button(page, "Start")
         expect(find_state(page)).to_have_text("Running")
         waves = page.get_by_role("region", name="Waves").get_by_role("listitem")
-        expect(waves.nth(0)).to_contain_text("The next wave starts when 100 % of this one have succeeded")
+        expect(waves.nth(0)).to_contain_text(
+            "The next wave starts when 100 % of the devices in this wave have succeeded"
+        )
         expect(find_state(page)).to_have_text("Done", timeout=90_000)
         expect(page.get_by_role("region", name="Report")).to_contain_text(
             f"All 3 devices run {home.version}, each confirmed."

@@ -219,7 +219,7 @@ def test_a_deleted_job_disappears_in_all_tabs_and_the_audit_log_keeps_it(
     click_button(page, "Delete job…")
     asking = page.get_by_role("dialog", name="Delete this job?")
     expect(asking).to_contain_text(job["name"])
-    expect(asking).to_contain_text("The audit log keeps a row")
+    expect(asking).to_contain_text("The audit log keeps one entry")
     assert find_violations(page) == []
     asking.get_by_role("button", name="Delete job").click()
     expect(page).to_have_url(f"{demo.url}/jobs")

@@ -285,7 +285,7 @@ def test_requests_that_change_a_device_are_confirmed_first(open_as: Open, demo: 
             "button", name="Acknowledge"
         ).click()
         outcome = page.get_by_role("region", name="Outcome")
-        expect(outcome).to_contain_text("An ack has no response.")
+        expect(outcome).to_contain_text("Devices do not respond to an ack.")
         wait_until(page, lambda: len(_list_changes(gateway)) == 2)
         assert _list_changes(gateway)[-1]["time"] == "2026-11-16T12:00:00.000Z"
         page.get_by_text("Read", exact=True).click()

@@ -358,7 +358,7 @@ def test_a_plan_survives_a_reload_and_a_lost_response_creates_one_job(
     # Another tab does not have the plan of this one.
     other = page.context.new_page()
     other.goto(page.url.replace("Step=plan", "Step=review"))
-    expect(other.get_by_text("The plan of this address was created in another tab")).to_be_visible()
+    expect(other.get_by_text("The plan at this address was created in another tab")).to_be_visible()
     expect(other.get_by_role("heading", level=2, name="Rollout plan")).to_be_visible()
     _click_next(other)
     expect(other.get_by_role("button", name="Start job")).to_be_enabled()

@@ -148,7 +148,7 @@ def test_errors_are_shown_before_anything_is_sent(open_as: Open, browser_log: Br
     asking.get_by_role("textbox", name="Hardware").fill("1.0.0, 2.0.0-beta.1")
     asking.get_by_role("button", name="Upload", exact=True).click()
     expect(asking).to_contain_text("with numbers up to 255")
-    expect(asking).to_contain_text("“2.0.0-beta.1” is no hardware version")
+    expect(asking).to_contain_text("“2.0.0-beta.1” is not a hardware version")
     version = asking.get_by_role("textbox", name="Version", exact=True)
     expect(version).to_be_focused()
     expect(version).to_have_accessible_description(re.compile("numbers up to 255"))

@@ -229,6 +229,28 @@ def test_a_key_is_shown_once_and_is_valid_until_it_is_removed(
     assert status() == 401
 
 
+@pytest.mark.rule("auth-33")
+def test_a_key_for_home_assistant_comes_with_its_user_name(open_as: Open, name: str) -> None:
+    page = open_as("/keys")
+    page.get_by_role("button", name="New API key").click()
+    asking = page.get_by_role("dialog", name="Create an API key")
+    asking.get_by_label("Name").fill(name)
+    asking.get_by_role("radio", name="Home Assistant").check()
+    expect(asking.get_by_role("radio", name="Admin")).to_have_count(0)
+    asking.get_by_role("radio", name="Operator").check()
+    assert find_violations(page) == []
+    asking.get_by_role("button", name="Create key").click()
+    told = page.get_by_role("dialog", name=re.compile(name))
+    expect(told).to_contain_text("apikey")
+    key = told.get_by_text("mfk_").inner_text()
+    expect(told.locator("pre")).to_have_count(0)
+    told.get_by_role("button", name="I have stored it").click()
+    expect(_find_row(page, name)).to_contain_text("Home Assistant")
+    expect(_find_row(page, name)).to_contain_text("Operator")
+    response = page.request.get("/api/v1/devices", headers={"Authorization": f"Bearer {key}"})
+    assert response.status == 401
+
+
 def test_people_keys_and_the_audit_log_are_for_admins(open_as: Open, browser_log: BrowserLog) -> None:
     for role, paths in ((Role.VIEWER, ("/people",)), (Role.OPERATOR, ("/people", "/keys", "/audit"))):
         page = open_as("/healthz", role)

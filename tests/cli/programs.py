@@ -220,6 +220,24 @@ class PahoListener:
         """Publish a message with QoS 1, and wait for its acknowledgment."""
         self._client.publish(topic, payload, 1).wait_for_publish(TEST_TIMEOUT)
 
+    def publish_retained(self, topic: str, payload: bytes) -> None:
+        """Publish a retained message with QoS 1, and wait for its acknowledgment."""
+        self._client.publish(topic, payload, 1, retain=True).wait_for_publish(TEST_TIMEOUT)
+
+    def receive_until(self, topic: str) -> list[ReceivedMessage]:
+        """Return all messages before the next one with a topic."""
+        messages: list[ReceivedMessage] = []
+        while (message := self._received.get(timeout=TEST_TIMEOUT)).topic != topic:
+            messages.append(message)
+        return messages
+
+    def receive_now(self) -> ReceivedMessage | None:
+        """Return the next message that has arrived; None if there is none."""
+        try:
+            return self._received.get_nowait()
+        except Empty:
+            return None
+
     def receive(self, pattern: str) -> ReceivedMessage:
         """Wait for the next message whose whole topic matches a regular expression."""
         until = time.monotonic() + TEST_TIMEOUT

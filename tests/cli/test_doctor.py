@@ -22,6 +22,7 @@ from meshfleet.db.schema import list_revisions
 from tests.cli.installation import DAY_MS, IMAGE_NAME, NOW
 from tests.cli.programs import Program
 from tests.eventually import eventually
+from tests.integrations.line_server import line_server
 from tests.row_tables import each_row
 from tests.servers import Mosquitto
 
@@ -54,7 +55,7 @@ def test_a_healthy_installation_has_no_faults_and_is_not_changed(
     assert list_tree(place.data) == before
     lines = without_clock(result.stdout)
     assert re.fullmatch(
-        r"ok    disk                .* of data, .* GB free; growth not known yet", lines.pop(9)
+        r"ok    disk                .* of data, .* GB free; growth not known yet", lines.pop(10)
     )
     owner = place.data.owner()
     sqlite = ".".join(map(str, sqlite3.sqlite_version_info))
@@ -70,6 +71,7 @@ def test_a_healthy_installation_has_no_faults_and_is_not_changed(
         "ok    public-url          not asked: no service is running",
         "ok    certificate         none: listeners have no TLS",
         "ok    broker              embedded",
+        "ok    homeassistant       off",
         f"ok    database            SQLite in {place.data}, version {sqlite}",
         f"ok    schema              {CURRENT}, current",
         "ok    rejects             none in the last 24 hours",
@@ -527,6 +529,22 @@ def test_an_external_broker_accepts_or_refuses_the_login(
             result = place.examine()
         assert f"{answer:<6}broker              mqtt://127.0.0.1:" in result.stdout
         assert "topsecret" not in result.output
+
+
+def test_influx_answers_or_not(create_installation: Callable[[], Installation]) -> None:
+    place = create_installation()
+    place.settings["influx.token"] = "topsecret"
+    expected = {
+        204: "ok    influx              {} accepts samples",
+        401: "fail  influx              {} answers",
+    }
+    for status, line in expected.items():
+        with line_server(lambda _, status=status: (status, "")) as server:  # type: ignore[misc] # a default value
+            place.settings["influx.url"] = server.url
+            result = place.examine()
+        assert line.format(server.url) in result.stdout
+        assert "topsecret" not in result.output
+        assert "does not answer: Connection refused" in place.examine().stdout
 
 
 def test_a_data_directory_of_a_running_service_is_examined(

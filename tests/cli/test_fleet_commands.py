@@ -258,6 +258,10 @@ def test_an_api_key_works_until_it_is_revoked(admin: Shell, service: RunningFlee
     assert "rejects MESHFLEET_TOKEN" in logged_out.expect_failure("devices", "list", **script)
     assert issued["id"].startswith("key-")
     assert "API key not found" in admin.expect_failure("keys", "remove", "-vDGDW7oD3ad")
+    home = admin.json("keys", "add", "home", "--role", "viewer", "--for", "homeassistant")
+    assert home["kind"] == "homeassistant"
+    script["MESHFLEET_TOKEN"] = home["key"]
+    assert "rejects MESHFLEET_TOKEN" in logged_out.expect_failure("devices", "list", **script)
     shown = admin.text("keys", "add", "another", "--role", "viewer")
     assert shown.startswith("The API key of another is ")
 

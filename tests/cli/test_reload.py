@@ -89,12 +89,13 @@ def test_the_command_says_what_is_applied_and_what_needs_a_restart(service: Conf
     service.configure(
         'acks = false\ntrusted-proxies = ["127.0.0.1"]\nlog-level = "info"\n'
         "[limits]\nsubscriptions = 5\n[retention]\nevent = 7200\n[requests]\nmax-age = 3\nat-once = 2\n"
+        "[metrics]\nper-gateway = false\n"
     )
     forwarded = {"X-Forwarded-For": "192.0.2.7"}
     assert service.client.get("/api/v1/auth/me", headers=forwarded).status_code == 200
     assert service.run("reload").stdout == (
-        "In use now: trusted-proxies, requests.max-age, requests.at-once, log-level, retention.event,"
-        " limits.subscriptions. Restart the service for: acks.\n"
+        "In use now: trusted-proxies, requests.max-age, requests.at-once, metrics.per-gateway, log-level,"
+        " retention.event, limits.subscriptions. Restart the service for: acks.\n"
     )
     assert json.loads(service.run("reload", "--json").stdout) == {"applied": [], "needsRestart": ["acks"]}
     rows = service.client.get("/api/v1/audit?Action=service.reload").json()["items"]

@@ -82,8 +82,23 @@ def test_the_compose_file_runs_the_service_without_privileges() -> None:
     assert {name: service.get("profiles") for name, service in compose["services"].items()} == {
         "meshfleet": None,
         "postgres": ["postgres"],
+        "prometheus": ["watch"],
+        "grafana": ["watch"],
     }
     service = compose["services"]["meshfleet"]
     assert (service["image"], service["read_only"], service["cap_drop"]) == ("meshfleet:local", True, ["ALL"])
     context = CONTAINERFILE.parent / service["build"]["context"]
     assert (context / service["build"]["dockerfile"]).samefile(CONTAINERFILE)
+
+
+def test_the_compose_file_mounts_files_of_the_package() -> None:
+    compose = msgspec.yaml.decode(CONTAINERFILE.with_name("compose.yaml").read_bytes())
+    mounted = {
+        volume.split(":")[0]
+        for service in compose["services"].values()
+        for volume in service.get("volumes", ())
+        if volume.startswith(".")
+    }
+    assert len(mounted) == 6
+    missing = {path for path in mounted if not (CONTAINERFILE.parent / path).exists()}
+    assert missing == {"./prometheus.key"}  # created by the user

@@ -67,6 +67,10 @@ class ServiceProcess:
         urls = map(urlsplit, started["mqtt"])
         self.mqtt = {url.scheme: ServerAddress(str(url.hostname), int(url.port or 0)) for url in urls}
 
+    def add_options(self, *arguments: str) -> None:
+        """Add options for the next start."""
+        self._command += arguments
+
     def kill(self) -> None:
         """Kill the process with SIGKILL."""
         code, _, errors = self._program.wait_for_exit(SIGKILL)

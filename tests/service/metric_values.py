@@ -21,7 +21,7 @@ def read_added_metrics(add: Callable[[Metrics], None]) -> dict[tuple[str, ...], 
 
 
 def _read_samples(metrics: Metrics) -> dict[tuple[str, ...], float]:
-    text = metrics.render(0, 0).decode()
+    text = metrics.render().decode()
     return {
         (sample.name, *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)

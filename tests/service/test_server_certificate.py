@@ -6,15 +6,18 @@ import asyncio
 import logging
 import ssl
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pytest
 import trustme
 
 from meshfleet.errors.mqtt import UnusableCertificate
+from meshfleet.service.metric_table import add_certificate_metrics
 from meshfleet.service.server_certificate import ServerCertificate
 from tests.eventually import eventually_async
 from tests.selection import backend_for_loop
+from tests.service.metric_values import read_added_metrics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,9 +39,9 @@ class CertificateFiles:
         self.certificate, self.key = folder / "cert.pem", folder / "key.pem"
         self.renew()
 
-    def renew(self) -> None:
-        """Replace both files."""
-        pair = self._authority.issue_cert("localhost")
+    def renew(self, end: datetime | None = None) -> None:
+        """Replace both files, by a certificate that ends at a time."""
+        pair = self._authority.issue_cert("localhost", not_after=end)
         pair.cert_chain_pems[0].write_to_path(self.certificate)
         pair.private_key_pem.write_to_path(self.key)
 
@@ -151,3 +154,17 @@ async def test_changed_files_are_loaded_and_bad_ones_are_logged_once(
         watch.cancel()
     messages = {record.getMessage() for record in caplog.records if record.levelno == logging.ERROR}
     assert all(str(files.certificate) in each and "BEGIN" not in each for each in messages)
+
+
+@pytest.mark.rule("rest-161")
+async def test_metrics_tell_when_the_newest_certificate_ends(files: CertificateFiles) -> None:
+    ends = [datetime(year, 5, 1, tzinfo=UTC) for year in (2031, 2020)]  # also of one that has ended
+    found = []
+    files.renew(ends[0])
+    certificate = ServerCertificate(files.certificate, files.key)
+    for end in ends:
+        files.renew(end)
+        certificate.replace(files.certificate, files.key)
+        found.append(read_added_metrics(lambda metrics: add_certificate_metrics(metrics, certificate)))
+    name = "meshfleet_certificate_end_timestamp_seconds"
+    assert found == [{(name, "server"): end.timestamp()} for end in ends]

@@ -15,6 +15,7 @@ from meshfleet.errors import Fault
 from meshfleet.errors.startup import WrongSettings
 from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.settings import SETTINGS, ListenAddress, Retention, Settings, load_settings
+from meshfleet.settings.model import HomeAssistantSettings, InfluxSettings
 from tests.row_tables import each_row
 from tests.settings.from_flags import faults, settings
 
@@ -24,7 +25,12 @@ _GUIDE = Path(__file__).parent.parent.parent / "docs" / "guides" / "settings.md"
 
 
 def test_every_setting_is_described_once() -> None:
-    tables = {"limits": BrokerLimits, "retention": Retention}
+    tables = {
+        "limits": BrokerLimits,
+        "retention": Retention,
+        "homeassistant": HomeAssistantSettings,
+        "influx": InfluxSettings,
+    }
     nested = [f"{name}.{field}" for name, table in tables.items() for field in table.__struct_fields__]
     top_level = [field for field in Settings.__struct_fields__ if field not in tables]
     paths = [each.attribute_path for each in SETTINGS]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from meshfleet.cli.arguments import DEVICE, LABEL, TIME
 from meshfleet.cli.completers import complete_devices, complete_labels
+from meshfleet.cli.device_filters import DEVICE_FILTER, FILTER_NAMES, join_filters
 from meshfleet.cli.options import NumberParamType, TextParamType, parse_text
 from meshfleet.client import (
     Concurrency,
@@ -25,26 +26,10 @@ from meshfleet.client import (
 from meshfleet.errors.protocol import MalformedInput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from meshfleet.client.rest.devices import DeviceFilters
     from meshfleet.client.rest.jobs import JobOptions
 
 _WAVE = re.compile(r"(?:(?P<name>[^=]+)=)?(?P<size>[0-9]+(?:\.[0-9]+)?)(?P<percent>%?)")
 _NO_LIMIT: Final = "none"
-
-_FILTERS: Final = {
-    "label": "labels",
-    "connected": "connected",
-    "model": "model_number",
-    "firmware": "firmware_version",
-    "hardware": "hardware_version",
-    "name": "friendly_name",
-    "gateway": "gateway",
-}
-"""Name of each device filter in the SDK, by its name in the option `--filter`."""
-
-_BOOLEANS: Final = {"yes": True, "no": False, "true": True, "false": False}
 
 
 def _parse_wave(text: str) -> Wave:
@@ -54,17 +39,6 @@ def _parse_wave(text: str) -> Wave:
     if found["percent"]:
         return Wave(name=found["name"], percent=float(found["size"]))
     return Wave(name=found["name"], count=int(found["size"]))
-
-
-def _parse_filter(text: str) -> tuple[str, object]:
-    name, equals, value = parse_text(text, "filter").partition("=")
-    if not equals or name not in _FILTERS:
-        raise MalformedInput("filter", f"{text!r} is not NAME=VALUE with one of {', '.join(_FILTERS)}")
-    if name != "connected":
-        return _FILTERS[name], value
-    if value not in _BOOLEANS:
-        raise MalformedInput("filter", "connected must be yes or no")
-    return _FILTERS[name], _BOOLEANS[value]
 
 
 def _parse_limit(text: str) -> int | str:
@@ -101,10 +75,10 @@ _TARGET_OPTIONS: Final = (
     click.option(
         "--filter",
         "filters",
-        type=TextParamType("name=value", _parse_filter),
+        type=DEVICE_FILTER,
         multiple=True,
         help=f"Update the devices that match NAME=VALUE; if repeated, those that match all filters."
-        f" Names: {', '.join(_FILTERS)}.",
+        f" Names: {FILTER_NAMES}.",
     ),
     click.option("--all", "everything", is_flag=True, help="Update all devices."),
 )
@@ -250,7 +224,7 @@ def build_job_options(options: dict[str, Any]) -> JobOptions:
     found: JobOptions = {
         "devices": options["devices"],
         "labels": options["labels"],
-        "filter": _join_filters(options["filters"]),
+        "filter": join_filters(options["filters"]),
         "everything": options["everything"],
         "stage": options["stage"],
         "allow_downgrade": options["allow_downgrade"],
@@ -277,19 +251,6 @@ def build_job_options(options: dict[str, Any]) -> JobOptions:
     if not (found["devices"] or found["labels"] or found["filter"] or found["everything"]):
         raise click.UsageError("Select devices with --device, --label, --filter or --all.")
     return found
-
-
-def _join_filters(filters: Iterable[tuple[str, object]]) -> DeviceFilters | None:
-    labels: list[object] = []
-    found: dict[str, object] = {}
-    for name, value in filters:
-        if name == "labels":
-            labels.append(value)
-        elif name in found:
-            raise click.UsageError("Only the filter label can be repeated.")
-        else:
-            found[name] = value
-    return cast("DeviceFilters", found | ({"labels": labels} if labels else {})) or None
 
 
 def _to_limit(limit: int | str) -> int | None:

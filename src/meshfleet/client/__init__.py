@@ -18,7 +18,7 @@ from meshfleet.protocol import reports
 from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.protocol.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
-from meshfleet.rest.accounts import ApiKey, AuditRow, IssuedApiKey, Me, Role, User
+from meshfleet.rest.accounts import ApiKey, ApiKeyKind, AuditRow, IssuedApiKey, Me, Role, User
 from meshfleet.rest.catalogue import Catalogue, CatalogueEntry, Product
 from meshfleet.rest.devices import (
     Connectivity,
@@ -30,7 +30,7 @@ from meshfleet.rest.devices import (
     Summary,
 )
 from meshfleet.rest.firmware import Firmware
-from meshfleet.rest.gateways import Gateway, GatewayClaim
+from meshfleet.rest.gateways import BatchGateway, Gateway, GatewayClaim
 from meshfleet.rest.job_requests import Concurrency, Criterion, Gate, JobHealth, Rate, Retry, Timeouts, Wave
 from meshfleet.rest.jobs import (
     DeviceUpdate,
@@ -70,14 +70,16 @@ from meshfleet.rest.requests import (
     RequestRecord,
     RequestState,
 )
-from meshfleet.rest.telemetry import Link, Links, Reject, Sample, SampleGap, Series
+from meshfleet.rest.telemetry import ExportedSample, Link, Links, Reject, Sample, SampleGap, Series
 
 __all__ = [
     "AccessType",
     "AckType",
     "ApiKey",
+    "ApiKeyKind",
     "ApiVersionResponse",
     "AuditRow",
+    "BatchGateway",
     "Catalogue",
     "CatalogueEntry",
     "Concurrency",
@@ -96,6 +98,7 @@ __all__ = [
     "Execution",
     "ExecutionDetail",
     "ExecutionState",
+    "ExportedSample",
     "Firmware",
     "Fleet",
     "ForgottenDevice",

@@ -18,6 +18,12 @@ class UnusableDatabase(FleetError):
     code = "unusable-database"
 
 
+class ReaderRefused(FleetError):
+    """Raised when a database role cannot get access to samples, for example because it may not be created."""
+
+    code = "reader-refused"
+
+
 class UnusableAddress(FleetError):
     """Raised when an address on which to listen is in use, or does not belong to this machine."""
 

@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final, Self
+
 from msgspec import Struct
+from msgspec.structs import replace
+
+_HOME_ASSISTANT_SUBSCRIPTIONS: Final = 20_000
+"""Topic filters that Home Assistant may subscribe to. It subscribes to about 70, and one for each entity."""
+
+_HOME_ASSISTANT_PACKET_SIZE: Final = 1_048_576
+"""Bytes of a packet of Home Assistant. Before 2024.6 it put the filters of all entities into one packet."""
+
+_HOME_ASSISTANT_CONNECTIONS: Final = 5
+"""Concurrent connections with one API key for Home Assistant. Each may have very many subscriptions."""
 
 
 class BrokerLimits(Struct, frozen=True, kw_only=True):
@@ -35,4 +47,13 @@ class BrokerLimits(Struct, frozen=True, kw_only=True):
     session_age: int = 604_800
     """Seconds that a client may stay disconnected before its persistent session is deleted."""
     retained: int = 10_000
-    """Maximum retained messages on all topics together."""
+    """Maximum retained messages of clients on all topics together."""
+
+    def for_home_assistant(self) -> Self:
+        """Return the limits of a client with an API key for Home Assistant (broker-33)."""
+        return replace(
+            self,
+            subscriptions=max(self.subscriptions, _HOME_ASSISTANT_SUBSCRIPTIONS),
+            packet_size=max(self.packet_size, _HOME_ASSISTANT_PACKET_SIZE),
+            connections_per_account=min(self.connections_per_account, _HOME_ASSISTANT_CONNECTIONS),
+        )

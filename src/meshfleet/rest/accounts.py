@@ -25,6 +25,15 @@ class Role(StrEnum):
         return ranks.index(self) >= ranks.index(other)
 
 
+class ApiKeyKind(StrEnum):
+    """Kind of an API key: what uses it (auth-33)."""
+
+    PROGRAM = "program"
+    """Programs that use REST, MQTT or both."""
+    HOMEASSISTANT = "homeassistant"
+    """Home Assistant, which uses MQTT only."""
+
+
 class Login(HidesSecrets, RequestBody, frozen=True, kw_only=True):
     """Request to log in: the user name and password of a user (auth-1)."""
 
@@ -96,6 +105,7 @@ class NewApiKey(RequestBody, frozen=True, kw_only=True):
     name: str
     role: Role
     expires_at: str | None = None
+    kind: ApiKeyKind = ApiKeyKind.PROGRAM
 
 
 class ApiKey(ResponseBody, frozen=True, kw_only=True):
@@ -104,6 +114,7 @@ class ApiKey(ResponseBody, frozen=True, kw_only=True):
     id: str
     name: str
     role: Role
+    kind: ApiKeyKind
     created_by: str
     created_at: TimeText
     expires_at: TimeText | None
@@ -123,6 +134,7 @@ class IssuedApiKey(HidesSecrets, ResponseBody, frozen=True, kw_only=True):
     id: str
     name: str
     role: Role
+    kind: ApiKeyKind
     expires_at: TimeText | None
     key: str
 

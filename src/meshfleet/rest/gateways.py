@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
@@ -14,6 +14,26 @@ class NewGateway(RequestBody, frozen=True, kw_only=True):
 
     mac: str
     friendly_name: str | None = None
+
+
+MAX_BATCH: Final = 1000
+"""Maximum number of gateways in a `NewGatewayBatch`, because other writers wait for the transaction."""
+MAX_BATCH_LABELS: Final = 20
+"""Maximum number of labels of a gateway in a `NewGatewayBatch`."""
+
+
+class BatchGateway(RequestBody, frozen=True, kw_only=True):
+    """Gateway to claim together with others, and the labels that it gets (rest-226)."""
+
+    mac: str
+    friendly_name: str | None = None
+    labels: tuple[str, ...] = ()
+
+
+class NewGatewayBatch(RequestBody, frozen=True, kw_only=True):
+    """Request to claim up to 1,000 gateways: all of them or none (rest-226)."""
+
+    gateways: tuple[BatchGateway, ...]
 
 
 class BrokerEndpoint(ResponseBody, frozen=True, kw_only=True):
@@ -33,6 +53,12 @@ class GatewayClaim(HidesSecrets, ResponseBody, frozen=True, kw_only=True):
     username: str
     password: str
     broker: BrokerEndpoint
+
+
+class GatewayClaimBatch(ResponseBody, frozen=True, kw_only=True):
+    """New claims of gateways, in the order of the request (rest-226)."""
+
+    items: list[GatewayClaim]
 
 
 class Gateway(ResponseBody, frozen=True, kw_only=True):

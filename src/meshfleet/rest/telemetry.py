@@ -73,6 +73,27 @@ class SamplePage(ResponseBody, frozen=True, kw_only=True):
     next_token: str | None
 
 
+class ExportedSample(Sample, frozen=True, kw_only=True):
+    """Line of an export of samples in the format JSON lines: a sample, and its device (rest-234)."""
+
+    device: MacText
+    device_name: str
+
+
+class ExportEnd(ResponseBody, frozen=True, kw_only=True):
+    """Last line of an export in the format JSON lines; without it, the export is incomplete (rest-235)."""
+
+    end: Literal[True]
+    samples: int
+    """Number of samples in the export."""
+
+
+EXPORT_FORMATS: Final = ("jsonl", "csv")
+"""Values of the query parameter `Format` of an export; the first is the default."""
+JSON_LINES_TYPE: Final = "application/x-ndjson"
+"""Media type of JSON lines: one JSON object on each line."""
+
+
 class Bucket(ResponseBody, frozen=True, kw_only=True):
     """Time interval of a series (rest-86). If `count` is 0, charts interrupt the line here (rest-184)."""
 

@@ -29,6 +29,7 @@ from meshfleet.service.firmware import routes as firmware_routes
 from meshfleet.service.firmware.image_store import ImageStore, open_image_store
 from meshfleet.service.firmware.signed_urls import ImageUrlSigner
 from meshfleet.service.firmware.uploads import UploadReceiver
+from meshfleet.service.fleet_metrics import FleetMetrics
 from meshfleet.service.gateways import routes as gateway_routes
 from meshfleet.service.gateways.traffic import GatewayTraffic
 from meshfleet.service.http import access, openapi
@@ -46,7 +47,7 @@ from meshfleet.service.jobs.notifications import JobNotifier, RunnerWakeup
 from meshfleet.service.labels import routes as label_routes
 from meshfleet.service.live import routes as live_routes
 from meshfleet.service.live.live_events import LIVE_TIMINGS, LiveEvents, LiveTimings
-from meshfleet.service.metric_table import add_live_metrics, add_storage_metrics
+from meshfleet.service.metric_table import add_build_metrics, add_live_metrics, add_storage_metrics
 from meshfleet.service.metrics import Metrics
 from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.presence import routes as presence_routes
@@ -58,7 +59,7 @@ from meshfleet.service.secret_store import load_or_create_secret
 from meshfleet.service.storage import routes as storage_routes
 from meshfleet.service.storage.monitor import StorageMonitor
 from meshfleet.service.systemd import SystemdNotifier
-from meshfleet.service.telemetry import gap_routes, link_routes, reject_routes, sample_routes
+from meshfleet.service.telemetry import export_routes, gap_routes, link_routes, reject_routes, sample_routes
 from meshfleet.service.telemetry.chunked_read import DEFAULT_CHUNK_SIZES, ChunkSizes
 from meshfleet.settings import Settings
 
@@ -77,6 +78,7 @@ _ROUTERS: Final = (
     presence_routes.router,
     job_routes.device_updates_router,
     sample_routes.router,
+    export_routes.router,
     reject_routes.router,
     link_routes.router,
     gap_routes.router,
@@ -106,6 +108,7 @@ class RouteDependencies(NamedTuple):
     device_summaries: SummaryCache
     database: Database
     metrics: Metrics
+    fleet_metrics: FleetMetrics
     authenticator: BearerAuthenticator
     image_store: ImageStore
     upload_receiver: UploadReceiver
@@ -172,6 +175,10 @@ class RestApi:
         add_live_metrics(self.metrics, self.live.hub)
         self.storage_monitor = StorageMonitor(database, settings, now)
         add_storage_metrics(self.metrics, self.storage_monitor)
+        add_build_metrics(self.metrics, is_sqlite=database.is_sqlite)
+        fleet_metrics = FleetMetrics(database, settings, now=now, monotonic=monotonic)
+        fleet_metrics.add_to(self.metrics)
+        self.reloader.register("metrics", apply=fleet_metrics.apply_settings)
         self.job_wakeup = RunnerWakeup()
         self.url_signer = ImageUrlSigner(
             database.write_now(load_or_create_secret, "images"), settings.url, now
@@ -186,6 +193,7 @@ class RestApi:
             device_summaries=SummaryCache(database),
             database=database,
             metrics=self.metrics,
+            fleet_metrics=fleet_metrics,
             authenticator=authenticator,
             image_store=images,
             upload_receiver=UploadReceiver(images.folder, max_image_bytes=settings.firmware_max_size),

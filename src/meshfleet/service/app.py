@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from meshfleet.db import connect_database, upgrade_database
+from meshfleet.db.reader_role import update_identifier_names
 from meshfleet.errors import Fault
 from meshfleet.errors.protocol import MalformedText
 from meshfleet.errors.startup import WrongSettings
@@ -38,6 +39,7 @@ from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
 from meshfleet.service.http.starting import answer_starting
 from meshfleet.service.http.websocket_connection import MAX_MESSAGE_BYTES, WebSocketConnection
 from meshfleet.service.locks import hold_service_lock, lock_data_folder
+from meshfleet.service.metric_table import add_certificate_metrics
 from meshfleet.service.reload import SettingsReloader
 from meshfleet.service.runtime import open_service_samples, run_background_tasks
 from meshfleet.service.secret_store import INSTANCE_SECRET, load_or_create_secret
@@ -45,6 +47,7 @@ from meshfleet.service.server_certificate import load_server_certificate
 from meshfleet.service.sockets import open_listener
 from meshfleet.service.status_report import StatusReporter
 from meshfleet.service.systemd import SystemdNotifier
+from meshfleet.service.telemetry.identifiers import list_identifier_names
 from meshfleet.settings.secret_files import ADMIN_PASSWORD, read_credential
 
 if TYPE_CHECKING:
@@ -199,6 +202,7 @@ async def _run(  # noqa: PLR0913 # one caller
     """Run all parts of the service on a migrated database."""
     async with supervision.notifier.extend_start("Starting: the database is read."):
         password = await asyncio.to_thread(_create_first_admin, database)
+        await database.write(update_identifier_names, list_identifier_names())
         await database.write(load_or_create_secret, INSTANCE_SECRET)
         if prepare is not None:
             await asyncio.to_thread(prepare, database)
@@ -211,6 +215,8 @@ async def _run(  # noqa: PLR0913 # one caller
         if mqtt:
             api.readiness.expect_report_intake()
         async with asyncio.TaskGroup() as tasks:
+            if supervision.certificate is not None:
+                add_certificate_metrics(api.metrics, supervision.certificate)
             background = run_background_tasks(database, samples, settings, api, mqtt_listeners)
             tasks.create_task(background, name="background")
             tasks.create_task(api.storage_monitor.run(), name="storage")

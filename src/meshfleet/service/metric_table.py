@@ -5,11 +5,15 @@ Names of metrics and labels are part of the interface: dashboards use them.
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.service.live.event import encode_websocket_frame
+from meshfleet.service.metrics import IntegrationReaders
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meshfleet.mqtt.broker import Broker
     from meshfleet.service.backfill.acknowledger import SampleAcknowledger
     from meshfleet.service.firmware.image_requests import ImageRequestHandler
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
     from meshfleet.service.requests.dispatcher import RequestDispatcher
     from meshfleet.service.requests.history import RequestHistory
     from meshfleet.service.requests.rpc import RpcClient
+    from meshfleet.service.server_certificate import ServerCertificate
     from meshfleet.service.storage.monitor import StorageMonitor
 
 _IMAGE_REQUEST_OUTCOMES: Final = ("answered", "dropped", "malformed", "unknown")
@@ -176,6 +181,38 @@ def add_live_metrics(metrics: Metrics, hub: EventHub) -> None:
     gauge("live_listeners", "Connected subscribers of live events.", count_subscribers, "door")
     counter("live_events", "Published live events.", lambda: hub.published, "type")
     counter("live_resyncs", "Resyncs sent to single subscribers that missed events.", lambda: hub.resyncs)
+
+
+def add_build_metrics(metrics: Metrics, *, is_sqlite: bool) -> None:
+    """Add the version of the service and the kind of its database."""
+    metrics.add_gauge(
+        "build_info",
+        "Always 1, with the version of Meshfleet and the kind of its database.",
+        lambda: {(version("meshfleet"), "sqlite" if is_sqlite else "postgresql"): 1},
+        "version",
+        "database",
+    )
+
+
+def add_certificate_metrics(metrics: Metrics, certificate: ServerCertificate) -> None:
+    """Add when the certificate of the listeners ends."""
+    metrics.add_gauge(
+        "certificate_end_timestamp_seconds",
+        "Time at which a certificate ends. Absent without TLS.",
+        lambda: {} if certificate.ends_at is None else {"server": certificate.ends_at},
+        "use",
+    )
+
+
+def add_integration_metrics(
+    metrics: Metrics, name: str, read_queue: Callable[[], float], read_failures: Callable[[], float]
+) -> None:
+    """Add the metrics of an integration called `name`, such as `influx`.
+
+    `read_queue` returns the number of items that wait to be sent, `read_failures` the number of failed
+    attempts since the service started. Both are called at each scrape, in the event loop.
+    """
+    metrics.integrations[name] = IntegrationReaders(read_queue, read_failures)
 
 
 def add_storage_metrics(metrics: Metrics, monitor: StorageMonitor) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
+
+from meshfleet.errors.readiness import ReadinessCode
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -30,6 +32,13 @@ class _ReadMetric(NamedTuple):
     description: str
     read: ReadValue
     labels: tuple[str, ...]
+
+
+class IntegrationReaders(NamedTuple):
+    """Functions that return the metrics of an integration: items in its queue, and failed attempts."""
+
+    read_queue: Callable[[], float]
+    read_failures: Callable[[], float]
 
 
 class _ReadMetrics(Collector):
@@ -72,15 +81,30 @@ class Metrics:
             "Bytes of firmware images sent to users and gateways.",
             registry=self._registry,
         )
-        self._devices = Gauge(
-            "meshfleet_devices", "Devices in the registry.", ["connected"], registry=self._registry
-        )
-        self._backup_moment: int | None = None
+        self.integrations: dict[str, IntegrationReaders] = {}
+        """Integrations by name."""
+        self.not_ready_codes: Collection[ReadinessCode] = ()
+        """Reasons why the service is not ready, as of this scrape."""
         self.add_gauge(
-            "backup_timestamp_seconds",
-            "Time of the newest checked backup with samples. Absent if there is none.",
-            lambda: {} if self._backup_moment is None else {(): self._backup_moment / 1000},
+            "not_ready",
+            "1 for each reason why the service is not ready, else 0.",
+            lambda: {code: code in self.not_ready_codes for code in ReadinessCode},
+            "code",
         )
+        self.add_gauge(
+            "integration_queue",
+            "Items that wait to be sent to an integration.",
+            lambda: {name: each.read_queue() for name, each in self.integrations.items()},
+            "name",
+        )
+        self.add_counter(
+            "integration_failures",
+            "Failed attempts to send items to an integration.",
+            lambda: {name: each.read_failures() for name, each in self.integrations.items()},
+            "name",
+        )
+        # CPU, memory and open files of this process; nothing where there is no /proc.
+        ProcessCollector(registry=self._registry)
 
     def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a completed HTTP request. `route` is the path template, not the path of the request."""
@@ -106,13 +130,6 @@ class Metrics:
         """Add a gauge whose value is read at each scrape. With labels, `read` returns values by label."""
         self._read_metrics.metrics.append(_ReadMetric(GaugeMetricFamily, name, description, read, labels))
 
-    def render(self, connected: int, disconnected: int, backup_moment: int | None = None) -> bytes:
-        """Return all metrics in the Prometheus text format.
-
-        The caller reads the arguments from the database: the numbers of connected and disconnected devices,
-        and the time of the newest backup in milliseconds.
-        """
-        self._devices.labels("true").set(connected)
-        self._devices.labels("false").set(disconnected)
-        self._backup_moment = backup_moment
+    def render(self) -> bytes:
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)

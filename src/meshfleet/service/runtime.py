@@ -22,6 +22,9 @@ from meshfleet.service.external_broker.client import ExternalBrokerClient, build
 from meshfleet.service.firmware.image_requests import ImageRequestHandler
 from meshfleet.service.gateways import store as gateway_store
 from meshfleet.service.gateways.versions import GatewayVersions, VersionTracker
+from meshfleet.service.homeassistant.integration import HomeAssistantIntegration
+from meshfleet.service.homeassistant.publisher import PublisherSources
+from meshfleet.service.influx.writer import READER_NAME, InfluxWriter
 from meshfleet.service.ingest.gateway_admission import GatewayAdmission
 from meshfleet.service.ingest.pipeline import DEFAULT_TIMINGS, IngestPipeline
 from meshfleet.service.jobs.execution.runner import JobRunner
@@ -101,6 +104,7 @@ async def _open_report_source(
             monotonic=clock.monotonic,
         )
         api.reloader.register("limits", apply=lambda changed: embedded.broker.apply_limits(changed.limits))
+        api.reloader.register("homeassistant", apply=embedded.apply_home_assistant)
         return embedded
     return ExternalBrokerClient(
         settings.external_broker,
@@ -203,6 +207,12 @@ class Runtime:
         )
         for subscriber in (self._backfill, self._presence, api.traffic, api.live.reports):
             self._ingest.subscribe(subscriber)
+        self._homeassistant = HomeAssistantIntegration(
+            settings,
+            PublisherSources(database, samples, api.traffic, api.request_facade, settings.url, clock.now),
+            source.broker if isinstance(source, EmbeddedBroker) else None,
+            subscribe=self._ingest.subscribe,
+        )
         metrics = api.metrics
         metric_table.add_ingest_metrics(metrics, self._ingest.counters)
         metric_table.add_backfill_metrics(metrics, self._backfill)
@@ -210,8 +220,29 @@ class Runtime:
         metric_table.add_presence_metrics(metrics, self._presence)
         metric_table.add_request_metrics(metrics, rpc, self._dispatcher, self._history)
         metric_table.add_firmware_metrics(metrics, self._image_requests)
+        self._influx = (
+            None if settings.influx.url is None else InfluxWriter(database, samples, settings.influx)
+        )
+        if (influx := self._influx) is not None:
+            metric_table.add_integration_metrics(
+                metrics, READER_NAME, lambda: influx.queue_length, lambda: influx.failures
+            )
+        metric_table.add_integration_metrics(
+            metrics,
+            "homeassistant",
+            lambda: self._homeassistant.pending_count,
+            lambda: self._homeassistant.failures,
+        )
         api.reloader.register("requests", apply=self._apply_request_settings)
         api.reloader.register("retention", apply=self._apply_retention)
+        api.reloader.register(
+            "homeassistant",
+            apply=self._homeassistant.apply_settings,
+            # The kind of broker of the service itself changes only with a restart.
+            is_possible=lambda changed: (
+                (changed.external_broker is None) == isinstance(source, EmbeddedBroker)
+            ),
+        )
 
     async def restore(self) -> None:
         """Load the state that an earlier process of the service stored. Call this before `run`."""
@@ -226,6 +257,15 @@ class Runtime:
         )
         await self._version_tracker.restore()
         await self._history.restore()
+        await self._restore_readers()
+
+    async def _restore_readers(self) -> None:
+        """Open the readers of integrations before samples arrive, and forget those that are off now."""
+        names = [] if self._influx is None else [READER_NAME]
+        for name in await self._samples.remove_other_readers(names):
+            _log.warning("%s is switched off: its unsent samples are not kept any more", name)
+        for name in names:
+            await self._samples.open_reader(name)
 
     async def run(self) -> None:
         """Run all background tasks until canceled, then write pending device states to the database."""
@@ -262,6 +302,9 @@ class Runtime:
         tasks.create_task(self._dispatcher.run(), name="requests")
         tasks.create_task(self._image_requests.run(), name="firmware.image_requests")
         tasks.create_task(self._job_runner.run(), name="jobs")
+        if self._influx is not None:
+            tasks.create_task(self._influx.run(), name="influx")
+        tasks.create_task(self._homeassistant.run(), name="homeassistant")
 
     async def _watch_source(self) -> None:
         """Pause the detection of offline devices while the broker cannot deliver reports (rest-192)."""

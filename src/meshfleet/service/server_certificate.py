@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshfleet.errors import Fault
 from meshfleet.errors.mqtt import UnusableCertificate
 from meshfleet.errors.startup import WrongSettings
-from meshfleet.tls import create_server_context
+from meshfleet.tls import create_server_context, read_certificate
 
 if TYPE_CHECKING:
-    import ssl
     from pathlib import Path
 
     from meshfleet.settings import Settings
@@ -45,7 +45,11 @@ def read_file_version(path: Path) -> FileVersion | None:
 
 
 class ServerCertificate:
-    """TLS certificate and key in use. `context` is the TLS context for listeners."""
+    """TLS certificate and key in use.
+
+    `context` is the TLS context for listeners. `ends_at` is the Unix time at which the newest certificate
+    ends; None if that is not known.
+    """
 
     def __init__(self, certificate: Path, key: Path) -> None:
         """Load certificate and key. Raise `UnusableCertificate` if that is not possible."""
@@ -98,12 +102,22 @@ class ServerCertificate:
         # The versions are read before the files, so that a later change is noticed.
         versions = [read_file_version(path) for path in (certificate, key)]
         self._newest_context = create_server_context(certificate, key)
+        self.ends_at = _read_end(certificate, key)
         self._files = (certificate, key)
         self._versions = versions
 
     def _select_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         """Continue a new connection with the newest certificate. OpenSSL calls this (`sni_callback`)."""
         connection.context = self._newest_context
+
+
+def _read_end(certificate: Path, key: Path) -> int | None:
+    """Return the Unix time at which a certificate ends; None if clients would refuse it for other reasons."""
+    try:
+        fields = read_certificate(certificate, key, may_be_expired=True)
+    except ssl.SSLError:
+        return None
+    return ssl.cert_time_to_seconds(fields["notAfter"])
 
 
 def load_server_certificate(settings: Settings) -> ServerCertificate | None:

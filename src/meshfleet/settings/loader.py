@@ -12,6 +12,7 @@ import tomllib
 from collections import defaultdict
 from contextlib import suppress
 from difflib import get_close_matches
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,7 +21,7 @@ from meshfleet.errors import Fault, quote_name
 from meshfleet.errors.mqtt import UnusableCertificate
 from meshfleet.errors.startup import WrongSettings
 from meshfleet.mqtt.broker_limits import BrokerLimits
-from meshfleet.settings.model import Retention, Settings
+from meshfleet.settings.model import EMBEDDED, HomeAssistantSettings, InfluxSettings, Retention, Settings
 from meshfleet.settings.parsers import InvalidSetting
 from meshfleet.settings.secret_files import (
     ADMIN_PASSWORD,
@@ -41,10 +42,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_DEFAULTS: Final = Settings()
+
 _FILE: Final = Path("meshfleet.toml")
 
 _OTHER_VARIABLES: Final = {
     "MESHFLEET_ADMIN_PASSWORD",
+    "MESHFLEET_HOMEASSISTANT_PASSWORD",
     "MESHFLEET_KEY",
     "MESHFLEET_MESH",
     "MESHFLEET_PASSWORD",
@@ -240,7 +244,9 @@ def load_settings(
     faults += _check_tls_complete(given, values)
     faults += _check_certificate(given, values.get("tls_cert"), values.get("tls_key"))
     faults += _check_broker_mode(given, values)
-    faults += _check_broker_ca(given, values.get("broker_ca"))
+    for name in ("broker-ca", "homeassistant.broker-ca"):
+        faults += _check_broker_ca(given, name, values.get(name.replace("-", "_")))
+    faults += _check_homeassistant(given, values)
     for each in list_retired_settings(variables, file=file):
         _log.warning("%s is ignored: %s", *each)
     if faults:
@@ -275,7 +281,11 @@ def _build_settings(values: Mapping[str, Any]) -> Settings:
     if structs[""].get("external_broker") is not None:
         structs[""]["mqtt"] = None  # its default would start the embedded broker
     return Settings(
-        **structs[""], limits=BrokerLimits(**structs["limits"]), retention=Retention(**structs["retention"])
+        **structs[""],
+        limits=BrokerLimits(**structs["limits"]),
+        retention=Retention(**structs["retention"]),
+        influx=InfluxSettings(**structs["influx"]),
+        homeassistant=HomeAssistantSettings(**structs["homeassistant"]),
     )
 
 
@@ -326,14 +336,38 @@ def _check_broker_mode(given: Mapping[str, _RawSetting], values: Mapping[str, An
             yield Fault(given[name].origin, reason)
 
 
-def _check_broker_ca(given: Mapping[str, _RawSetting], authorities: Path | None) -> Iterator[Fault]:
+def _check_homeassistant(given: Mapping[str, _RawSetting], values: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield a fault for settings of Home Assistant that do not fit its broker or that of the service."""
+    broker = values.get("homeassistant.broker")
+    if broker == EMBEDDED and values.get("external_broker") is not None:
+        reason = "cannot be embedded: the service uses an external broker; write the URL of that broker"
+        yield Fault(given["homeassistant.broker"].origin, reason)
+    if "homeassistant.broker_ca" in values and (broker in {None, EMBEDDED} or not broker.tls):
+        reason = "is only for a broker of Home Assistant with mqtts:// or wss://"
+        yield Fault(given["homeassistant.broker-ca"].origin, reason)
+    if broker is None:
+        return
+    # Else an account for the topics of Home Assistant could read the requests of gateways, with their keys.
+    prefix = values.get("topic_prefix", _DEFAULTS.topic_prefix)
+    fleet_topics = (f"{prefix}/mt/" if prefix else "mt/", "meshtech/")
+    for name in ("homeassistant.topic", "homeassistant.discovery-prefix"):
+        path = name.replace("-", "_")
+        topic = values.get(path) or attrgetter(path)(_DEFAULTS)
+        if any(f"{topic}/".startswith(fleet) or fleet.startswith(f"{topic}/") for fleet in fleet_topics):
+            origin = given.get(name, given["homeassistant.broker"]).origin
+            yield Fault(origin, f"{name} cannot be {topic}: the topics of gateways are there")
+
+
+def _check_broker_ca(
+    given: Mapping[str, _RawSetting], name: str, authorities: Path | None
+) -> Iterator[Fault]:
     """Yield a fault if the file of certificate authorities contains no valid certificates."""
     if authorities is None:
         return
     try:
         tls.create_tls_context(authorities=authorities)
     except UnusableCertificate as exc:
-        yield Fault(given["broker-ca"].origin, f"{authorities} contains no certificates in PEM: {exc.reason}")
+        yield Fault(given[name].origin, f"{authorities} contains no certificates in PEM: {exc.reason}")
 
 
 def _refuse_password() -> str:

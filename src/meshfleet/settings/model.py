@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -61,6 +61,56 @@ class ListenAddress(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
+class InfluxSettings(Struct, frozen=True, kw_only=True):
+    """Settings of the export of samples to InfluxDB."""
+
+    url: str | None = None
+    """URL of the server, without a trailing slash; None if samples are not exported."""
+    token: str = ""
+    """Token, `user:password`, or empty for a server without logins."""
+    database: str = "meshfleet"
+    """Database, which InfluxDB 2 calls a bucket."""
+    org: str = ""
+    """Organization of InfluxDB 2; empty for the interface of InfluxDB 1."""
+    filter: tuple[tuple[str, str], ...] = ()
+    """Filter of the exported devices: names and values of query parameters of the device list."""
+
+    def __repr__(self) -> str:
+        return f"InfluxSettings(url={self.url!r}, database={self.database!r}, org={self.org!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("url", self.url), ("database", self.database), ("org", self.org)]
+
+
+EMBEDDED: Final = "embedded"
+"""Value of a setting that names a broker: the embedded broker of the service."""
+
+DISCOVERY_FORMS: Final = ("device", "entity")
+
+
+class HomeAssistantSettings(Struct, frozen=True, kw_only=True):
+    """Settings of the integration with Home Assistant."""
+
+    broker: BrokerAddress | Literal["embedded"] | None = None
+    """Broker that Home Assistant uses; None if the integration is off."""
+    broker_ca: Path | None = None
+    """File with the certificate authorities to trust for that broker; None: those of the system."""
+    discovery_prefix: str = "homeassistant"
+    topic: str = "meshfleet"
+    """First level of the topics of states and commands."""
+    form: Literal["device", "entity"] = "device"
+    """Form of discovery messages: one for each device, or one for each entity."""
+    devices: tuple[tuple[str, str], ...] = ()
+    """Filter of the published devices: names and values of query parameters of the device list."""
+    max_devices: int = 2000
+    commands: bool = False
+    """Whether Home Assistant may write to devices."""
+    area_label_prefix: str = ""
+    """Prefix of the labels from which the first one becomes the suggested area of a device."""
+    table: Path | None = None
+    """Identifier table with the user's own entities."""
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Settings of a service."""
 
@@ -98,10 +148,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     acks: bool = True
     """Whether samples are acknowledged to the devices that sent them (ack-17)."""
     backup_before_migration: bool = True
+    metrics_per_gateway: bool = True
+    """Whether `/metrics` has time series of single gateways."""
     log_level: str = "warning"
     log_format: str = "text"
     limits: BrokerLimits = BrokerLimits()
     retention: Retention = Retention()
+    influx: InfluxSettings = InfluxSettings()
+    homeassistant: HomeAssistantSettings = HomeAssistantSettings()
 
     @property
     def gateway_broker(self) -> BrokerEndpoint | None:

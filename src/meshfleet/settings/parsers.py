@@ -6,16 +6,20 @@ import re
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from meshfleet.errors import quote_input
-from meshfleet.errors.protocol import MalformedAddress, MalformedTopic
+from meshfleet.errors.protocol import MalformedAddress, MalformedCatalogue, MalformedInput, MalformedTopic
 from meshfleet.mqtt.client.address import BrokerAddress
+from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
+from meshfleet.protocol.ids import Version, parse_mac, parse_model_number
 from meshfleet.protocol.topics import TopicCodec
 from meshfleet.rest.gateways import BrokerEndpoint
-from meshfleet.settings.model import ListenAddress
+from meshfleet.rest.inputs import parse_label, parse_name_part
+from meshfleet.settings.model import EMBEDDED, ListenAddress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
     from urllib.parse import SplitResult
 
 
@@ -102,7 +106,7 @@ def parse_broker(text: str) -> BrokerAddress | None:
 
     Return None for `embedded`.
     """
-    if text == "embedded":
+    if text == EMBEDDED:
         return None
     try:
         address = BrokerAddress.parse(text)
@@ -113,6 +117,17 @@ def parse_broker(text: str) -> BrokerAddress | None:
     if address.path is not None:
         raise InvalidSetting("must begin with mqtt:// or mqtts://: gateways do not support WebSocket")
     return address
+
+
+def parse_integration_broker(text: str) -> BrokerAddress | str | None:
+    """Parse the URL of the broker of an integration, or `embedded`. Return None for `off`."""
+    if text in {"off", EMBEDDED}:
+        return None if text == "off" else EMBEDDED
+    try:
+        return BrokerAddress.parse(text)
+    except MalformedAddress as exc:
+        reason = f"is neither off, embedded nor the URL of a broker: {exc.reason}"
+        raise InvalidSetting(reason) from None  # the cause may contain a password
 
 
 def _parse_url(text: str, schemes: tuple[str, str]) -> SplitResult:
@@ -169,6 +184,79 @@ def parse_topic_prefix(text: str) -> str:
     except MalformedTopic as exc:
         raise InvalidSetting(exc.reason) from exc
     return text
+
+
+_TOPIC_LEVELS = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
+_MAX_TOPIC_LENGTH: Final = 100
+
+
+def parse_topic_levels(text: str) -> str:
+    """Parse one or more topic levels of letters, digits, hyphens and underscores."""
+    if not _TOPIC_LEVELS.fullmatch(text) or len(text) > _MAX_TOPIC_LENGTH:
+        raise InvalidSetting(
+            f"{quote_input(text)} is not a topic of letters, digits, - and _ (levels separated by /)"
+        )
+    return text
+
+
+# --- Filters of devices, identifier tables ---
+
+_FILTER_PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
+    "label": parse_label,
+    "model": parse_model_number,
+    "firmware": Version.parse,
+    "hardware": Version.parse,
+    "name": parse_name_part,
+    "gateway": parse_mac,
+}
+"""Parsers of the values that a filter of devices may have, by name."""
+
+
+def parse_device_filter(text: str) -> tuple[tuple[str, str], ...]:
+    """Parse a filter of devices in the form of a URL query, such as `label=Home&model=0018`."""
+    try:
+        pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=True, errors="strict") if text else []
+    except ValueError:
+        raise InvalidSetting(f"{quote_input(text)} is not a filter such as label=Home&model=0018") from None
+    for name, value in pairs:
+        if name not in _FILTER_PARSERS:
+            raise InvalidSetting(f"{quote_input(name)} is not one of {', '.join(_FILTER_PARSERS)}")
+        if name != "label" and [each for each, _ in pairs].count(name) > 1:
+            raise InvalidSetting(f"{name} is given twice")
+        try:
+            _FILTER_PARSERS[name](value)
+        except MalformedInput as exc:
+            raise InvalidSetting(f"{name}: {exc.reason}") from exc
+    return tuple(pairs)
+
+
+# --- InfluxDB ---
+
+
+def parse_influx_token(text: str) -> str:
+    """Parse a token, or a name and a password with a colon between them. Errors never quote it."""
+    if not text.isascii() or not text.isprintable():
+        raise InvalidSetting("must consist of printable ASCII characters")
+    return text
+
+
+def parse_label_prefix(text: str) -> str:
+    """Parse the beginning of a label, which may be empty."""
+    if len(text) > _MAX_TOPIC_LENGTH or not text.isprintable():
+        raise InvalidSetting("must be a short printable text")
+    return text
+
+
+def parse_table_file(text: str) -> Path:
+    """Parse the path of an identifier table, and check the table."""
+    path = parse_readable_file(text)
+    try:
+        BUILTIN_CATALOGUE.extended(path.read_text("utf-8-sig"), str(path))
+    except UnicodeDecodeError:
+        raise InvalidSetting(f"{path} is not UTF-8 text") from None
+    except MalformedCatalogue as exc:
+        raise InvalidSetting("; ".join(str(exc).splitlines())) from exc
+    return path
 
 
 # --- Switches, choices and numbers ---

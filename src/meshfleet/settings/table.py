@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.settings import parsers
-from meshfleet.settings.model import LOG_FORMATS, LOG_LEVELS, Settings
+from meshfleet.settings.model import DISCOVERY_FORMS, LOG_FORMATS, LOG_LEVELS, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -212,6 +212,14 @@ SETTINGS: Final = (
         is_switch=True,
     ),
     Setting(
+        "metrics.per-gateway",
+        parsers.parse_switch,
+        "SWITCH",
+        "on or off: metrics of single gateways in /metrics, with their names; off by itself with more than"
+        " 2,000 gateways.",
+        is_switch=True,
+    ),
+    Setting(
         "log-level",
         partial(parsers.parse_choice, choices=LOG_LEVELS),
         "LEVEL",
@@ -223,6 +231,73 @@ SETTINGS: Final = (
         "FORMAT",
         "Format of the log: text, or json with one object per line.",
     ),
+    Setting(
+        "homeassistant.broker",
+        parsers.parse_integration_broker,
+        "URL",
+        "Broker of Home Assistant, to show devices there: mqtt[s]://[user[:password]@]host[:port], embedded"
+        " or off (default).",
+        is_secret=True,
+    ),
+    _file_setting(
+        "homeassistant.broker-ca",
+        "PEM file with the certificate authorities to trust for the broker of Home Assistant. Default: those"
+        " of the system.",
+    ),
+    Setting(
+        "homeassistant.discovery-prefix",
+        parsers.parse_topic_levels,
+        "TOPIC",
+        "Discovery prefix that is set in Home Assistant.",
+    ),
+    Setting(
+        "homeassistant.topic",
+        parsers.parse_topic_levels,
+        "TOPIC",
+        "First level of the topics of states and commands for Home Assistant.",
+    ),
+    Setting(
+        "homeassistant.form",
+        partial(parsers.parse_choice, choices=DISCOVERY_FORMS),
+        "FORM",
+        "device: a discovery message for each device. entity: one for each entity, for Home Assistant before"
+        " 2024.11.",
+    ),
+    Setting(
+        "homeassistant.devices",
+        parsers.parse_device_filter,
+        "FILTER",
+        "Devices to show in Home Assistant, such as label=Home&model=0018 (label, model, firmware, hardware,"
+        " name, gateway). Default: all.",
+    ),
+    Setting(
+        "homeassistant.max-devices",
+        partial(parsers.parse_integer, least=1, most=100_000),
+        "NUMBER",
+        "Maximum number of devices in Home Assistant. With more, none is published until the filter matches"
+        " fewer.",
+    ),
+    Setting(
+        "homeassistant.commands",
+        parsers.parse_switch,
+        "SWITCH",
+        "on or off: let Home Assistant write to devices. Every client of its broker can then write to them"
+        " too.",
+        is_switch=True,
+    ),
+    Setting(
+        "homeassistant.area-label-prefix",
+        parsers.parse_label_prefix,
+        "TEXT",
+        "Prefix of the labels of which the first one is suggested to Home Assistant as the area of a device.",
+    ),
+    Setting(
+        "homeassistant.table",
+        parsers.parse_table_file,
+        "FILE",
+        "Identifier table with your own identifiers and entities for Home Assistant.",
+        is_file=True,
+    ),
     _retention_setting("property", "property samples"),
     _retention_setting("measurement", "measurements"),
     _retention_setting("measurement-error", "failed measurements"),
@@ -231,6 +306,33 @@ SETTINGS: Final = (
     _retention_setting("heartbeat", "the number of heartbeats of devices per minute"),
     _retention_setting("connectivity", "the history of connects and disconnects of devices"),
     _retention_setting("request", "the history of requests to devices"),
+    Setting(
+        "influx.url",
+        parsers.parse_public_url,
+        "URL",
+        "URL of InfluxDB or a compatible server, to which all new samples are sent; https://host:8086.",
+    ),
+    Setting(
+        "influx.token",
+        parsers.parse_influx_token,
+        "TOKEN",
+        "Token for --influx-url, or user:password of InfluxDB 1.",
+        is_secret=True,
+    ),
+    Setting(
+        "influx.database",
+        str,
+        "NAME",
+        "Database for the samples, which InfluxDB 2 calls a bucket. It must exist.",
+    ),
+    Setting("influx.org", str, "NAME", "Organization of InfluxDB 2; without it the interface of 1 is used."),
+    Setting(
+        "influx.filter",
+        parsers.parse_device_filter,
+        "FILTER",
+        "Devices whose samples are sent, such as label=Home&model=0018 (label, model, firmware, hardware,"
+        " name, gateway). Default: all.",
+    ),
     _limit_setting("connections", "NUMBER", "Maximum concurrent MQTT connections."),
     _limit_setting(
         "connections-per-address", "NUMBER", "Maximum concurrent MQTT connections per IP address."

@@ -22,6 +22,7 @@ from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import DeviceObservation
 from meshfleet.service.gateways import store
 from meshfleet.settings import ListenAddress, Settings
+from meshfleet.settings.model import HomeAssistantSettings
 from meshfleet.testing.gateway import running_gateways
 from meshfleet.testing.handles import RunningFleet, RunningGateway
 
@@ -37,12 +38,17 @@ if TYPE_CHECKING:
     from meshfleet.service.app import StartupInfo
 
 _ADMIN_USER: Final = "admin"
+_NO_HOME_ASSISTANT: Final = HomeAssistantSettings()
 _ANY_PORT: Final = ListenAddress("127.0.0.1", 0)
 
 
 @asynccontextmanager
 async def running_service(
-    prefix: str, simulated_clock: SimulatedClock, gateways: Sequence[tuple[Emulated, Site]]
+    prefix: str,
+    simulated_clock: SimulatedClock,
+    gateways: Sequence[tuple[Emulated, Site]],
+    *,
+    homeassistant: HomeAssistantSettings = _NO_HOME_ASSISTANT,
 ) -> AsyncIterator[RunningFleet]:
     """Run a service in a temporary directory, and connect the emulated gateways to the service."""
     passwords: dict[Mac, str] = {}
@@ -52,7 +58,11 @@ async def running_service(
 
     with TemporaryDirectory(prefix="meshfleet-") as directory, _preserve_process_settings():
         service_settings = Settings(
-            data=Path(directory) / "data", http=_ANY_PORT, mqtt=_ANY_PORT, topic_prefix=prefix
+            data=Path(directory) / "data",
+            http=_ANY_PORT,
+            mqtt=_ANY_PORT,
+            topic_prefix=prefix,
+            homeassistant=homeassistant,
         )
         async with _run_service(service_settings, claim_all) as started:
             broker = BrokerAddress.parse(started.mqtt[0])

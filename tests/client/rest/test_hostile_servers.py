@@ -107,12 +107,46 @@ async def test_the_backoff_grows_while_connections_deliver_no_event() -> None:
     assert failure_counts == [1, 2, 1, 2]
 
 
+# --- Exports ---
+
+
+_LINES_HEAD = b"HTTP/1.1 200 x\r\nContent-Type: application/x-ndjson\r\nContent-Length: %d\r\n\r\n"
+_SAMPLE_LINE = (
+    b'{"time":"2026-01-01T00:00:00.000Z","kind":"event","identifier":"8113","name":null,"seq":1,"value":1,'
+    b'"raw":null,"ext":null,"error":null,"errorExt":null,"gateway":"c0ffee000001","clock":null,'
+    b'"device":"c0ffee000002","deviceName":"Door"}\n'
+)
+
+
+async def export_all(body: bytes) -> list[str]:
+    """Export from a server that sends this body. Return the names of the devices."""
+    async with (
+        scripted_server(_LINES_HEAD % len(body) + body) as server,
+        Fleet(server.url, token=KEY) as fleet,
+        asyncio.timeout(PATIENCE),
+    ):
+        return [sample.device_name async for sample in fleet.samples.export()]
+
+
+@pytest.mark.rule("rest-235")
+async def test_an_export_without_its_last_line_is_refused() -> None:
+    assert await export_all(2 * _SAMPLE_LINE + b'{"end":true,"samples":2}\n') == ["Door", "Door"]
+    for incomplete in (b"", _SAMPLE_LINE, _SAMPLE_LINE + b'{"end":true,"samples":1}', _SAMPLE_LINE[:-50]):
+        with pytest.raises(ServiceUnreachable, match="before it was complete"):
+            await export_all(incomplete)
+    with pytest.raises(ServiceRefused, match="1 samples instead of 2"):
+        await export_all(_SAMPLE_LINE + b'{"end":true,"samples":2}\n')
+    with pytest.raises(ServiceRefused, match="neither a sample nor the end"):
+        await export_all(b"<html>\n")
+
+
 # --- Time ---
 
 
 STREAMS: list[Callable[[Fleet], AsyncIterator[object]]] = [
     lambda fleet: fleet.live(),
     lambda fleet: fleet.samples.csv("c0ffee000001"),
+    lambda fleet: fleet.samples.export(),
 ]
 
 

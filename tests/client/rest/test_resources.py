@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.client import Role
+from meshfleet.client import ApiKeyKind, Role
 from meshfleet.errors import NotFound
 from meshfleet.errors.protocol import MalformedMac, MalformedText
 from tests.row_tables import each_row
@@ -220,6 +220,8 @@ async def test_api_keys_can_be_issued_and_revoked(service: LiveService, fleet: F
     issued = await fleet.api_keys.issue(name, "viewer", tomorrow)
     [listed] = [each async for each in fleet.api_keys.list() if each.name == name]
     assert (listed.id, listed.expires_at) == (issued.id, issued.expires_at)
+    home = await fleet.api_keys.issue(f"{name} 2", "operator", kind="homeassistant")
+    assert home.kind is ApiKeyKind.HOMEASSISTANT
     await fleet.api_keys.revoke(issued.id)
     assert name not in [each.name async for each in fleet.api_keys.list()]
 

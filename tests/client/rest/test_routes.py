@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.client import Fleet, NewRequest, Operation, blocking
+from meshfleet.client import BatchGateway, Fleet, NewRequest, Operation, blocking
 from meshfleet.errors import Unavailable
 from meshfleet.service.api import load_openapi_document
 from tests.client.rest.scripted_server import build_response, scripted_server
@@ -61,10 +61,12 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "removeLabel": ("labels.remove", lambda method: method("label")),
     "listGateways": ("gateways.list", lambda method: method()),
     "claimGateway": ("gateways.claim", lambda method: method(GATEWAY)),
+    "claimGateways": ("gateways.claim_many", lambda method: method([BatchGateway(mac=GATEWAY)])),
     "showGateway": ("gateways.show", lambda method: method(GATEWAY)),
     "releaseGateway": ("gateways.release", lambda method: method(GATEWAY)),
     "rotateCredentials": ("gateways.rotate", lambda method: method(GATEWAY)),
     "listSamples": ("samples.list", lambda method: method(DEVICE)),
+    "exportSamples": ("samples.export", lambda method: method()),
     "showSeries": ("samples.series", lambda method: method(DEVICE, "temperature")),
     "showLinks": ("samples.links", lambda method: method(DEVICE)),
     "listRejects": ("samples.rejects", lambda method: method()),

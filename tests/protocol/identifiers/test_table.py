@@ -15,11 +15,13 @@ from meshfleet.protocol.identifiers import (
     IdentifierKind,
 )
 from meshfleet.protocol.identifiers.catalogue import TABLE_COLUMNS, parse_identifier_table
+from meshfleet.protocol.identifiers.homeassistant import EntityDefinition, EntityPlatform
 from tests.row_tables import each_row
 
-HEADER = "id | name | dictionary | kind | type | unit | access | ext | note"
-SOUND = "9900 | sound-level | - | measurement | u8 | dB | r | |"
-TILT = "9901 | tilt | 12 | property event | s16/10 | ° | rw | {count: u32} | 0: upright"
+HEADER = "id | name | dictionary | kind | type | unit | access | ext | homeassistant | note"
+SHORT_HEADER = HEADER.replace("homeassistant | ", "")
+SOUND = "9900 | sound-level | - | measurement | u8 | dB | r | | |"
+TILT = "9901 | tilt | 12 | property event | s16/10 | ° | rw | {count: u32} | | 0: upright"
 
 
 def build_table(*rows: str, header: str = HEADER) -> str:
@@ -51,6 +53,28 @@ def test_a_row_is_an_entry() -> None:
         "0: upright",
     )
     assert (entry.decode(b"\x00\x0f").value, entry.decode(bytes(6)).ext) == (1.5, {"count": 0})
+
+
+@pytest.mark.rule("homeassistant-4")
+def test_the_column_of_home_assistant_describes_an_entity() -> None:
+    row = build_row(homeassistant="sensor sound_pressure measurement diagnostic off precision=2 unknown=255")
+    entity = parse_identifier_table(build_table(row), "my.table")[2].homeassistant
+    assert entity == EntityDefinition(
+        platform=EntityPlatform.SENSOR,
+        device_class="sound_pressure",
+        state_class="measurement",
+        category="diagnostic",
+        is_enabled=False,
+        precision=2,
+        unknown=255,
+    )
+
+
+def test_a_table_may_leave_out_the_column_of_home_assistant() -> None:
+    short = SOUND.removesuffix(" |")
+    (entry,) = parse_identifier_table(build_table(short, header=SHORT_HEADER), "my.table").values()
+    assert (entry.name, entry.homeassistant) == ("sound-level", None)
+    assert find_mistakes(build_table(SOUND, header=SHORT_HEADER)) == [(2, "10 columns; 9 are required")]
 
 
 @pytest.mark.rule("value-41")
@@ -139,7 +163,27 @@ def test_a_table_without_its_header_is_refused(text: str, line: int) -> None:
         ({"ext": "{a: u9}"}, "ext: 'u9' is not a type"),
         ({"ext": "u8"}, "ext: an extension must be a record of fixed-size fields"),
         ({"ext": "raw"}, "ext: 'raw' is not a type"),
-        ({"note": "a | b"}, "10 columns; 9 are required"),
+        ({"note": "a | b"}, "11 columns; 10 are required"),
+        (
+            {"homeassistant": "light"},
+            "homeassistant: 'light' is not one of sensor, binary_sensor, event, number, button",
+        ),
+        ({"homeassistant": "sensor Dust"}, "homeassistant: 'Dust' is not the name of a device class"),
+        ({"homeassistant": "sensor off off"}, "homeassistant: 'off': only one such word is possible"),
+        (
+            {"homeassistant": "sensor size=1"},
+            "homeassistant: 'size' is not one of precision, unknown, step, write, options",
+        ),
+        ({"homeassistant": "sensor step=0"}, "homeassistant: step: '0' is not a suitable number"),
+        ({"homeassistant": "sensor write=it"}, "homeassistant: write: 'it' is not one of clear, switch"),
+        (
+            {"homeassistant": "sensor options=a"},
+            "homeassistant: options must be words with numbers, such as power-on:0,pin:1",
+        ),
+        ({"homeassistant": "binary_sensor write=clear"}, "homeassistant: only the type bool can have write"),
+        ({"homeassistant": "button"}, "homeassistant: the type of a button must be void"),
+        ({"homeassistant": "number", "type": "bool"}, "homeassistant: the type of a number must be a number"),
+        ({"homeassistant": "sensor enum"}, "homeassistant: an enum needs options, or a type with keywords"),
     ],
 )
 @pytest.mark.rule("value-45")
@@ -154,7 +198,7 @@ def test_an_extension_has_no_field_with_the_name_of_the_remainder() -> None:
 @each_row("line", ["9900", "9900 | sound-level | - | property | u8 | dB | r |"])
 @pytest.mark.rule("value-45")
 def test_a_row_with_too_few_columns_is_refused(line: str) -> None:
-    assert find_mistakes(build_table(line)) == [(2, f"{line.count('|') + 1} columns; 9 are required")]
+    assert find_mistakes(build_table(line)) == [(2, f"{line.count('|') + 1} columns; 10 are required")]
 
 
 @pytest.mark.rule("value-45", "id-10")

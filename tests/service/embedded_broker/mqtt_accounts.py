@@ -12,7 +12,7 @@ from argon2 import PasswordHasher
 from sqlalchemy import Connection, text
 
 from meshfleet.protocol.ids import Mac
-from meshfleet.rest.accounts import AuditRow, Role
+from meshfleet.rest.accounts import ApiKeyKind, AuditRow, Role
 from meshfleet.service.accounts import api_key_store, user_store
 from meshfleet.service.accounts.bearer import BearerAuthenticator, TokenSigner
 from meshfleet.service.accounts.login import Logins
@@ -85,12 +85,23 @@ class MqttAccounts:
         )
         return Credentials(name, PASSWORD)
 
-    def program(self, role: Role = Role.OPERATOR, *, seconds: int | None = None) -> Credentials:
+    def home_assistant(self, role: Role = Role.VIEWER, *, seconds: int | None = None) -> Credentials:
+        """Create an API key for Home Assistant that expires after this time; None: never."""
+        return self.program(role, seconds=seconds, kind=ApiKeyKind.HOMEASSISTANT)
+
+    def program(
+        self,
+        role: Role = Role.OPERATOR,
+        *,
+        seconds: int | None = None,
+        kind: ApiKeyKind = ApiKeyKind.PROGRAM,
+    ) -> Credentials:
         """Create an API key that expires after this time; None: never."""
         issued = self.database.write_now(
             api_key_store.insert_api_key,
             f"key {next(self._numbers)}",
             role=role,
+            kind=kind,
             expires_at=None if seconds is None else self.clock() + seconds * 1000,
             by=COMMAND_LINE,
             now=self.clock(),

@@ -296,7 +296,7 @@ async def test_repeated_failures_cause_growing_delays(
             await get_return_code(authenticator, credentials),
         ]
     assert codes == [4, 4, 4, 4, 4, 3, 4, 3, 4, 3]
-    text = accounts.metrics.render(0, 0).decode()
+    text = accounts.metrics.render().decode()
     assert 'meshfleet_logins_total{outcome="failed"} 7.0' in text
     assert 'meshfleet_logins_total{outcome="throttled"} 3.0' in text
 

@@ -192,7 +192,9 @@ def _format_path(path: str) -> str:
 
 
 def _is_for_admins(path: str) -> bool:
-    return path.startswith(("/api/v1/users", "/api/v1/api-keys", "/api/v1/audit", "/api/v1/storage"))
+    return path.startswith(
+        ("/api/v1/users", "/api/v1/api-keys", "/api/v1/audit", "/api/v1/storage", "/api/v1/samples/export")
+    )
 
 
 def _is_operator_task(path: str) -> bool:

@@ -41,6 +41,7 @@ def test_a_key_is_returned_only_when_it_is_created(service: RunningService) -> N
         "id": issued["id"],
         "name": name,
         "role": "operator",
+        "kind": "program",
         "expiresAt": None,
         "key": issued["key"],
     }
@@ -49,6 +50,7 @@ def test_a_key_is_returned_only_when_it_is_created(service: RunningService) -> N
         "id": issued["id"],
         "name": name,
         "role": "operator",
+        "kind": "program",
         "createdBy": "api-key: key of a admin",
         "createdAt": item["createdAt"],
         "expiresAt": None,
@@ -72,7 +74,7 @@ def test_a_key_has_256_bits_and_only_its_hash_is_stored(service: RunningService)
 def test_the_password_of_a_gateway_has_256_bits_and_only_its_hash_is_stored(service: RunningService) -> None:
     mac = service.new_mac()
     password = service.admin.post("/api/v1/gateways", json={"mac": mac}).json()["password"]
-    assert len(base64.urlsafe_b64decode(password + "=")) == 32
+    assert len(base64.urlsafe_b64decode(password)) >= 32
     query = select(gateway.c.password).where(gateway.c.device == mac_to_int(mac))
     stored = service.database.read_now(lambda connection: connection.execute(query).scalar_one())
     assert stored == hashlib.sha256(password.encode()).digest()
@@ -150,6 +152,8 @@ def test_an_expiry_is_accepted_in_any_iso_8601_form(
         ("name", None),
         ("role", "root"),
         ("role", None),
+        ("kind", "gateway"),
+        ("kind", None),
         ("key", "mfk_mine"),
     ],
 )
@@ -159,6 +163,30 @@ def test_an_invalid_key_request_is_refused(service: RunningService, field: str, 
     )
     assert response.status_code == 400
     assert [each["field"] for each in response.json()["errors"]] == [field]
+
+
+@pytest.mark.rule("auth-33")
+@each_row("role", [Role.VIEWER, Role.OPERATOR])
+def test_a_key_for_home_assistant_is_not_valid_for_rest(service: RunningService, role: Role) -> None:
+    issued = issue_key(service, role=role, kind="homeassistant")
+    assert issued["kind"] == "homeassistant"
+    (item,) = [each for each in list_keys(service) if each["id"] == issued["id"]]
+    assert (item["kind"], item["role"]) == ("homeassistant", role)
+    with service.client(issued["key"]) as program:
+        for path in (ME, "/api/v1/devices", "/api/v1/stream", "/metrics"):
+            response = program.get(path)
+            assert (response.status_code, response.json()["code"]) == (401, "not-logged-in")
+            assert "only for MQTT" in response.json()["detail"]
+    (row,) = service.admin.get("/api/v1/audit", params={"Target": issued["name"]}).json()["items"]
+    assert row["detail"] == {"role": role, "kind": "homeassistant"}
+
+
+@pytest.mark.rule("auth-33")
+def test_a_key_for_home_assistant_cannot_be_an_admin(service: RunningService) -> None:
+    body = {"name": service.new_name("key"), "role": "admin", "kind": "homeassistant"}
+    response = service.admin.post(KEYS, json=body)
+    assert response.status_code == 400
+    assert [each["field"] for each in response.json()["errors"]] == ["role"]
 
 
 def test_a_key_name_is_unique(service: RunningService) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import TYPE_CHECKING, LiteralString, NamedTuple
 
 import psycopg
@@ -100,6 +101,7 @@ def test_requests_are_counted_by_their_route(service: RunningService) -> None:
 @pytest.mark.rule("rest-161")
 def test_metrics_have_the_moment_of_the_newest_backup_with_samples(service: RunningService) -> None:
     def load_values() -> list[float]:
+        service.clock.move(seconds=15)  # values from the database are kept for so long
         families = text_string_to_metric_families(service.viewer.get("/metrics").text)
         return [
             sample.value
@@ -115,7 +117,7 @@ def test_metrics_have_the_moment_of_the_newest_backup_with_samples(service: Runn
 
 
 @pytest.mark.rule("rest-161")
-def test_metrics_contain_no_names_or_ids(service: RunningService) -> None:
+def test_metrics_contain_no_names_or_ids_except_of_gateways(service: RunningService) -> None:
     username, label, device = service.new_user(), service.new_name("label"), service.new_device()
     service.log_in(username)
     service.admin.get(f"/api/v1/users/{username}")
@@ -125,6 +127,16 @@ def test_metrics_contain_no_names_or_ids(service: RunningService) -> None:
     service.anonymous.request("PATCH", f"/api/v1/users/{username}")
     text = service.viewer.get("/metrics").text
     assert not [each for each in (username, label, device, "%", "mfk_") if each in text]
+
+
+@pytest.mark.rule("rest-161")
+def test_metrics_tell_why_the_service_is_not_ready(sqlite_database: Database) -> None:
+    with run_service(sqlite_database) as service:
+        sqlite_database.write_now(
+            lambda connection: connection.exec_driver_sql("DELETE FROM alembic_version")
+        )
+        codes = _load_metrics(service, "meshfleet_not_ready", "code")
+    assert {code for (code,), value in codes.items() if value} == {"schema"}
 
 
 @pytest.mark.rule("rest-161")
@@ -156,9 +168,22 @@ def test_logins_are_counted_by_their_outcome(service: RunningService) -> None:
 
 
 @pytest.mark.rule("rest-161")
+def test_metrics_tell_version_process_and_readiness(service: RunningService) -> None:
+    kind = "sqlite" if service.database.is_sqlite else "postgresql"
+    info = _load_metrics(service, "meshfleet_build_info", "version", "database")
+    assert info == {(version("meshfleet"), kind): 1}
+    assert _load_metrics(service, "meshfleet_not_ready", "code") == {(code,): 0 for code in ReadinessCode}
+    values = {sample.name: sample.value for sample in _load_samples(service)}
+    assert min(values["process_cpu_seconds_total"], values["process_resident_memory_bytes"]) > 0
+    assert "meshfleet_certificate_end_timestamp_seconds" not in values
+
+
+@pytest.mark.rule("rest-161")
 def test_devices_are_counted(service: RunningService) -> None:
+    service.clock.move(seconds=15)  # values from the database are kept for so long
     before = _load_metrics(service, "meshfleet_devices", "connected")
     service.new_device()
+    service.clock.move(seconds=15)
     after = _load_metrics(service, "meshfleet_devices", "connected")
     assert sum(after.values()) == sum(before.values()) + 1
     summary = service.viewer.get("/api/v1/devices/summary").json()

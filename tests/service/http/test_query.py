@@ -40,6 +40,7 @@ VALID_VALUES = {
     "HardwareVersion": "1.0",
     "Gateway": "c0ffee000000",
     "Ids": "bmac-c0ffee000000",
+    "Format": "csv",
     "Kind": "event",
     "From": "2023-11-14T22:13:20Z",
     "To": "2023-11-14T22:13:20Z",

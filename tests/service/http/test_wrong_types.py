@@ -40,6 +40,7 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "FriendlyName": {"name": "Ada"},
     "NewLabel": {"label": "somewhere"},
     "NewGateway": {"mac": "c0ffee000000"},
+    "NewGatewayBatch": {"gateways": [{"mac": "c0ffee000000"}]},
     "NewJob": {"name": "A job", "firmwareId": "fw-0123456789abcdef", "targets": {"all": True}},
     "NewRequest": {"operation": "write-decoded", "identifier": "tx-power"},
 }

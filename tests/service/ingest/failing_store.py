@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import OperationalError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from sqlalchemy import Connection
 
     from meshfleet.db.samples import SampleQuery, SampleRow, SampleRows, SampleStore
     from meshfleet.db.samples.sample import Result, SampleConsumer
+    from meshfleet.db.samples.sample_log import SampleReader
 
 
 class FailingStore:
@@ -57,6 +58,12 @@ class FailingStore:
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
         """See `SampleStore`."""
         return await self.real.read(query, consume)
+
+    async def open_reader(self, name: str) -> SampleReader:
+        return await self.real.open_reader(name)
+
+    async def remove_other_readers(self, names: Collection[str]) -> list[str]:
+        return await self.real.remove_other_readers(names)
 
     async def ensure_capacity(self, now: int) -> None:
         """See `SampleStore`."""

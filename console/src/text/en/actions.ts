@@ -89,6 +89,10 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
         name: "Gateway claimed",
         describe: ({ after }) => ["Claimed the gateway", after === undefined ? "" : `and named it ${quoteName(after)}`],
       },
+      "gateway.batch": {
+        name: "Many gateways claimed",
+        describe: ({ gateways }) => [`Claimed ${formatDetail(gateways)} gateways at once:`, ""],
+      },
       "gateway.register": createAction("Gateway claimed automatically", "Claimed the gateway", "when it first connected"),
       "gateway.rotate": createAction("New password for a gateway", "Created a new password for the gateway"),
       "gateway.release": createAction("Gateway released", "Released the gateway"),

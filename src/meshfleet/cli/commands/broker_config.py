@@ -78,7 +78,7 @@ def _build_files(
     login = str(broker).replace("://", f"://{SERVICE_USER}:{password}@", 1)
     return {
         "passwords": build_password_file(password, gateways),
-        "acl": build_acl_file(settings.topic_prefix),
+        "acl": build_acl_file(settings.topic_prefix, settings.homeassistant),
         "mosquitto.conf": build_config_file(passwords=folder / "passwords", acl=folder / "acl"),
         "meshfleet.env": f"MESHFLEET_BROKER={login}\n",
     }

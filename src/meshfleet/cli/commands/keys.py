@@ -10,7 +10,7 @@ from meshfleet.cli.arguments import ROLE, TIME
 from meshfleet.cli.options import TEXT
 from meshfleet.cli.output import Column, json_option, print_list, print_result
 from meshfleet.cli.service_access import call_service
-from meshfleet.rest.accounts import Role
+from meshfleet.rest.accounts import ApiKeyKind, Role
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -19,6 +19,7 @@ _COLUMNS: Final = (
     Column("id", lambda each: each.id, no_wrap=True),
     Column("name", lambda each: each.name),
     Column("role", lambda each: each.role),
+    Column("for", lambda each: each.kind),
     Column("by", lambda each: each.created_by),
     Column("since", lambda each: each.created_at),
     Column("until", lambda each: each.expires_at),
@@ -41,14 +42,22 @@ def list_keys(*, as_json: bool) -> None:
 @click.argument("name", type=TEXT)
 @click.option("--role", type=ROLE, required=True, help="Role of programs that use the API key.")
 @click.option(
+    "--for",
+    "kind",
+    type=click.Choice([each.value for each in ApiKeyKind]),
+    default=ApiKeyKind.PROGRAM.value,
+    show_default=True,
+    help="What uses the API key: a program, or Home Assistant at the embedded MQTT broker.",
+)
+@click.option(
     "--expires",
     type=TIME,
     help="Time when the API key expires, such as 2027-01-01T00:00:00Z. Default: never.",
 )
 @json_option
-def add(name: str, role: str, expires: datetime | None, *, as_json: bool) -> None:
+def add(name: str, role: str, kind: str, expires: datetime | None, *, as_json: bool) -> None:
     """Create an API key called NAME for a program. The key is shown only once."""
-    issued = call_service(lambda fleet: fleet.api_keys.issue(name, Role(role), expires_at=expires))
+    issued = call_service(lambda fleet: fleet.api_keys.issue(name, Role(role), expires_at=expires, kind=kind))
     print_result(issued, f"The API key of {issued.name} is {issued.key} (shown only once)", as_json=as_json)
 
 

@@ -43,6 +43,7 @@ class Gateways(Proxy[devices.Gateways]):
     list = wrap_generator(devices.Gateways.list)
     show = wrap_method(devices.Gateways.show)
     claim = wrap_method(devices.Gateways.claim)
+    claim_many = wrap_method(devices.Gateways.claim_many)
     rotate = wrap_method(devices.Gateways.rotate)
     release = wrap_method(devices.Gateways.release)
 
@@ -52,6 +53,7 @@ class Samples(Proxy[samples.Samples]):
 
     list = wrap_generator(samples.Samples.list)
     csv = wrap_generator(samples.Samples.csv)
+    export = wrap_generator(samples.Samples.export)
     series = wrap_method(samples.Samples.series)
     links = wrap_method(samples.Samples.links)
     rejects = wrap_generator(samples.Samples.rejects)

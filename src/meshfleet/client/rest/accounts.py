@@ -8,6 +8,7 @@ from meshfleet.client.arguments import Moment, check_text, format_optional_time,
 from meshfleet.client.rest.http_caller import RestResource
 from meshfleet.client.rest.http_messages import build_query
 from meshfleet.rest.accounts import (
+    ApiKeyKind,
     ApiKeyPage,
     AuditPage,
     IssuedApiKey,
@@ -61,12 +62,23 @@ class ApiKeys(RestResource):
         """List all API keys, ordered by name, without their secret values."""
         return self._caller.iterate_items(ApiKeyPage, API_KEYS_PATH)
 
-    async def issue(self, name: str, role: Role | str, expires_at: Moment | None = None) -> IssuedApiKey:
-        """Create an API key. Only the returned object contains the secret value; it cannot be read later."""
+    async def issue(
+        self,
+        name: str,
+        role: Role | str,
+        expires_at: Moment | None = None,
+        *,
+        kind: ApiKeyKind | str = ApiKeyKind.PROGRAM,
+    ) -> IssuedApiKey:
+        """Create an API key. Only the returned object contains the secret value; it cannot be read later.
+
+        A key of the kind `homeassistant` is only for Home Assistant at the embedded MQTT broker.
+        """
         body = NewApiKey(
             name=name,
             role=parse_enum(Role, role, "role"),
             expires_at=format_optional_time(expires_at, "expires_at"),
+            kind=parse_enum(ApiKeyKind, kind, "kind"),
         )
         return await self._caller.post(IssuedApiKey, API_KEYS_PATH, body)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, TypedDict
 
+from msgspec.structs import replace
+
 from meshfleet.client.arguments import (
     check_argument_names,
     normalize_device_id,
@@ -24,11 +26,20 @@ from meshfleet.rest.devices import (
     NewLabel,
     Summary,
 )
-from meshfleet.rest.gateways import Gateway, GatewayClaim, GatewayPage, NewGateway
+from meshfleet.rest.gateways import (
+    BatchGateway,
+    Gateway,
+    GatewayClaim,
+    GatewayClaimBatch,
+    GatewayPage,
+    NewGateway,
+    NewGatewayBatch,
+)
 from meshfleet.rest.inputs import parse_label
 from meshfleet.rest.jobs import DeviceUpdatePage
 from meshfleet.rest.paths import (
     DEVICES_PATH,
+    GATEWAY_BATCH_PATH,
     GATEWAYS_PATH,
     LABELS_PATH,
     SUMMARY_PATH,
@@ -72,6 +83,19 @@ class Gateways(RestResource):
         """Claim a gateway. Only the returned object has the MQTT password, which cannot be read later."""
         body = NewGateway(mac=normalize_mac(gateway), friendly_name=name)
         return await self._caller.post(GatewayClaim, GATEWAYS_PATH, body)
+
+    async def claim_many(self, gateways: Iterable[BatchGateway]) -> tuple[GatewayClaim, ...]:
+        """Claim up to 1,000 gateways: all of them, or none. Return the claims in the order of `gateways`.
+
+        Only the returned objects have the MQTT passwords, which cannot be read later. The request is repeated
+        after a lost connection. If the service had executed it already, `AlreadyExists` is raised: the
+        gateways are claimed, but the passwords are lost, and `rotate` creates new ones.
+        """
+        body = NewGatewayBatch(
+            gateways=tuple(replace(each, mac=normalize_mac(each.mac)) for each in gateways)
+        )
+        response = await self._caller.post_once(GATEWAY_BATCH_PATH, body)
+        return tuple(self._caller.decode(GatewayClaimBatch, response).items)
 
     async def rotate(self, gateway: str) -> GatewayClaim:
         """Replace the MQTT password of a gateway. The old password becomes invalid at once."""
@@ -138,11 +162,11 @@ class Devices(RestResource):
     ) -> AsyncGenerator[Device, None]:
         """List the devices that match all filters. If `live` is True, include the state of each device."""
         options = build_query({"Sort": sort, "Include": "live" if live else None})
-        return self._caller.iterate_items(DevicePage, DEVICES_PATH, _build_filter_query(filters) + options)
+        return self._caller.iterate_items(DevicePage, DEVICES_PATH, build_device_query(filters) + options)
 
     async def summary(self, **filters: Unpack[DeviceFilters]) -> Summary:
         """Count the devices that match all filters, by connectivity, model, firmware and label."""
-        return await self._caller.get(Summary, SUMMARY_PATH, _build_filter_query(filters))
+        return await self._caller.get(Summary, SUMMARY_PATH, build_device_query(filters))
 
     async def show(self, device: str) -> DeviceDetail:
         """Get all fields of a device."""
@@ -180,7 +204,8 @@ class Devices(RestResource):
         return self._caller.iterate_items(DeviceUpdatePage, updates_path(normalize_device_id(device)))
 
 
-def _build_filter_query(filters: DeviceFilters) -> QueryParams:
+def build_device_query(filters: DeviceFilters) -> QueryParams:
+    """Build the query parameters of a device filter."""
     check_argument_names(filters, DeviceFilters)
     gateway = filters.get("gateway")
     single = {

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, TypedDict
 
+import msgspec
+
 from meshfleet.client.arguments import (
     Moment,
     check_argument_names,
@@ -12,21 +14,38 @@ from meshfleet.client.arguments import (
     normalize_mac,
     to_tuple,
 )
+from meshfleet.client.rest.devices import build_device_query
 from meshfleet.client.rest.http_caller import RestResource
 from meshfleet.client.rest.http_messages import HttpRequest, build_query
 from meshfleet.client.rest.transport import LineSplitter
-from meshfleet.rest.paths import REJECTS_PATH, links_path, samples_path, series_path
-from meshfleet.rest.telemetry import Links, RejectPage, SamplePage, Series
+from meshfleet.errors import ServiceUnreachable
+from meshfleet.rest.paths import EXPORT_PATH, REJECTS_PATH, links_path, samples_path, series_path
+from meshfleet.rest.telemetry import (
+    JSON_LINES_TYPE,
+    ExportedSample,
+    ExportEnd,
+    Links,
+    RejectPage,
+    SamplePage,
+    Series,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
     from typing import Unpack
 
+    from meshfleet.client.rest.devices import DeviceFilters
     from meshfleet.client.rest.http_messages import QueryParams
     from meshfleet.rest.telemetry import Reject, Sample
 
 _IDLE_TIMEOUT: Final = 60.0
 """Maximum seconds to wait for the next chunk of a CSV export of samples."""
+
+_EXPORT_IDLE_TIMEOUT: Final = 600.0
+"""Maximum seconds to wait for the next chunk of an export: many devices may have no matching samples."""
+
+_decode_sample = msgspec.json.Decoder(ExportedSample).decode
+_decode_end = msgspec.json.Decoder(ExportEnd).decode
 
 SampleKind = Literal["property", "measurement", "measurement-error", "event"]
 
@@ -72,6 +91,53 @@ class Samples(RestResource):
                     yield line.decode("utf-8", "replace")
         finally:
             await stream.close()
+
+    async def export(
+        self, devices: DeviceFilters | None = None, **filters: Unpack[SampleFilters]
+    ) -> AsyncGenerator[ExportedSample, None]:
+        """Yield the samples of all devices that match, ordered by device, and those of a device by time.
+
+        `devices` has the filters of `devices.list`; None means all devices. Only admins may do this. Raise
+        `ServiceUnreachable` if the export ends before it is complete.
+        """
+        request = HttpRequest(
+            method="GET",
+            path=EXPORT_PATH,
+            query=build_device_query(devices or {}) + _build_filter_query(filters),
+            accept=JSON_LINES_TYPE,
+            is_repeatable=True,
+        )
+        stream = await self._caller.open_stream(request, idle_timeout=_EXPORT_IDLE_TIMEOUT)
+        lines = LineSplitter(b"\n")
+        count = 0
+        try:
+            while (chunk := await stream.read()) is not None:
+                for line in lines.feed(chunk):
+                    sample = self._decode_export_line(line)
+                    if isinstance(sample, ExportEnd):
+                        self._check_export_count(sample, count)
+                        return
+                    count += 1
+                    yield sample
+        finally:
+            await stream.close()
+        raise ServiceUnreachable("the export ended before it was complete", was_sent=True)
+
+    def _decode_export_line(self, line: bytes) -> ExportedSample | ExportEnd:
+        # The end is rare, so it is tried only for a line that is no sample.
+        try:
+            return _decode_sample(line)
+        except msgspec.MsgspecError:
+            pass
+        try:
+            return _decode_end(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            pass
+        raise self._caller.build_refusal("a line of its export is neither a sample nor the end")
+
+    def _check_export_count(self, end: ExportEnd, count: int) -> None:
+        if end.samples != count:
+            raise self._caller.build_refusal(f"its export has {count} samples instead of {end.samples}")
 
     async def series(
         self,

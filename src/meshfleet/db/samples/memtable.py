@@ -15,7 +15,15 @@ from meshfleet.db.samples.block import (
     encode_blocks,
     sort_unique_samples,
 )
-from meshfleet.db.samples.sample import DAY_MS, ROW_EXTRAS, ROW_TIME, SampleRow, SampleRows
+from meshfleet.db.samples.sample import (
+    DAY_MS,
+    REPORTED_KINDS,
+    ROW_EXTRAS,
+    ROW_KIND,
+    ROW_TIME,
+    SampleRow,
+    SampleRows,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,14 +45,18 @@ class Memtable:
         self.sample_count = 0
         self.byte_size = 0
         """Size of all samples in encoded form, in bytes."""
-        self.batches: list[int] = []
-        """Journal row ids of the batches in this memtable.
+        self.batches: dict[int, int] = {}
+        """Number of samples for readers in each batch of this memtable, by the id of its journal row.
+
+        It is 0 for a batch of minute roll-ups, which readers do not get.
 
         A batch whose commit was not confirmed is not listed here, but may be in the journal.
         """
 
     def add(self, journal_id: int, rows: SampleRows) -> None:
         """Add the samples of a committed batch. `journal_id` is the id of the batch's row in the journal."""
+        count_before = self.sample_count
+        device_rows: Sequence[SampleRow] = ()
         for device, device_rows in rows.items():
             if len(device_rows) == 1:
                 self.byte_size += self._get_block(_get_day(device_rows[0]), device).add(device_rows)
@@ -52,7 +64,9 @@ class Memtable:
                 for day, day_rows in _split_by_day(device_rows):
                     self.byte_size += self._get_block(day, device).add(day_rows)
             self.sample_count += len(device_rows)
-        self.batches.append(journal_id)
+        # A batch has either reported samples or roll-ups: one row tells which.
+        is_reported = bool(device_rows) and device_rows[0][ROW_KIND] in REPORTED_KINDS
+        self.batches[journal_id] = self.sample_count - count_before if is_reported else 0
 
     def _get_block(self, day: Day, device: int) -> Block:
         """Return the block of a day and device; create it if it is missing."""

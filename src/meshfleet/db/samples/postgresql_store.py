@@ -15,8 +15,10 @@ from sqlalchemy.exc import DBAPIError
 
 from meshfleet.db import bulk
 from meshfleet.db.database import Database, WriteConflict
+from meshfleet.db.samples import sample_log
 from meshfleet.db.samples.sample import (
     DAY_MS,
+    REPORTED_KINDS,
     ROW_EXTRAS,
     ROW_KIND,
     ROW_TIME,
@@ -26,11 +28,12 @@ from meshfleet.db.samples.sample import (
     StoredSample,
     find_expired_kinds,
 )
+from meshfleet.db.samples.sample_log import LogRetention, SampleReader
 from meshfleet.db.samples.sorted_merge import scan_days
 from meshfleet.errors import DatabaseUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from sqlalchemy import Connection
 
@@ -148,9 +151,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _REPORTED, _ROLLED = "sample_reported", "sample_rolled"
 _KINDS_BY_TABLE: Final = {
-    _REPORTED: frozenset(
-        {SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.MEASUREMENT_ERROR, SampleKind.EVENT}
-    ),
+    _REPORTED: REPORTED_KINDS,
     _ROLLED: frozenset({SampleKind.LINK, SampleKind.HEARTBEAT}),
 }
 """Sample kinds that each of the two partitioned tables stores."""
@@ -188,6 +189,9 @@ class PostgresqlSampleStore:
         self._removed_kinds: dict[_Partition, frozenset[int]] = {}
         """Sample kinds that were deleted from a partition, because they expire before its other kinds."""
         self._next_retention_check = now
+        self._has_readers = database.read_now(sample_log.has_readers)
+        """Whether batches are also written to the log of samples, because there are readers."""
+        self._log_retention = LogRetention()
 
     # Writing
 
@@ -215,6 +219,8 @@ class PostgresqlSampleStore:
                 raise WriteConflict from exc
             raise
         _copy_rows(transaction, "sample_stray", _COPY_STRAY_COLUMNS, stray_rows)
+        if self._has_readers and sample_log.count_reported(rows):
+            sample_log.append_batch(transaction, rows, now)
         return 0
 
     def publish_committed(self, batch_number: int, rows: SampleRows) -> None:  # noqa: ARG002 # readers see committed rows anyway
@@ -231,6 +237,18 @@ class PostgresqlSampleStore:
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
         """Call `consume` with the samples that match `query`. Return the result of `consume`."""
         return await self._database.read(_read_samples, query, consume)
+
+    async def open_reader(self, name: str) -> SampleReader:
+        """Open the reader of all samples with this name. A new reader begins with the next batch."""
+        self._has_readers = True
+        position = await self._database.write(_add_reader_at_end, name)
+        return SampleReader(self._database, name, position, lambda _position: 0)
+
+    async def remove_other_readers(self, names: Collection[str]) -> list[str]:
+        """Forget the positions of all readers except those with these names. Return the forgotten names."""
+        removed = await self._database.write(sample_log.remove_other_readers, names)
+        self._has_readers = await self._database.read(sample_log.has_readers)
+        return removed
 
     # Maintenance
 
@@ -254,6 +272,7 @@ class PostgresqlSampleStore:
                 await self._drop_partition(partition, now)
             elif expired != self._removed_kinds.get(partition, frozenset()):
                 await self._delete_kinds(partition, expired)
+        await self._log_retention.delete_expired(self._database, self.retention, now)
         for kind, retention_ms in self.retention.items():
             if retention_ms is not None:
                 await self._database.write(_delete_strays, kind, now - retention_ms)
@@ -353,6 +372,11 @@ def _delete_strays(connection: Connection, kind: int, before: int) -> None:
     """Delete samples of a kind with implausible times, received up to `before` (Unix time in ms)."""
     statement = "DELETE FROM sample_stray WHERE kind = %(kind)s AND received_at <= %(before)s"
     connection.exec_driver_sql(statement, {"kind": kind, "before": before})
+
+
+def _add_reader_at_end(connection: Connection, name: str) -> int:
+    """Store a reader that begins with the next batch of samples. Return its position."""
+    return sample_log.add_reader(connection, name, sample_log.find_last_number(connection))
 
 
 def _list_partitions(connection: Connection) -> list[_Partition]:

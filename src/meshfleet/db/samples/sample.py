@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 from msgspec import Struct
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sqlalchemy import Connection
+
+    from meshfleet.db.samples.sample_log import SampleReader
 
 
 Retention: TypeAlias = Mapping[int, int | None]
@@ -53,6 +57,11 @@ class SampleKind(IntEnum):
     HEARTBEAT = 5
     """Number of a device's heartbeats in one minute."""
 
+
+REPORTED_KINDS: Final = frozenset(
+    {SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.MEASUREMENT_ERROR, SampleKind.EVENT}
+)
+"""Kinds of samples that devices reported, without the minute roll-ups."""
 
 ALL_KINDS_MASK: Final = (1 << len(SampleKind)) - 1
 """Bit mask with the bits of all sample kinds set."""
@@ -201,6 +210,12 @@ class SampleStore(Protocol):
 
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
         """Call `consume` with the samples that match `query`. Return the result of `consume`."""
+
+    async def open_reader(self, name: str) -> SampleReader:
+        """Open the reader of all samples with this name. A new reader begins with the next batch."""
+
+    async def remove_other_readers(self, names: Collection[str]) -> list[str]:
+        """Forget the positions of all readers except those with these names. Return the forgotten names."""
 
     async def ensure_capacity(self, now: int) -> None:
         """Make space for new samples, so that writers do not wait; this is the urgent part of `maintain`."""

@@ -15,21 +15,20 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import msgspec
-
-from meshfleet.db.samples import segments
+from meshfleet.db.samples import sample_log, segments
 from meshfleet.db.samples.block import BlockRow, decode_block
 from meshfleet.db.samples.memtable import Day, Memtable
 from meshfleet.db.samples.sample import (
     ALL_KINDS_MASK,
     DAY_MS,
     Result,
-    SampleExtras,
     decode_kind_mask,
     find_expired_kinds,
 )
+from meshfleet.db.samples.sample_log import LogRetention, SampleReader, decode_rows, encode_batch
 from meshfleet.db.samples.segments import (
     Segment,
     SegmentMissing,
@@ -40,7 +39,7 @@ from meshfleet.db.samples.sorted_merge import BlockSource, merge_sources, scan_d
 from meshfleet.errors import SamplesDamaged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from sqlalchemy import Connection
@@ -61,11 +60,6 @@ _READER_THREADS: Final = 4
 _READ_ATTEMPTS: Final = 10
 """Maximum attempts of a read, which starts again whenever a segment is deleted during the read."""
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(
-    dict[int, list[tuple[int, int, int, int, int, float | int | None, bytes | None, SampleExtras | None]]]
-).decode
-
 
 class CompactionLimits(NamedTuple):
     """Thresholds for flushing the memtable to segments and for merging segments."""
@@ -79,6 +73,8 @@ class CompactionLimits(NamedTuple):
 
 
 _DEFAULT_LIMITS: Final = CompactionLimits()
+
+_NO_BATCHES: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class SqliteSampleStore:
@@ -122,14 +118,16 @@ class SqliteSampleStore:
         self._next_number = remove_unregistered_files(
             folder, self._segments, database.read_now(_load_highest_number)
         )
-        self._last_batch = 0
+        self._last_batch = database.read_now(sample_log.find_last_number)
         """Journal row id of the last batch of samples.
 
-        An id must not be used twice: a flush of the first batch would delete the row of the second.
+        An id must not be used twice: a flush of the first batch would delete the row of the second, and
+        readers would skip the second.
         """
+        self._log_retention = LogRetention()
         for number, batch in database.read_now(_load_journal):
-            self._memtable.add(number, _decode(batch))
-            self._last_batch = number
+            self._memtable.add(number, decode_rows(batch))
+            self._last_batch = max(self._last_batch, number)
 
     # Writing
 
@@ -138,7 +136,7 @@ class SqliteSampleStore:
         if rows:
             self._last_batch += 1
             insert = "INSERT INTO sample_journal (id, batch) VALUES (?, ?)"
-            transaction.exec_driver_sql(insert, (self._last_batch, _encode(rows)))
+            transaction.exec_driver_sql(insert, (self._last_batch, encode_batch(rows)))
         return self._last_batch
 
     def publish_committed(self, batch_number: int, rows: SampleRows) -> None:
@@ -211,6 +209,21 @@ class SqliteSampleStore:
         for block in blocks:
             yield BlockSource(since, until, partial(_filter_samples, query, partial(decode_block, block)))
 
+    async def open_reader(self, name: str) -> SampleReader:
+        """Open the reader of all samples with this name. A new reader begins with the next batch."""
+        position = await self._database.write(sample_log.add_reader, name, self._last_batch)
+        return SampleReader(self._database, name, position, self._count_in_memory)
+
+    async def remove_other_readers(self, names: Collection[str]) -> list[str]:
+        """Forget the positions of all readers except those with these names. Return the forgotten names."""
+        return await self._database.write(sample_log.remove_other_readers, names)
+
+    def _count_in_memory(self, position: int) -> int:
+        """Count the samples of batches after `position` that are only in the journal and in memory."""
+        memtables = (memtable for memtable in (self._frozen_memtable, self._memtable) if memtable is not None)
+        batches = chain.from_iterable(memtable.batches.items() for memtable in memtables)
+        return sum(count for number, count in batches if number > position)
+
     # Maintenance
 
     async def ensure_capacity(self, now: int) -> None:
@@ -236,6 +249,7 @@ class SqliteSampleStore:
                 await self._delete_segment(segment)
             elif expired and self._get_path(segment) not in self._damaged_files:
                 await self._replace_segments([segment], expired, level=segment.level)
+        await self._log_retention.delete_expired(self._database, self.retention, now)
 
     def close(self) -> None:
         """Wait for running reads and compactions, then delete segment files that were not registered."""
@@ -267,7 +281,7 @@ class SqliteSampleStore:
             self._flushed_segments[day] = Segment(
                 number, day, 0, memtable.count_samples(day), ALL_KINDS_MASK, now, number
             )
-        await self._register(list(self._flushed_segments.values()), (), memtable.batches)
+        await self._register(list(self._flushed_segments.values()), (), memtable.batches, now)
         self._flushed_segments = {}
 
     async def _delete_segment(self, segment: Segment) -> None:
@@ -321,11 +335,18 @@ class SqliteSampleStore:
             yield row
 
     async def _register(
-        self, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int] = ()
+        self,
+        new: Sequence[Segment],
+        old: Sequence[Segment],
+        batches: Mapping[int, int] = _NO_BATCHES,
+        now: int = 0,
     ) -> None:
-        """Register `new` segments, remove `old` segments and delete journal batches in one transaction."""
+        """Register `new` segments, remove `old` segments and delete journal batches in one transaction.
+
+        Batches that a reader has not read are kept in the log of samples, with the time `now`.
+        """
         self._unregistered_files.difference_update(map(self._get_path, new))
-        await self._database.write(_register_segments, new, old, batches)
+        await self._database.write(_register_segments, new, old, batches, now)
         removed = {segment.number for segment in old}
         remaining = (segment for segment in self._segments if segment.number not in removed)
         self._segments = tuple(sorted((*remaining, *new), key=attrgetter("origin")))
@@ -375,12 +396,17 @@ def _load_journal(connection: Connection) -> list[tuple[int, bytes]]:
 
 
 def _register_segments(
-    connection: Connection, new: Sequence[Segment], old: Sequence[Segment], batches: Sequence[int]
+    connection: Connection,
+    new: Sequence[Segment],
+    old: Sequence[Segment],
+    batches: Mapping[int, int],
+    now: int,
 ) -> None:
-    """Add `new` segments, remove `old` segments, and delete journal batches.
+    """Add `new` segments, remove `old` segments, and delete journal batches that no reader needs.
 
     This function is idempotent, because it runs again if its commit was not confirmed.
     """
+    sample_log.keep_unread(connection, batches, now)
     for statement, values in (
         ("INSERT OR REPLACE INTO sample_segment VALUES (?, ?, ?, ?, ?, ?, ?)", list(map(tuple, new))),
         ("DELETE FROM sample_segment WHERE id = ?", [(segment.number,) for segment in old]),

@@ -17,6 +17,7 @@ from meshfleet.db.tables.broker import (
 from meshfleet.db.tables.columns import metadata
 from meshfleet.db.tables.devices import connectivity, device, device_label, device_state, gateway, label
 from meshfleet.db.tables.firmware import firmware, image_chunk
+from meshfleet.db.tables.integrations import sample_log, sample_reader
 from meshfleet.db.tables.jobs import (
     active_condition,
     evidence,
@@ -66,6 +67,8 @@ __all__ = [
     "reading_journal",
     "reject",
     "request",
+    "sample_log",
+    "sample_reader",
     "secret",
     "series",
     "session",

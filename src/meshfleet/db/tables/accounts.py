@@ -50,6 +50,7 @@ api_key = Table(
     Column("created_by", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger),
+    Column("kind", Text, nullable=False, server_default="program"),
 )
 
 audit = Table(

@@ -8,7 +8,14 @@ it.
 docs/guides/brokers.md describes how to use the broker, docs/mqtt-conformance.md how it follows the standard.
 """
 
-from meshfleet.mqtt.broker.auth import Account, AccountKind, Authenticator, NotAdmitted, TopicPermissions
+from meshfleet.mqtt.broker.auth import (
+    Account,
+    AccountKind,
+    Authenticator,
+    HomeAssistantTopics,
+    NotAdmitted,
+    TopicPermissions,
+)
 from meshfleet.mqtt.broker.broker import Broker
 from meshfleet.mqtt.broker.group_commit import ReportBatch, ReportConsumer
 from meshfleet.mqtt.broker.store import StoredState, check_ownership, load_stored_state, take_ownership
@@ -18,6 +25,7 @@ __all__ = [
     "AccountKind",
     "Authenticator",
     "Broker",
+    "HomeAssistantTopics",
     "NotAdmitted",
     "ReportBatch",
     "ReportConsumer",

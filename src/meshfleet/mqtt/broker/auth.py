@@ -1,11 +1,12 @@
 """Authentication of MQTT clients, and the topics that each account may use (broker-7 to broker-15).
 
 `Authenticator` is the interface through which the broker authenticates clients. `TopicPermissions` applies
-the two tables at the end of this module; everything that they do not list is forbidden.
+the tables at the end of this module; everything that they do not list is forbidden.
 
 A rule is written like a topic filter. Besides `+` and `#`, a level can be `{me}`, the MAC of the gateway
-itself, or `{mac}`, any MAC. `{prefix}` stands for the topic prefix of the installation. An account may
-subscribe to a filter if one rule covers every topic that the filter matches.
+itself, or `{mac}`, any MAC. `{prefix}` stands for the topic prefix of the installation, `{discovery}` and
+`{entities}` for the topics of Home Assistant. An account may subscribe to a filter if one rule covers every
+topic that the filter matches.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from meshfleet.errors import FleetError
 from meshfleet.rest.accounts import Role
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from meshfleet.mqtt.broker_limits import BrokerLimits
     from meshfleet.mqtt.codec.packets import Connect, ConnectReturnCode
 
 
@@ -58,6 +60,8 @@ class AccountKind(StrEnum):
     GATEWAY = "gateway"
     USER = "user"
     API_KEY = "api-key"
+    HOME_ASSISTANT = "homeassistant"
+    """API key for Home Assistant, which may use the topics of Home Assistant and no others."""
 
 
 class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
@@ -71,6 +75,10 @@ class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
     credential_digest: bytes = b""
     """Digest that changes with the credentials and is not secret; empty if unknown."""
 
+    def adapt_limits(self, limits: BrokerLimits) -> BrokerLimits:
+        """Return the limits of a client of this account: Home Assistant has limits of its own (broker-33)."""
+        return limits.for_home_assistant() if self.kind is AccountKind.HOME_ASSISTANT else limits
+
     @classmethod
     def parse(cls, text: str) -> Account:
         """Parse `KIND NAME`, the string form of an account. The result lacks role and credential digest."""
@@ -81,14 +89,42 @@ class Account(Struct, frozen=True, kw_only=True, cache_hash=True):
         return f"{self.kind} {self.name}"
 
 
+class HomeAssistantTopics(NamedTuple):
+    """Topics through which Home Assistant finds, shows and changes devices."""
+
+    discovery_prefix: str = "homeassistant"
+    entities: str = "meshfleet"
+    """Prefix of the topics with states and commands of devices."""
+    has_commands: bool = False
+    """Whether Home Assistant may send commands to devices."""
+
+
+_DEFAULT_TOPICS: Final = HomeAssistantTopics()
+
+
 class TopicPermissions:
     """Topics that one account may publish to and read. If the account is None, all topics are forbidden."""
 
-    __slots__ = ("_publish_rules", "publish_prefixes", "read_rules", "widest_filters")
+    __slots__ = (
+        "_command_rules",
+        "_fleet_topics",
+        "_publish_rules",
+        "publish_prefixes",
+        "read_rules",
+        "widest_filters",
+    )
 
-    def __init__(self, account: Account | None, prefix: str = "") -> None:
-        self._publish_rules = () if account is None else _select_patterns(_PUBLISH_RULES, account, prefix)
-        self.read_rules = () if account is None else _select_patterns(_READ_RULES, account, prefix)
+    def __init__(
+        self, account: Account | None, prefix: str = "", home_assistant: HomeAssistantTopics = _DEFAULT_TOPICS
+    ) -> None:
+        """`prefix` is the topic prefix of the installation."""
+        command_rules = _COMMAND_RULES if home_assistant.has_commands else ()
+        self._command_rules = _select_patterns(command_rules, account, prefix, home_assistant)
+        self._publish_rules = (
+            *_select_patterns(_PUBLISH_RULES, account, prefix, home_assistant),
+            *self._command_rules,
+        )
+        self.read_rules = _select_patterns(_READ_RULES, account, prefix, home_assistant)
         """Patterns of the topics that the account may read, each split into topic levels. Accounts with equal
         rules may read the same topics."""
         self.publish_prefixes = tuple(
@@ -97,6 +133,12 @@ class TopicPermissions:
         """Topic prefixes below which the account may publish to every topic, for a fast check."""
         self.widest_filters = tuple("/".join(rule).replace(_ANY_MAC, "+") for rule in self.read_rules)
         """The widest topic filters that the account may subscribe to, for log lines."""
+        self._fleet_topics = (
+            _list_fleet_topics(prefix)
+            if account is not None and account.kind is AccountKind.HOME_ASSISTANT
+            else None
+        )
+        """Topics of the fleet, for an API key for Home Assistant; else None."""
 
     def may_publish(self, topic: str) -> bool:
         """Return whether the account may publish to a topic."""
@@ -109,6 +151,23 @@ class TopicPermissions:
         levels = topic_filter.split("/")
         return any(_covers(rule, levels) for rule in self.read_rules)
 
+    def may_retain(self, topic: str) -> bool:
+        """Return whether a message of the account may be retained. `topic` is one that it may publish to.
+
+        A retained command would be carried out again at every start of the service (broker-32).
+        """
+        return not any(_covers(rule, topic.split("/")) for rule in self._command_rules)
+
+    def is_expected_denial(self, topic_filter: str) -> bool:
+        """Return whether a forbidden filter is normal for the account and needs no audit row (broker-34).
+
+        Home Assistant subscribes to topics of other integrations by default.
+        """
+        levels = topic_filter.split("/")
+        return self._fleet_topics is not None and not any(
+            _may_match_below(levels, fleet) for fleet in self._fleet_topics
+        )
+
 
 _MAC = re.compile(r"[0-9a-f]{12}")
 _ANY_MAC: Final = "{mac}"
@@ -117,31 +176,62 @@ _Levels = tuple[str, ...]
 
 
 class _Rule(NamedTuple):
-    """Rule that allows the accounts with a role to use the topics that match a pattern."""
-
-    least_role: Role | None
-    """Lowest role of a user or API key that the rule applies to; None for a rule for gateways."""
+    kinds: frozenset[AccountKind]
     pattern: str
+    least_role: Role = Role.VIEWER
+    """Lowest role of a user or API key that the rule applies to; ignored for gateways."""
+
+    def applies_to(self, account: Account) -> bool:
+        """Return whether the rule holds for an account."""
+        if account.kind not in self.kinds:
+            return False
+        if account.kind is AccountKind.GATEWAY:
+            return True
+        return account.role is not None and account.role.includes(self.least_role)
 
 
-def _select_patterns(table: Sequence[_Rule], account: Account, prefix: str) -> tuple[_Levels, ...]:
-    """Return the patterns of the rules that apply to an account, with its name and the prefix filled in.
+def _select_patterns(
+    table: Sequence[_Rule], account: Account | None, prefix: str, home_assistant: HomeAssistantTopics
+) -> tuple[_Levels, ...]:
+    """Return the patterns of the rules that apply to an account, with its name and the prefixes filled in.
 
     Each pattern is split into topic levels.
     """
-    topic_start = f"{prefix}/" if prefix else ""
-    return tuple(
-        tuple(rule.pattern.replace("{prefix}", topic_start).replace("{me}", account.name).split("/"))
-        for rule in table
-        if _rule_applies(rule.least_role, account)
-    )
+    if account is None:
+        return ()
+    values = {
+        "{prefix}": f"{prefix}/" if prefix else "",
+        "{me}": account.name,
+        "{discovery}": home_assistant.discovery_prefix,
+        "{entities}": home_assistant.entities,
+    }
+    rules = (_fill_in_pattern(rule.pattern, values) for rule in table if rule.applies_to(account))
+    if account.kind is not AccountKind.HOME_ASSISTANT:
+        return tuple(rules)
+    # With a topic prefix such as `meshfleet`, requests would be below the topics of Home Assistant.
+    fleet_topics = _list_fleet_topics(prefix)
+    return tuple(rule for rule in rules if not any(_may_match_below(rule, each) for each in fleet_topics))
 
 
-def _rule_applies(least_role: Role | None, account: Account) -> bool:
-    """Return whether a rule with this `least_role` applies to an account."""
-    if account.kind is AccountKind.GATEWAY or account.role is None or least_role is None:
-        return account.kind is AccountKind.GATEWAY and least_role is None
-    return account.role.includes(least_role)
+def _fill_in_pattern(pattern: str, values: Mapping[str, str]) -> _Levels:
+    for name, value in values.items():
+        pattern = pattern.replace(name, value)
+    return tuple(pattern.split("/"))
+
+
+def _list_fleet_topics(prefix: str) -> tuple[_Levels, ...]:
+    """Return the parents of all topics of gateways, each split into topic levels."""
+    return (*prefix.split("/"), "mt") if prefix else ("mt",), ("meshtech",)
+
+
+def _may_match_below(filter_levels: Sequence[str], parent: _Levels) -> bool:
+    """Return whether a topic filter may match topics below `parent`, or topics above it."""
+    for filter_level, level in zip(filter_levels, parent, strict=False):
+        if filter_level == "#":
+            return True
+        if filter_level not in {"+", level}:
+            return False
+    return True
 
 
 def _find_fixed_prefix(rule: _Levels) -> str | None:
@@ -153,8 +243,10 @@ def _find_fixed_prefix(rule: _Levels) -> str | None:
 
 
 def _covers(rule: _Levels, filter_levels: Sequence[str]) -> bool:
-    """Return whether a rule, which ends in `#`, covers every topic that a topic filter matches."""
-    *parent, _ = rule
+    """Return whether a rule covers every topic that a topic filter matches."""
+    *parent, last = rule
+    if last != "#":
+        return len(filter_levels) == len(rule) and all(map(_covers_level, rule, filter_levels))
     return len(filter_levels) >= len(parent) and all(map(_covers_level, parent, filter_levels))
 
 
@@ -167,19 +259,31 @@ def _covers_level(rule_level: str, filter_level: str) -> bool:
     return rule_level in {"+", filter_level}
 
 
+_GATEWAYS: Final = frozenset({AccountKind.GATEWAY})
+_USERS: Final = frozenset({AccountKind.USER, AccountKind.API_KEY})
+_HOME_ASSISTANT: Final = frozenset({AccountKind.HOME_ASSISTANT})
+
 _PUBLISH_RULES: Final = (
-    _Rule(None, "{prefix}mt/gateway/{me}/+/#"),  # whole subtree, for topics of later versions (broker-9)
-    _Rule(None, "meshtech/diagnostics/{me}/+/#"),  # never has the topic prefix (broker-20)
-    _Rule(Role.OPERATOR, "{prefix}mt/gateway/{mac}/request/{mac}/+/#"),
-    _Rule(Role.OPERATOR, "{prefix}mt/gateways/request/{mac}/+/#"),
+    _Rule(_GATEWAYS, "{prefix}mt/gateway/{me}/+/#"),  # whole subtree, for topics of later versions (broker-9)
+    _Rule(_GATEWAYS, "meshtech/diagnostics/{me}/+/#"),  # never has the topic prefix (broker-20)
+    _Rule(_USERS, "{prefix}mt/gateway/{mac}/request/{mac}/+/#", Role.OPERATOR),
+    _Rule(_USERS, "{prefix}mt/gateways/request/{mac}/+/#", Role.OPERATOR),
+    # Home Assistant says here whether it runs. The topic has a setting of its own there, with this default.
+    _Rule(_HOME_ASSISTANT, "homeassistant/status"),
+    _Rule(_HOME_ASSISTANT, "{discovery}/status"),
 )
 
+_COMMAND_RULES: Final = (_Rule(_HOME_ASSISTANT, "{entities}/{mac}/set/+", Role.OPERATOR),)
+"""Topics to which an account may publish only if Home Assistant may send commands to devices."""
+
 _READ_RULES: Final = (
-    _Rule(None, "{prefix}mt/gateway/{me}/#"),
-    _Rule(None, "{prefix}mt/gateways/#"),
-    _Rule(None, "meshtech/diagnostics/{me}/#"),
-    _Rule(Role.VIEWER, "{prefix}mt/gateway/{mac}/device/#"),
-    _Rule(Role.VIEWER, "{prefix}mt/gateway/{mac}/response/#"),
+    _Rule(_GATEWAYS, "{prefix}mt/gateway/{me}/#"),
+    _Rule(_GATEWAYS, "{prefix}mt/gateways/#"),
+    _Rule(_GATEWAYS, "meshtech/diagnostics/{me}/#"),
+    _Rule(_USERS, "{prefix}mt/gateway/{mac}/device/#"),
+    _Rule(_USERS, "{prefix}mt/gateway/{mac}/response/#"),
+    _Rule(_HOME_ASSISTANT, "{discovery}/#"),
+    _Rule(_HOME_ASSISTANT, "{entities}/#"),
 )
 """Topics that accounts may read. Only the addressed gateway may read requests, which may carry keys
 (broker-14)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.mqtt.broker.auth import Account, AccountKind, Authenticator
+from meshfleet.mqtt.broker.auth import Account, AccountKind, Authenticator, HomeAssistantTopics
 from meshfleet.mqtt.broker.connection import ServerConnection
 from meshfleet.mqtt.broker.connections import ConnectionRegistry
 from meshfleet.mqtt.broker.group_commit import GroupCommit, ReportConsumer
@@ -13,7 +13,7 @@ from meshfleet.mqtt.broker.handshake import ConnectHandler
 from meshfleet.mqtt.broker.packet_handler import PacketHandler
 from meshfleet.mqtt.broker.quotas import QueueQuotas
 from meshfleet.mqtt.broker.request_expiry import RequestTopicRules
-from meshfleet.mqtt.broker.retained_messages import RetainedMessageStore
+from meshfleet.mqtt.broker.retained_messages import SERVICE_ACCOUNT, RetainedMessageStore
 from meshfleet.mqtt.broker.router import CallbackSubscriber, MessageRouter
 from meshfleet.mqtt.broker.session_registry import SessionRegistry
 from meshfleet.mqtt.broker.wall_clock import WallClockConverter
@@ -26,15 +26,12 @@ if TYPE_CHECKING:
     from meshfleet.mqtt.broker.store import StoredState
     from meshfleet.mqtt.broker_limits import BrokerLimits
 
-_SERVICE_ACCOUNT: Final = "service"
-"""Account name for messages that the service itself publishes."""
-
 _READ_BUFFER_BYTES: Final = 64 * 1024
 """Maximum bytes that one read from a client returns."""
 
 _MAX_RETAINED_BYTES: Final = 2 * 1024 * 1024
-"""Maximum bytes of all retained messages together, or half the queue limit of a client if that is less: one
-subscription may match all retained messages."""
+"""Maximum bytes of all retained messages of clients together, or half the queue limit of a client if that is
+less: one subscription may match all retained messages."""
 
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 """Maximum bytes received in a commit batch; beyond it the broker stops reading until the next batch."""
@@ -57,6 +54,7 @@ class Broker:
         monotonic_clock: Callable[[], int],
         wall_clock: Callable[[], int],
         topic_prefix: str = "",
+        home_assistant: HomeAssistantTopics | None = None,
         request_max_age: float = 60.0,
         slow_seconds: float = 10.0,
         sweep_seconds: float = 1.0,
@@ -97,6 +95,7 @@ class Broker:
             quotas=self.quotas,
             monotonic_clock=monotonic_clock,
             topic_prefix=topic_prefix,
+            home_assistant=home_assistant or HomeAssistantTopics(),
             sweep_seconds=sweep_seconds,
         )
         self._packet_handler = PacketHandler(
@@ -163,6 +162,15 @@ class Broker:
         """Change the maximum age of requests that are received from now on."""
         self._request_rules.set_max_age(seconds)
 
+    def set_home_assistant_topics(self, topics: HomeAssistantTopics) -> None:
+        """Change the topics of Home Assistant. Its clients are disconnected and connect again."""
+        if topics == self.connect_handler.home_assistant:
+            return
+        self.connect_handler.home_assistant = topics
+        for connection in self.connections:
+            if connection.account is not None and connection.account.kind is AccountKind.HOME_ASSISTANT:
+                connection.close("the topics of Home Assistant were changed")
+
     def create_connection(self, address: str = "") -> ServerConnection:
         """Create the asyncio protocol for a client that connects.
 
@@ -175,11 +183,20 @@ class Broker:
 
     async def publish(self, topic: str, payload: bytes, *, qos: int = 1, retain: bool = False) -> None:
         """Publish a message as the service. At QoS 1, return when the message is committed."""
-        self._router.route(Publish(topic, payload, qos, retain), _SERVICE_ACCOUNT)
-        if qos:
+        await self.publish_all((Publish(topic, payload, qos, retain),))
+
+    async def publish_all(self, messages: Sequence[Publish]) -> None:
+        """Publish messages as the service. Return when those with QoS 1 are committed."""
+        self.publish_soon(*messages)
+        if any(message.qos for message in messages):
             done = asyncio.get_running_loop().create_future()
             self._group_commit.call_after_commit(lambda: None if done.done() else done.set_result(None))
             await done
+
+    def publish_soon(self, *messages: Publish) -> None:
+        """Publish messages as the service without waiting for the commit."""
+        for message in messages:
+            self._router.route(message, SERVICE_ACCOUNT)
 
     def send(self, messages: Iterable[Publish]) -> None:
         """Send messages as the service to connected subscribers only; queue nothing for disconnected ones."""

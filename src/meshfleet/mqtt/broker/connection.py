@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedInput, UnsupportedProtocol
-from meshfleet.mqtt.broker.auth import NO_PERMISSIONS, Account
-from meshfleet.mqtt.codec.decoder import FROM_CLIENTS
+from meshfleet.mqtt.broker.auth import NO_PERMISSIONS, Account, AccountKind, TopicPermissions
+from meshfleet.mqtt.codec.decoder import FROM_CLIENTS, FROM_HOME_ASSISTANT
 from meshfleet.mqtt.codec.encoder import PINGRESP, encode_packet, encode_pubacks
 from meshfleet.mqtt.codec.packets import (
     Connack,
@@ -48,6 +48,10 @@ _FLUSH_BYTES: Final = 64 * 1024
 _STUCK_SECONDS: Final = 30.0
 """Seconds after which a client that reads none of the bytes sent to it is disconnected."""
 
+_HOME_ASSISTANT_FILTERS_PER_PACKET: Final = 25
+"""Topic filters or retained messages that cost Home Assistant as much of its packet budget as one packet. It
+subscribes to thousands of filters at once, and would see no state of a device whose filter is refused."""
+
 _CLOSE_SECONDS: Final = 5.0
 """Seconds to send the last bytes after `close`, before the connection is aborted."""
 
@@ -65,6 +69,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_connect_handler",
         "_deadline",
         "_early_packets",
+        "_filters_per_packet",
         "_is_accepted",
         "_is_closed",
         "_is_cut_off",
@@ -106,8 +111,10 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._buffer = buffer
         self._loop = asyncio.get_running_loop()
         self._parser = PacketParser(FROM_CLIENTS, limit=limits.packet_size, skip_oversized=True)
-        self._packet_budget = limits.publish_rate
+        self._packet_budget: float = limits.publish_rate
         """Number of packets that the client may still send in this second; negative if it sent too many."""
+        self._filters_per_packet = 1
+        """Number of topic filters or retained messages that cost the client as much as one packet."""
         self._is_throttled = False
         self._pending_output: list[bytes] = []
         self._pending_bytes = 0
@@ -198,9 +205,17 @@ class ServerConnection(asyncio.BufferedProtocol):
             if not self._read_holds and not self._is_closed and self._transport is not None:
                 self._transport.resume_reading()
 
+    def admit(self, account: Account, permissions: TopicPermissions) -> None:
+        """Set the account of the client, which was authenticated, with its permissions and limits."""
+        self.account, self.permissions = account, permissions
+        if account.kind is AccountKind.HOME_ASSISTANT:
+            self._parser.limit = account.adapt_limits(self._limits).packet_size
+            self._parser.decoders = FROM_HOME_ASSISTANT
+            self._filters_per_packet = _HOME_ASSISTANT_FILTERS_PER_PACKET
+
     def charge_packets(self, count: int) -> None:
-        """Reduce the packet budget of the client by `count`, for work as costly as `count` packets."""
-        self._packet_budget -= count
+        """Reduce the packet budget of the client for `count` topic filters or retained messages."""
+        self._packet_budget -= count / self._filters_per_packet
 
     @property
     def is_over_budget(self) -> bool:

@@ -213,8 +213,10 @@ class ConnectionRegistry:
         Return False if the account has too many connections. The connection `replacing`, which is about to be
         closed, does not count.
         """
-        connections = self._by_account.setdefault(str(connection.account), set())
-        if len(connections) - (replacing in connections) >= self._limits.connections_per_account:
+        account = connection.account
+        connections = self._by_account.setdefault(str(account), set())
+        limits = self._limits if account is None else account.adapt_limits(self._limits)
+        if len(connections) - (replacing in connections) >= limits.connections_per_account:
             return False
         connections.add(connection)
         self._finish_pending_login(to_network(connection.address))

@@ -12,7 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors import DatabaseUnavailable, quote_input
-from meshfleet.mqtt.broker.auth import Account, AccountKind, Authenticator, NotAdmitted, TopicPermissions
+from meshfleet.mqtt.broker.auth import (
+    Account,
+    AccountKind,
+    Authenticator,
+    HomeAssistantTopics,
+    NotAdmitted,
+    TopicPermissions,
+)
 from meshfleet.mqtt.broker.log_limiter import LogLimiter
 from meshfleet.mqtt.codec.packets import Connect, ConnectReturnCode, Publish
 
@@ -49,6 +56,7 @@ class ConnectHandler:
         quotas: QueueQuotas,
         monotonic_clock: Callable[[], int],
         topic_prefix: str,
+        home_assistant: HomeAssistantTopics,
         sweep_seconds: float,
     ) -> None:
         self._authenticator = authenticator
@@ -59,6 +67,8 @@ class ConnectHandler:
         self._quotas = quotas
         self._monotonic_clock = monotonic_clock
         self._topic_prefix = topic_prefix
+        self.home_assistant = home_assistant
+        """Topics of Home Assistant, for the permissions of clients that connect from now on."""
         self._sweep_seconds = sweep_seconds
         self._tasks: asyncio.TaskGroup | None = None
         self.accepting = asyncio.Event()
@@ -151,19 +161,21 @@ class ConnectHandler:
         account may not use the client id or the will topic, or a limit is reached.
         """
         client_id = _choose_client_id(connect, account)
-        permissions = TopicPermissions(account, self._topic_prefix)
+        permissions = TopicPermissions(account, self._topic_prefix, self.home_assistant)
         if connect.will is not None and not permissions.may_publish(connect.will.topic):
             self._authenticator.on_access_denied(account, connection.address, "will", connect.will.topic)
             reason = f"the account may not publish its will message to {quote_input(connect.will.topic)}"
             raise NotAdmitted(ConnectReturnCode.NOT_AUTHORIZED, reason)
-        connection.account, connection.permissions = account, permissions
+        connection.admit(account, permissions)
         previous = self._sessions.find_connection(str(account), client_id)
         if previous is not None and previous.number > connection.number:
             connection.close("replaced by a newer connection of the same client")
             return
         if not self._connections.assign_account(connection, replacing=previous):
             raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, "the account has too many connections")
-        opened = self._sessions.open(str(account), client_id, permissions, clean=connect.clean)
+        # Home Assistant subscribes again at each start: nothing of its many subscriptions need be stored.
+        is_clean = connect.clean or account.kind is AccountKind.HOME_ASSISTANT
+        opened = self._sessions.open(str(account), client_id, permissions, clean=is_clean)
         self.admitted_count += 1
         connection.will = connect.will
         connection.keep_alive = float(connect.keep_alive)

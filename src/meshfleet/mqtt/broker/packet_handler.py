@@ -6,6 +6,8 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import replace
+
 from meshfleet.errors import quote_input
 from meshfleet.mqtt.broker.group_commit import BUSY_BATCH_MESSAGES, GroupCommit
 from meshfleet.mqtt.broker.log_limiter import LogLimiter
@@ -15,7 +17,7 @@ from meshfleet.mqtt.codec.packets import SUBACK_FAILURE, Pubcomp, Pubrec, Suback
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from meshfleet.mqtt.broker.auth import Authenticator
+    from meshfleet.mqtt.broker.auth import Authenticator, TopicPermissions
     from meshfleet.mqtt.broker.connection import ServerConnection
     from meshfleet.mqtt.broker.quotas import QueueQuotas
     from meshfleet.mqtt.broker.router import MessageRouter
@@ -112,6 +114,8 @@ class PacketHandler:
         At QoS 1, add the packet identifier to `packet_ids`. At QoS 2, send PUBREC, and do not route the
         message if it was received before.
         """
+        if message.retain and not connection.permissions.may_retain(message.topic):
+            message = replace(message, retain=False)
         if message.qos > 1:
             if message.packet_id not in session.unreleased_ids:  # [MQTT-4.3.3-2]
                 session.unreleased_ids.add(message.packet_id)
@@ -157,7 +161,7 @@ class PacketHandler:
         for topic_filter, qos in packet.filters:
             code = self._subscribe_if_allowed(connection, session, topic_filter, qos)
             codes.append(code)
-            if code == SUBACK_FAILURE and not connection.permissions.may_read(topic_filter):
+            if code == SUBACK_FAILURE and _is_reported(connection.permissions, topic_filter):
                 forbidden.append(topic_filter)
             if not connection.is_open:  # cut off: it does not keep up with the retained messages
                 return
@@ -188,11 +192,12 @@ class PacketHandler:
         if connection.is_over_budget:
             return SUBACK_FAILURE
         subscriptions = session.subscriptions
-        if topic_filter not in subscriptions and len(subscriptions) >= self.limits.subscriptions:
+        if topic_filter not in subscriptions and len(subscriptions) >= self._max_subscriptions(connection):
             return SUBACK_FAILURE
         if not connection.permissions.may_read(topic_filter):
             connection.charge_packets(1)
-            self._report_denied(connection, "subscribe", topic_filter)
+            if _is_reported(connection.permissions, topic_filter):
+                self._report_denied(connection, "subscribe", topic_filter)
             return SUBACK_FAILURE
         if len(topic_filter.encode()) > _MAX_FILTER_BYTES or topic_filter.count("/") >= _MAX_FILTER_LEVELS:
             return SUBACK_FAILURE
@@ -200,6 +205,10 @@ class PacketHandler:
         self._group_commit.save_subscription(session, topic_filter, granted)
         connection.charge_packets(1 + self._router.subscribe(session, topic_filter, granted))
         return granted
+
+    def _max_subscriptions(self, connection: ServerConnection) -> int:
+        account = connection.account
+        return (self.limits if account is None else account.adapt_limits(self.limits)).subscriptions
 
     def handle_unsubscribe(
         self, connection: ServerConnection, session: MqttSession, packet: Unsubscribe
@@ -229,3 +238,8 @@ class PacketHandler:
         """Tell the authenticator that a client was denied an action, `publish` or `subscribe`, on a topic."""
         if connection.account is not None:
             self._authenticator.on_access_denied(connection.account, connection.address, action, topic)
+
+
+def _is_reported(permissions: TopicPermissions, topic_filter: str) -> bool:
+    """Return whether a filter is recorded in the log and the audit log: it is forbidden and not expected."""
+    return not permissions.may_read(topic_filter) and not permissions.is_expected_denial(topic_filter)

@@ -22,6 +22,9 @@ _MAX_TOPIC_LEVELS: Final = 64
 _MAX_PAYLOAD_BYTES: Final = 0x1_0000
 """Maximum size of the payload of a retained message in bytes: no payload of the protocol is longer."""
 
+SERVICE_ACCOUNT: Final = "service"
+"""Account of the messages that the service itself publishes. It limits them itself, so they do not count."""
+
 _ACCOUNT_SHARE_DIVISOR: Final = 10
 """One account may use each limit on retained messages divided by this number."""
 
@@ -34,7 +37,7 @@ class _Entry(NamedTuple):
 
 
 class RetainedMessageStore:
-    """Retained messages by topic, limited in number and in total payload bytes.
+    """Retained messages by topic, limited in number and in total payload bytes, except those of the service.
 
     A client that subscribes to every topic receives all retained messages at once, so all retained messages
     together must fit into the queue of one client.
@@ -46,6 +49,8 @@ class RetainedMessageStore:
         self._size = 0
         self._entries: dict[str, _Entry] = {}
         self._topics: TopicTree[OutgoingMessage] = TopicTree()
+        self._count = 0
+        """Number of retained messages that count towards the limit."""
         self._counts = Counter[str]()
         self._sizes = Counter[str]()
 
@@ -91,14 +96,16 @@ class RetainedMessageStore:
             or size > _MAX_PAYLOAD_BYTES
         ):
             return False
+        if account == SERVICE_ACCOUNT:
+            return True
         if (
             self._size + size > self.max_bytes
             or self._sizes[account] + size > self.max_bytes // _ACCOUNT_SHARE_DIVISOR
         ):
             return False
-        if topic in self._entries:
+        if (existing := self._entries.get(topic)) is not None and existing.row.account != SERVICE_ACCOUNT:
             return True
-        return len(self._entries) < self.max_messages and self._counts[account] < max(
+        return self._count < self.max_messages and self._counts[account] < max(
             1, self.max_messages // _ACCOUNT_SHARE_DIVISOR
         )
 
@@ -112,8 +119,11 @@ class RetainedMessageStore:
 
     def _adjust_totals(self, row: RetainedRow, sign: int) -> None:
         """Add a retained message to the totals (`sign` 1), or subtract the message (`sign` -1)."""
+        if row.account == SERVICE_ACCOUNT:
+            return
         size = sign * len(row.payload)
         self._size += size
+        self._count += sign
         self._counts[row.account] += sign
         self._sizes[row.account] += size
         if not self._counts[row.account]:

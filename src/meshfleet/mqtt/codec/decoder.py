@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from meshfleet.errors import quote_input
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 _PROTOCOL_LEVEL: Final = 4
 _MAX_FILTERS: Final = 1000
 """Maximum topic filters in one SUBSCRIBE or UNSUBSCRIBE: checking more would delay other clients."""
+_MAX_HOME_ASSISTANT_FILTERS: Final = 20_000
+"""Maximum topic filters in one packet of Home Assistant, which before 2024.6 sent those of all entities at
+once."""
 _HIGHEST_QOS: Final = 2
 
 
@@ -126,14 +130,14 @@ def _decode_connack(body: _BodyReader) -> packets.Connack:
     return packets.Connack(bool(flags), packets.ConnectReturnCode(code))
 
 
-def _decode_subscribe(body: _BodyReader) -> packets.Subscribe:
+def _decode_subscribe(body: _BodyReader, *, most: int = _MAX_FILTERS) -> packets.Subscribe:
     packet_id, filters = body.read_packet_id(), []
     while body:
         topic_filter, qos = body.read_filter(), body.read_byte("qos")
         if qos > _HIGHEST_QOS:
             raise MalformedPacket("SUBSCRIBE qos", f"{qos} is not a QoS")  # [MQTT-3.8.3-4]
         filters.append((topic_filter, qos))
-        _check_filter_count(filters, "SUBSCRIBE filters")
+        _check_filter_count(filters, most, "SUBSCRIBE filters")
     if not filters:
         raise MalformedPacket("SUBSCRIBE filters", "are missing")  # [MQTT-3.8.3-3]
     return packets.Subscribe(packet_id, tuple(filters))
@@ -151,16 +155,16 @@ def _decode_suback(body: _BodyReader) -> packets.Suback:
     return packets.Suback(packet_id, tuple(codes))
 
 
-def _check_filter_count(filters: list[Any], field: str) -> None:
-    if len(filters) > _MAX_FILTERS:
-        raise MalformedPacket(field, f"are more than {_MAX_FILTERS}")
+def _check_filter_count(filters: list[Any], most: int, field: str) -> None:
+    if len(filters) > most:
+        raise MalformedPacket(field, f"are more than {most}")
 
 
-def _decode_unsubscribe(body: _BodyReader) -> packets.Unsubscribe:
+def _decode_unsubscribe(body: _BodyReader, *, most: int = _MAX_FILTERS) -> packets.Unsubscribe:
     packet_id, filters = body.read_packet_id(), []
     while body:
         filters.append(body.read_filter())
-        _check_filter_count(filters, "UNSUBSCRIBE filters")
+        _check_filter_count(filters, most, "UNSUBSCRIBE filters")
     if not filters:
         raise MalformedPacket("UNSUBSCRIBE filters", "are missing")  # [MQTT-3.10.3-2]
     return packets.Unsubscribe(packet_id, tuple(filters))
@@ -206,6 +210,13 @@ FROM_CLIENTS: Final[Mapping[int, PacketDecoder]] = {
     0xC0: PacketDecoder("PINGREQ", lambda _: packets.Pingreq()),
     0xE0: PacketDecoder("DISCONNECT", lambda _: packets.Disconnect()),
 }
+
+FROM_HOME_ASSISTANT: Final[Mapping[int, PacketDecoder]] = {
+    **FROM_CLIENTS,
+    0x82: PacketDecoder("SUBSCRIBE", partial(_decode_subscribe, most=_MAX_HOME_ASSISTANT_FILTERS)),
+    0xA2: PacketDecoder("UNSUBSCRIBE", partial(_decode_unsubscribe, most=_MAX_HOME_ASSISTANT_FILTERS)),
+}
+"""Packets of clients that may put more filters into one packet."""
 """Decoders of the packets that a server may receive, by the first byte of the fixed header."""
 
 FROM_SERVERS: Final[Mapping[int, PacketDecoder]] = {

@@ -56,10 +56,10 @@ class PacketParser:
     __slots__ = (
         "_bytes_needed",
         "_bytes_to_skip",
-        "_decoders",
         "_incomplete",
         "_publish_flags",
         "_skip_oversized",
+        "decoders",
         "fault",
         "limit",
     )
@@ -72,7 +72,7 @@ class PacketParser:
         highest_qos: int = 2,
         skip_oversized: bool = False,
     ) -> None:
-        self._decoders = decoders
+        self.decoders = decoders
         self._publish_flags = _PUBLISH_FLAGS[highest_qos]
         self._skip_oversized = skip_oversized
         self._bytes_to_skip = 0
@@ -246,7 +246,7 @@ class PacketParser:
         """
         if len(data) - position < 2:
             return None
-        if data[position] not in self._publish_flags and data[position] not in self._decoders:
+        if data[position] not in self._publish_flags and data[position] not in self.decoders:
             raise self._build_unexpected_packet_error(data[position])
         remaining = 0
         for index, byte in enumerate(data[position + 1 : position + 5]):
@@ -259,7 +259,7 @@ class PacketParser:
 
     def _decode_packet(self, first: int, body: bytes) -> Packet:
         flags = self._publish_flags.get(first)
-        return self._decoders[first].decode(body) if flags is None else decode_publish(body, *flags)
+        return self.decoders[first].decode(body) if flags is None else decode_publish(body, *flags)
 
     def _parse_oversized(self, data: bytes, body_start: int, end: int, packets: list[Packet]) -> int:
         """Append an oversized PUBLISH, which `data` starts with, to `packets` without its payload.

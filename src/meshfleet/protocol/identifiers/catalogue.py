@@ -14,11 +14,12 @@ from meshfleet.protocol.identifiers.definition import (
     IdentifierDefinition,
     IdentifierKind,
 )
+from meshfleet.protocol.identifiers.homeassistant import check_entity, parse_entity
 from meshfleet.protocol.identifiers.notation import NotationError, parse_layout
 from meshfleet.protocol.ids import is_identifier, parse_identifier, parse_identifier_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+    from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping, Sequence
 
     from meshfleet.protocol.fields import Json
     from meshfleet.protocol.identifiers.definition import DecodedValue
@@ -29,7 +30,23 @@ if TYPE_CHECKING:
 # Identifier tables consist of `#` comments, a header line, and a line of columns separated by `|` for each
 # identifier.
 
-TABLE_COLUMNS: Final = ("id", "name", "dictionary", "kind", "type", "unit", "access", "ext", "note")
+_OPTIONAL_COLUMN: Final = "homeassistant"
+"""Column that a table may leave out, as tables of earlier versions do."""
+
+TABLE_COLUMNS: Final = (
+    "id",
+    "name",
+    "dictionary",
+    "kind",
+    "type",
+    "unit",
+    "access",
+    "ext",
+    _OPTIONAL_COLUMN,
+    "note",
+)
+
+_SHORT_COLUMNS: Final = tuple(name for name in TABLE_COLUMNS if name != _OPTIONAL_COLUMN)
 
 
 def parse_identifier_table(
@@ -44,10 +61,11 @@ def parse_identifier_table(
     faults: list[LineFault] = []
     lines = _split_lines(text)
     line, header = next(lines, (1, []))
-    if header != list(TABLE_COLUMNS):
+    columns = _SHORT_COLUMNS if tuple(header) == _SHORT_COLUMNS else TABLE_COLUMNS
+    if tuple(header) != columns:
         faults.append(LineFault(line, f"the first line is not the header: {' | '.join(TABLE_COLUMNS)}"))
     for line, cells in lines:
-        result = _parse_entry(cells)
+        result = _parse_entry(cells, columns)
         if isinstance(result, IdentifierDefinition):
             entries[line] = result
         else:
@@ -80,11 +98,11 @@ def _find_conflicts(
             yield LineFault(line, f"name: {entry.name} is already the name of {ids_by_name[entry.name]}")
 
 
-def _parse_entry(cells: list[str]) -> IdentifierDefinition | list[str]:
+def _parse_entry(cells: list[str], columns: Sequence[str]) -> IdentifierDefinition | list[str]:
     """Parse the cells of a table line. Return the definition, or a list of all faults in the line."""
-    if len(cells) != len(TABLE_COLUMNS):
-        return [f"{len(cells)} columns; {len(TABLE_COLUMNS)} are required"]
-    row = dict(zip(TABLE_COLUMNS, cells, strict=True))
+    if len(cells) != len(columns):
+        return [f"{len(cells)} columns; {len(columns)} are required"]
+    row = {_OPTIONAL_COLUMN: "", **dict(zip(columns, cells, strict=True))}
     values: dict[str, Any] = {}
     faults: list[str] = []
     for column, parse_cell in _CELL_PARSERS.items():
@@ -93,6 +111,11 @@ def _parse_entry(cells: list[str]) -> IdentifierDefinition | list[str]:
         except (MalformedInput, ValueError) as exc:
             reason = exc.reason if isinstance(exc, MalformedInput) else exc
             faults.append(f"{column}: {reason}")
+    if not faults and values[_OPTIONAL_COLUMN] is not None:
+        try:
+            check_entity(values[_OPTIONAL_COLUMN], values["type"])
+        except ValueError as exc:
+            faults.append(f"{_OPTIONAL_COLUMN}: {exc}")
     if faults:
         return faults
     return IdentifierDefinition(
@@ -107,6 +130,7 @@ def _parse_entry(cells: list[str]) -> IdentifierDefinition | list[str]:
         note=row["note"],
         layout=values["type"],
         extension=values["ext"],
+        homeassistant=values[_OPTIONAL_COLUMN],
     )
 
 
@@ -166,6 +190,7 @@ _CELL_PARSERS: Final[Mapping[str, Callable[[str], object]]] = {
     "type": _parse_type,
     "access": _parse_access,
     "ext": _parse_extension,
+    _OPTIONAL_COLUMN: parse_entity,
 }
 
 

@@ -15,6 +15,7 @@ from meshfleet.protocol.hex import parse_hex
 
 if TYPE_CHECKING:
     from meshfleet.protocol.identifiers.composites import RecordLayout
+    from meshfleet.protocol.identifiers.homeassistant import EntityDefinition
     from meshfleet.protocol.identifiers.layouts import Layout
     from meshfleet.protocol.ids import Identifier, IdentifierName
 
@@ -68,6 +69,8 @@ class IdentifierDefinition:
     note: str
     layout: Layout | None
     extension: RecordLayout | None
+    homeassistant: EntityDefinition | None
+    """Entity that Home Assistant shows for the identifier; None if it shows none."""
 
     def decode(self, raw: bytes) -> DecodedValue:
         """Decode a raw value to JSON, and the bytes after the value to `ext` (value-21)."""

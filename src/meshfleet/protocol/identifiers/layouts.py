@@ -155,11 +155,18 @@ class NumberLayout(FixedLayout):
         """Whether the number is unsigned, without scale or limits."""
         return (self._scale, self.low, self.high) == (1, 0, (1 << 8 * self.size) - 1)
 
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """Lowest and highest JSON number that can be encoded."""
+        return (
+            (self.low, self.high) if self._scale == 1 else (self.low / self._scale, self.high / self._scale)
+        )
+
     def encode(self, value: Json, field: str) -> bytes:
         """Encode a JSON number times the scale as bytes. With a scale other than 1, round the product."""
         if not is_number(value):
             raise UnencodableValue(field, f"{quote_input(value)} is not a number")
-        low, high = (limit if self._scale == 1 else limit / self._scale for limit in (self.low, self.high))
+        low, high = self.value_range
         # A value more than 1 outside the limits is not multiplied, as the product might overflow.
         number: int = round(value * self._scale) if low - 1 <= value <= high + 1 else self.high + 1
         if not self.low <= number <= self.high:
@@ -194,6 +201,11 @@ class EnumLayout(FixedLayout):
         self._encoded = {keyword: number.encode(code, keyword) for keyword, code in words.items()}
         self._keywords = {raw: keyword for keyword, raw in self._encoded.items()}
         super().__init__(f"{number.size}s", self._find_keyword)
+
+    @property
+    def keywords(self) -> tuple[str, ...]:
+        """All keywords, in the order of the table."""
+        return tuple(self._encoded)
 
     def _find_keyword(self, raw: bytes) -> str:
         # An error, as from a gateway that does not know the number: the raw value is better than a guess.

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from meshfleet.db.tables import api_key
 from meshfleet.errors import AlreadyExists, NotFound
 from meshfleet.protocol.times import format_millis, format_optional_millis
-from meshfleet.rest.accounts import ApiKey, IssuedApiKey, Role
+from meshfleet.rest.accounts import ApiKey, ApiKeyKind, IssuedApiKey, Role
 from meshfleet.service.actor import Actor
 from meshfleet.service.audit import log as audit
 
@@ -34,7 +34,14 @@ def hash_credential(credential: str) -> bytes:
 
 
 def insert_api_key(  # noqa: PLR0913 # keyword-only after the name
-    connection: Connection, name: str, *, role: Role, expires_at: int | None, by: Actor, now: int
+    connection: Connection,
+    name: str,
+    *,
+    role: Role,
+    expires_at: int | None,
+    by: Actor,
+    now: int,
+    kind: ApiKeyKind = ApiKeyKind.PROGRAM,
 ) -> IssuedApiKey:
     """Create an API key and return the key in plain text. Only a hash of the key is stored.
 
@@ -49,51 +56,64 @@ def insert_api_key(  # noqa: PLR0913 # keyword-only after the name
         "created_by": by.display_name,
         "created_at": now,
         "expires_at": expires_at,
+        "kind": kind.value,
     }
     try:
         connection.execute(insert(api_key).values(row))
     except IntegrityError:
         raise AlreadyExists(f"an API key named {name} already exists") from None
-    audit.record_change(connection, by, "api-key.create", name, now=now, role=role.value)
+    detail = {} if kind is ApiKeyKind.PROGRAM else {"kind": kind.value}
+    audit.record_change(connection, by, "api-key.create", name, now=now, role=role.value, **detail)
     return IssuedApiKey(
-        id=str(row["id"]), name=name, role=role, expires_at=format_optional_millis(expires_at), key=key
+        id=str(row["id"]),
+        name=name,
+        role=role,
+        kind=kind,
+        expires_at=format_optional_millis(expires_at),
+        key=key,
     )
 
 
 class ApiKeyHolder(NamedTuple):
-    """Actor that an API key authenticates, and the expiry of the key."""
+    """Actor that an API key authenticates, with the kind and the expiry of the key."""
 
     actor: Actor
+    kind: ApiKeyKind
     expires_at: int | None
     """Expiry as Unix time in milliseconds; None if the key does not expire."""
 
 
 def find_api_key_holder(connection: Connection, key: str, *, now: int) -> ApiKeyHolder | None:
     """Return the actor and expiry of an API key, or None if the key does not exist or has expired."""
-    query = select(api_key.c.name, api_key.c.role, api_key.c.expires_at).where(
+    query = select(api_key.c.name, api_key.c.role, api_key.c.kind, api_key.c.expires_at).where(
         api_key.c.hash == hash_credential(key), _build_validity_condition(now)
     )
     row = connection.execute(query).first()
     if row is None:
         return None
-    return ApiKeyHolder(Actor(name=row.name, role=Role(row.role), kind="api-key"), row.expires_at)
+    actor = Actor(name=row.name, role=Role(row.role), kind="api-key")
+    return ApiKeyHolder(actor, ApiKeyKind(row.kind), row.expires_at)
 
 
 class ApiKeyCredential(NamedTuple):
-    """Hash and role of a valid API key."""
+    """Hash, role and kind of a valid API key."""
 
     hash: bytes
     role: Role
+    kind: ApiKeyKind
 
 
 def load_api_key_credentials(
     connection: Connection, names: Collection[str], *, now: int
 ) -> dict[str, ApiKeyCredential]:
-    """Return hash and role of API keys by name. Expired keys are left out."""
-    query = select(api_key.c.name, api_key.c.hash, api_key.c.role).where(
+    """Return hash, role and kind of API keys by name. Expired keys are left out."""
+    query = select(api_key.c.name, api_key.c.hash, api_key.c.role, api_key.c.kind).where(
         api_key.c.name.in_(names), _build_validity_condition(now)
     )
-    return {row.name: ApiKeyCredential(row.hash, Role(row.role)) for row in connection.execute(query)}
+    return {
+        row.name: ApiKeyCredential(row.hash, Role(row.role), ApiKeyKind(row.kind))
+        for row in connection.execute(query)
+    }
 
 
 def list_api_keys(connection: Connection, *, after: str, limit: int) -> list[ApiKey]:
@@ -121,6 +141,7 @@ def _to_api_key(row: Row[Any]) -> ApiKey:
         id=row.id,
         name=row.name,
         role=Role(row.role),
+        kind=ApiKeyKind(row.kind),
         created_by=row.created_by,
         created_at=format_millis(row.created_at),
         expires_at=format_optional_millis(row.expires_at),

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from meshfleet.errors import NotLoggedIn
-from meshfleet.rest.accounts import TOKEN_LIFETIME
+from meshfleet.rest.accounts import TOKEN_LIFETIME, ApiKeyKind
 from meshfleet.service.accounts import api_key_store, user_store
 from meshfleet.service.actor import Actor
 
@@ -155,6 +155,8 @@ class BearerAuthenticator:
         holder = await self._database.read(api_key_store.find_api_key_holder, key, now=now)
         if holder is None:
             raise NotLoggedIn("the API key is invalid, expired or revoked")
+        if holder.kind is ApiKeyKind.HOMEASSISTANT:
+            raise NotLoggedIn("this API key is for Home Assistant, and valid only for MQTT")
         return Authentication(
             holder.actor, now, now + _CACHE_MS if holder.expires_at is None else holder.expires_at
         )

@@ -46,10 +46,13 @@ async def issue_key(
 ) -> bodies.IssuedApiKey:
     """Create an API key for a program. Only this response contains the secret key."""
     created_at = now()
+    if data.kind is bodies.ApiKeyKind.HOMEASSISTANT and data.role is bodies.Role.ADMIN:
+        raise InvalidRequest([Fault("role", "must be viewer or operator for Home Assistant")])
     return await database.write(
         api_key_store.insert_api_key,
         parse_key_name(data.name),
         role=data.role,
+        kind=data.kind,
         expires_at=_parse_expiry(data.expires_at, created_at),
         by=actor,
         now=created_at,

@@ -12,7 +12,7 @@ from meshfleet.protocol.times import format_millis, parse_millis
 from meshfleet.rest.accounts import AuditRow
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection, Row
 
@@ -52,15 +52,26 @@ def record_changes(
     connection: Connection, by: Actor, action: str, targets: Sequence[str], *, now: int, **detail: Any
 ) -> None:
     """Record the same change of several targets in the audit log, one row per target."""
+    record_details(connection, by, action, dict.fromkeys(targets, detail), now=now)
+
+
+def record_details(
+    connection: Connection, by: Actor, action: str, details: Mapping[str, dict[str, Any]], *, now: int
+) -> None:
+    """Record a change of several targets in the audit log, one row per target, with the detail of each."""
+    if not details:
+        return
     row = {
         "time": _choose_entry_time(connection, now),
         "actor": by.display_name,
         "action": action,
-        "detail": msgspec.json.encode(detail).decode(),
         "address": by.address,
     }
-    if targets:
-        connection.execute(insert(audit), [{**row, "target": target} for target in targets])
+    rows = [
+        {**row, "target": target, "detail": msgspec.json.encode(detail).decode()}
+        for target, detail in details.items()
+    ]
+    connection.execute(insert(audit), rows)
 
 
 def _choose_entry_time(connection: Connection, now: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
-from sqlalchemy import delete, func, inspect, select
+from sqlalchemy import delete, inspect, select
 
 from meshfleet.db import connect_database, explain_driver_errors
 from meshfleet.db.bulk import insert_rows
@@ -15,6 +15,8 @@ from meshfleet.errors.backup import BackupNotRecorded
 from meshfleet.protocol.times import parse_millis
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection
 
     from meshfleet.service.backup.creation import BackupResult
@@ -46,9 +48,7 @@ def _insert_record(connection: Connection, result: BackupResult, finished_at: in
     connection.execute(delete(backup).where(backup.c.finished_at.not_in(newest)))
 
 
-def load_newest_moment(connection: Connection) -> int | None:
-    """Return the time of the newest backup with samples (Unix time in ms); None if there is none."""
-    moment: int | None = connection.execute(
-        select(func.max(backup.c.moment)).where(backup.c.has_samples)
-    ).scalar()
-    return moment
+def load_newest_moments(connection: Connection, count: int) -> Sequence[int]:
+    """Return the times of the newest `count` backups with samples (Unix time in ms), the newest first."""
+    query = select(backup.c.moment).where(backup.c.has_samples).order_by(backup.c.moment.desc())
+    return connection.execute(query.limit(count)).scalars().all()

@@ -61,6 +61,7 @@ _ASIDE_NAME: Final = re.compile(r"before-[0-9A-Za-z-]+")
 _NOT_COPIED: Final = (
     *("secret", "session", "api_key"),
     *("broker_message", "broker_received", "broker_subscription", "broker_session", "job_outbox"),
+    *("sample_reader", "sample_log"),
 )
 """Tables that a copy for a rehearsal must not share with the original."""
 

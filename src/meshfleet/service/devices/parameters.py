@@ -7,8 +7,16 @@ from typing import Annotated, Final
 from litestar.params import QueryParameter
 
 from meshfleet.errors import Fault, InvalidRequest, NotFound
-from meshfleet.errors.protocol import MalformedId
-from meshfleet.protocol.ids import Mac, Version, parse_device_id, parse_mac, parse_model_number, to_mac
+from meshfleet.errors.protocol import MalformedId, MalformedMac
+from meshfleet.protocol.ids import (
+    EVERY_GATEWAY,
+    Mac,
+    Version,
+    parse_device_id,
+    parse_mac,
+    parse_model_number,
+    to_mac,
+)
 from meshfleet.rest.inputs import parse_label, parse_name_part
 from meshfleet.service.devices.model import DeviceFilter, DeviceSort, SortOrder
 from meshfleet.service.http.query import QueryReader, parse_flag
@@ -36,6 +44,14 @@ def parse_path_gateway(text: str) -> Mac:
 def parse_gateway_mac(text: str, field: str = "mac") -> Mac:
     """Parse the MAC or device id of a gateway, in upper or lower case (id-3, rest-76)."""
     return parse_mac(text.lower().removeprefix("bmac-"), field)
+
+
+def parse_new_gateway_mac(text: str, field: str = "mac") -> Mac:
+    """Parse the MAC or device id of a gateway to claim. Refuse the address of all gateways."""
+    mac = parse_gateway_mac(text, field)
+    if mac == EVERY_GATEWAY:
+        raise MalformedMac(field, f"{mac} is reserved for all gateways")
+    return mac
 
 
 _MAX_LABELS: Final = 20

@@ -6,21 +6,19 @@ import math
 import shlex
 import ssl
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from meshfleet.service.doctor.finding import Finding, Level
+from meshfleet.tls import read_certificate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from meshfleet.settings import Settings
 
 _WARN_DAYS, _FAIL_DAYS = 14, 3
 _DAY_SECONDS: Final = 86_400
-_MAX_ROUNDS: Final = 10
-"""More messages than a TLS handshake has."""
 
 
 def check_certificate(settings: Settings, *, now: int) -> Iterator[Finding]:
@@ -34,7 +32,7 @@ def check_certificate(settings: Settings, *, now: int) -> Iterator[Finding]:
     command = f"openssl x509 -in {shlex.quote(str(settings.tls_cert))} -noout -dates -ext subjectAltName"
     name = settings.tls_cert.name
     try:
-        certificate = _load_certificate(settings.tls_cert, settings.tls_key)
+        certificate = read_certificate(settings.tls_cert, settings.tls_key)
     except ssl.SSLCertVerificationError as exc:
         yield Finding(Level.FAIL, "certificate", f"{name}: {exc.verify_message}", command)
         return
@@ -72,28 +70,3 @@ def _matches_name(host: str, name: str) -> bool:
     if name.startswith("*."):
         return host.partition(".")[2] == name[2:]
     return host == name
-
-
-def _load_certificate(certificate: Path, key: Path) -> dict[str, Any]:
-    """Return the fields of a certificate as a client gets them, by a TLS handshake in memory.
-
-    The `ssl` module decodes only certificates of verified servers, so the client trusts this one.
-    """
-    server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_context.load_cert_chain(certificate, key)
-    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client_context.check_hostname = False
-    client_context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    client_context.load_verify_locations(certificate)
-    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    server = server_context.wrap_bio(to_server, to_client, server_side=True)
-    client = client_context.wrap_bio(to_client, to_server)
-    for _ in range(_MAX_ROUNDS):
-        for side in (client, server):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-            if side is client:
-                return dict(client.getpeercert() or {})
-    raise ssl.SSLError("the handshake did not complete")

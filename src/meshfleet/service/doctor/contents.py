@@ -11,6 +11,7 @@ from meshfleet.db.tables import backup, device, device_state, gateway, reject
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.service.byte_format import format_bytes
 from meshfleet.service.doctor.finding import Finding, Level
+from meshfleet.service.gateways.store import IS_UNSEEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,16 +64,11 @@ def check_backups(connection: Connection, *, now: int) -> Iterator[Finding]:
 
 def check_gateways(connection: Connection) -> Iterator[Finding]:
     """Check whether all claimed gateways have connected or reported at least once."""
-    is_unseen = (
-        ~device.c.connected
-        & (device.c.connected_at <= gateway.c.claimed_at)
-        & device_state.c.reported_at.is_(None)
-    )
     query = (
         select(gateway.c.device)
         .join(device, device.c.id == gateway.c.device)
         .outerjoin(device_state, device_state.c.device == gateway.c.device)
-        .where(is_unseen)
+        .where(IS_UNSEEN)
         .order_by(gateway.c.device)
     )
     unseen = connection.execute(query).scalars().all()

@@ -40,6 +40,8 @@ def examine(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[Finding]
     yield from guard_check("certificate", partial(certificate.check_certificate, settings, now=now()))
     yield from guard_check("clock", lambda: machine.check_clock(machine.read_clock_state()))
     yield from guard_check("broker", partial(network.check_broker, settings))
+    yield from guard_check("influx", partial(network.check_influx, settings))
+    yield from guard_check("homeassistant", partial(network.check_homeassistant, settings))
     yield from guard_check("database", partial(check_database, settings, now, is_deep=is_deep))
 
 

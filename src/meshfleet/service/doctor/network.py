@@ -17,13 +17,15 @@ from msgspec.structs import replace
 
 from meshfleet.errors.mqtt import MqttError
 from meshfleet.errors.startup import UnusableAddress
-from meshfleet.mqtt.client import MqttClient
+from meshfleet.mqtt.client import BrokerAddress, MqttClient
 from meshfleet.protocol.decoders import get_decoder
 from meshfleet.rest.operations import FORWARDING_HEADER, Forwarding, NotReady
 from meshfleet.rest.paths import READINESS_PATH
 from meshfleet.service.doctor.finding import Finding, Level, describe_error
 from meshfleet.service.doctor.process import find_port_owner
 from meshfleet.service.external_broker.client import build_link_options
+from meshfleet.service.homeassistant.removal import check_login
+from meshfleet.service.influx.target import InfluxTarget, TargetUnavailable
 from meshfleet.service.sockets import open_listener
 
 if TYPE_CHECKING:
@@ -164,6 +166,38 @@ def check_broker(settings: Settings) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "broker", text, "meshfleet broker-config mosquitto --help")
     else:
         yield Finding(Level.OK, "broker", f"{address} accepts the login")
+
+
+def check_influx(settings: Settings) -> Iterator[Finding]:
+    """Check that InfluxDB responds and accepts the login."""
+    if settings.influx.url is None:
+        return
+    target = InfluxTarget(settings.influx)
+    try:
+        target.check()
+    except TargetUnavailable as exc:
+        yield Finding(
+            Level.FAIL, "influx", f"{settings.influx.url} {exc}", f"curl -i {settings.influx.url}/ping"
+        )
+    else:
+        yield Finding(Level.OK, "influx", f"{settings.influx.url} accepts samples")
+    finally:
+        target.close()
+
+
+def check_homeassistant(settings: Settings) -> Iterator[Finding]:
+    """Check that the broker of Home Assistant accepts the login of the service."""
+    address = settings.homeassistant.broker
+    if not isinstance(address, BrokerAddress):
+        yield Finding(Level.OK, "homeassistant", "off" if address is None else "uses the embedded broker")
+        return
+    try:
+        asyncio.run(check_login(address, settings.homeassistant.broker_ca))
+    except MqttError as exc:
+        text = str(exc) if str(address) in str(exc) else f"{address}: {exc}"
+        yield Finding(Level.FAIL, "homeassistant", text, "meshfleet homeassistant setup --help")
+    else:
+        yield Finding(Level.OK, "homeassistant", f"{address} accepts the login")
 
 
 async def _log_in_to_broker(settings: Settings) -> None:

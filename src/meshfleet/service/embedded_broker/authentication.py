@@ -14,6 +14,7 @@ from meshfleet.ip_networks import to_network
 from meshfleet.mqtt.broker import Account, AccountKind, NotAdmitted
 from meshfleet.mqtt.codec.packets import Connect, ConnectReturnCode
 from meshfleet.protocol.ids import Mac, parse_mac
+from meshfleet.rest.accounts import ApiKeyKind
 from meshfleet.service.accounts import api_key_store, user_store
 from meshfleet.service.accounts.login import Logins, normalize_username
 from meshfleet.service.accounts.throttle import LoginThrottle
@@ -45,11 +46,15 @@ def load_accounts(connection: Connection, accounts: Iterable[Account], *, now: i
         names[account.kind].add(account.name)
     digests = gateways.load_password_digests(connection, map(Mac, names[AccountKind.GATEWAY]))
     users = user_store.load_user_credentials(connection, names[AccountKind.USER])
-    keys = api_key_store.load_api_key_credentials(connection, names[AccountKind.API_KEY], now=now)
+    key_names = names[AccountKind.API_KEY] | names[AccountKind.HOME_ASSISTANT]
+    keys = api_key_store.load_api_key_credentials(connection, key_names, now=now)
     found = [
         *(_build_account(AccountKind.GATEWAY, mac, digest) for mac, digest in digests.items()),
         *(_build_user_account(name, each) for name, each in users.items()),
-        *(_build_account(AccountKind.API_KEY, name, each.hash, each.role) for name, each in keys.items()),
+        *(
+            _build_account(_KEY_ACCOUNT_KINDS[each.kind], name, each.hash, each.role)
+            for name, each in keys.items()
+        ),
     ]
     return {str(account): account for account in found}
 
@@ -57,6 +62,11 @@ def load_accounts(connection: Connection, accounts: Iterable[Account], *, now: i
 def _build_user_account(name: str, credential: user_store.UserCredential) -> Account:
     return _build_account(AccountKind.USER, name, credential.password_hash.encode(), credential.role)
 
+
+_KEY_ACCOUNT_KINDS: Final = {
+    ApiKeyKind.PROGRAM: AccountKind.API_KEY,
+    ApiKeyKind.HOMEASSISTANT: AccountKind.HOME_ASSISTANT,
+}
 
 _API_KEY_USERNAME: Final = "apikey"
 """MQTT user name of programs that authenticate with an API key (broker-11)."""
@@ -128,7 +138,8 @@ class AccountAuthenticator:
         if holder is None:
             return None
         credential = api_key_store.hash_credential(key)
-        return _build_account(AccountKind.API_KEY, holder.actor.name, credential, holder.actor.role)
+        kind = _KEY_ACCOUNT_KINDS[holder.kind]
+        return _build_account(kind, holder.actor.name, credential, holder.actor.role)
 
     async def _authenticate_user(self, name: str, password: str, address: str) -> Account:
         try:

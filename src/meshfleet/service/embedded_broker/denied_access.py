@@ -5,14 +5,15 @@ If an account repeats an action within a minute, the repetition is only counted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
+from meshfleet.mqtt.broker import AccountKind
 from meshfleet.rest.accounts import Role
 from meshfleet.service.actor import Actor
 from meshfleet.service.audit import log as audit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -26,6 +27,15 @@ _MAX_ACTIONS: Final = 10_000
 
 _MAX_TOPIC_LENGTH: Final = 200
 """Maximum number of characters of a topic that are recorded in the audit log."""
+
+
+_ACTOR_KINDS: Final[Mapping[AccountKind, Literal["gateway", "user", "api-key"]]] = {
+    AccountKind.GATEWAY: "gateway",
+    AccountKind.USER: "user",
+    AccountKind.API_KEY: "api-key",
+    AccountKind.HOME_ASSISTANT: "api-key",
+}
+"""Kind of the actor in the audit log, by the kind of the account."""
 
 
 class _DeniedAction(NamedTuple):
@@ -69,7 +79,10 @@ class DeniedAccessLog:
             self._suppressed.clear()
         self._last[key] = now
         actor = Actor(
-            name=account.name, role=account.role or Role.VIEWER, kind=account.kind.value, address=address
+            name=account.name,
+            role=account.role or Role.VIEWER,
+            kind=_ACTOR_KINDS[account.kind],
+            address=address,
         )
         self._pending.append(
             _DeniedAccess(actor, action, topic[:_MAX_TOPIC_LENGTH], now, self._suppressed.pop(key, 0))

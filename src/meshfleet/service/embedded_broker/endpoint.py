@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from meshfleet.mqtt.broker import Broker, ReportConsumer, load_stored_state
+from meshfleet.mqtt.broker import Broker, HomeAssistantTopics, ReportConsumer, load_stored_state
 from meshfleet.protocol.topics import TopicCodec
 from meshfleet.service.embedded_broker.authentication import AccountAuthenticator
 from meshfleet.service.embedded_broker.denied_access import DeniedAccessLog
 from meshfleet.service.embedded_broker.listeners import MqttListener, accept_clients
 from meshfleet.service.embedded_broker.revocation import POLL_SECONDS, RevocationWatcher
 from meshfleet.service.metric_table import add_broker_metrics
+from meshfleet.settings.model import EMBEDDED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,6 +66,7 @@ class EmbeddedBroker:
             monotonic_clock=monotonic,
             wall_clock=now,
             topic_prefix=settings.topic_prefix,
+            home_assistant=_select_topics(settings),
             request_max_age=settings.requests_max_age,
         )
         self._revocation_watcher = RevocationWatcher(
@@ -82,6 +84,10 @@ class EmbeddedBroker:
         """Problem that keeps the broker from accepting reports, or None."""
         return self.broker.problem
 
+    def apply_home_assistant(self, settings: Settings) -> None:
+        """Change which topics API keys for Home Assistant may use."""
+        self.broker.set_home_assistant_topics(_select_topics(settings))
+
     def set_request_max_age(self, seconds: float) -> None:
         """Change after how many seconds a request to a disconnected gateway is dropped."""
         self.broker.set_request_max_age(seconds)
@@ -94,3 +100,10 @@ class EmbeddedBroker:
             # The sockets already listen: clients may be queued there before the broker can serve them.
             await self.broker.connect_handler.accepting.wait()
             await accept_clients(self.broker, self._listeners)
+
+
+def _select_topics(settings: Settings) -> HomeAssistantTopics:
+    """Return the topics of Home Assistant at the embedded broker."""
+    chosen = settings.homeassistant
+    has_commands = chosen.commands and chosen.broker == EMBEDDED
+    return HomeAssistantTopics(chosen.discovery_prefix, chosen.topic, has_commands)

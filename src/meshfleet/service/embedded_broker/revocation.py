@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_EXPIRING_KINDS: Final = frozenset({AccountKind.API_KEY, AccountKind.HOME_ASSISTANT})
+"""Kinds of accounts that may expire without a row in the audit log."""
+
 POLL_SECONDS: Final = 0.4
 """Seconds between two checks for revoked accounts of MQTT clients."""
 
@@ -90,7 +93,7 @@ class RevocationWatcher:
             accounts = set(self._broker.accounts())
         # While the audit log is unchanged, verified accounts are still valid, except API keys that expire.
         unverified = accounts if revision != self._revision else accounts - self._verified
-        unverified |= {each for each in accounts if each.kind is AccountKind.API_KEY}
+        unverified |= {each for each in accounts if each.kind in _EXPIRING_KINDS}
         revoked = await self._disconnect_revoked(unverified) if unverified else set()
         self._revision, self._admitted, self._verified = revision, admitted, accounts - revoked
 

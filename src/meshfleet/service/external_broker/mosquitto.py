@@ -14,6 +14,7 @@ from meshfleet.errors.startup import WrongSettings
 from meshfleet.protocol.topics import TopicCodec
 from meshfleet.service.gateways.password_hash import hash_mosquitto_password
 from meshfleet.service.secret_store import load_or_create_secret
+from meshfleet.settings.model import HomeAssistantSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.protocol.ids import Mac
+
+_HOME_ASSISTANT: Final = HomeAssistantSettings()
 
 SERVICE_USER: Final = "meshfleet"
 """MQTT user name of the service at mosquitto; gateways use their MACs as user names."""
@@ -46,7 +49,7 @@ def build_password_file(password: str, gateways: Mapping[Mac, str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def build_acl_file(prefix: str) -> str:
+def build_acl_file(prefix: str, homeassistant: HomeAssistantSettings = _HOME_ASSISTANT) -> str:
     """Return the content of mosquitto's file of access rules (broker-7, broker-8, broker-20).
 
     The user name of a gateway is its MAC. Raise `WrongSettings` if mosquitto would misread the topic prefix.
@@ -67,6 +70,13 @@ topic read {topics.response_filter()}
 topic write {root}mt/gateway/+/request/#
 topic write {root}mt/gateways/request/#
 topic readwrite meshtech/diagnostics/#
+
+# The service shows devices in Home Assistant, if it uses this broker.
+topic readwrite {homeassistant.topic}/#
+topic readwrite {homeassistant.discovery_prefix}/device/+/config
+topic readwrite {homeassistant.discovery_prefix}/+/+/+/config
+topic read {homeassistant.discovery_prefix}/status
+topic read homeassistant/status
 
 # A gateway may use its own topics and read the broadcast topics. mosquitto logs a warning about the
 # broadcast line but applies it.

@@ -1,26 +1,35 @@
 """REST routes `/api/v1/gateways`: claim, list, show and release gateways."""
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from litestar import Router, delete, get, post
 from litestar.di import NamedDependency as Given
-from litestar.params import FromPath, JSONBody
+from litestar.params import FromPath, HeaderParameter, JSONBody
 
 from meshfleet.db import Database
 from meshfleet.errors import NoBroker
-from meshfleet.errors.protocol import MalformedMac
-from meshfleet.protocol.ids import EVERY_GATEWAY, Mac, mac_to_int, to_device_id
-from meshfleet.rest.gateways import BrokerEndpoint, Gateway, GatewayClaim, GatewayPage, NewGateway
+from meshfleet.protocol.ids import Mac, mac_to_int, to_device_id
+from meshfleet.rest.gateways import (
+    BrokerEndpoint,
+    Gateway,
+    GatewayClaim,
+    GatewayClaimBatch,
+    GatewayPage,
+    NewGateway,
+    NewGatewayBatch,
+)
 from meshfleet.rest.inputs import parse_friendly_name
+from meshfleet.rest.paths import GATEWAY_BATCH_PATH
 from meshfleet.service.actor import Actor
 from meshfleet.service.clock import Now
-from meshfleet.service.devices.parameters import parse_gateway_mac, parse_path_gateway
-from meshfleet.service.gateways import store
+from meshfleet.service.devices.parameters import parse_new_gateway_mac, parse_path_gateway
+from meshfleet.service.gateways import batch_claims, store
 from meshfleet.service.gateways.traffic import GatewayTraffic
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import NextToken
 from meshfleet.service.http.request import ApiRequest
+from meshfleet.service.requests.dispatcher import RequestFacade
 
 _ALL_ADDRESSES: Final = {"0.0.0.0", "::"}  # noqa: S104 # only compared, not bound
 """Listen addresses that mean every network interface, so that gateways cannot connect to them."""
@@ -53,12 +62,40 @@ async def claim_gateway(
 ) -> GatewayClaim:
     """Claim a gateway, and return its MQTT credentials. The password is returned only once."""
     address = _resolve_broker(broker, request)
-    mac = parse_gateway_mac(data.mac)
-    if mac == EVERY_GATEWAY:
-        raise MalformedMac("mac", f"{mac} is reserved for all gateways")
+    mac = parse_new_gateway_mac(data.mac)
     name = None if data.friendly_name is None else parse_friendly_name(data.friendly_name, "friendlyName")
     password = await database.write(store.claim_gateway, mac, name=name, by=actor, now=now())
     return _build_gateway_claim(mac, password, address)
+
+
+@post("/batch", problems=(409,))
+async def claim_gateways(
+    data: JSONBody[NewGatewayBatch],
+    actor: Given[Actor],
+    database: Given[Database],
+    broker: Given[BrokerEndpoint | None],
+    request_facade: Given[RequestFacade],
+    now: Given[Now],
+    request: ApiRequest,
+    idempotency_key: Annotated[
+        str | None,
+        HeaderParameter(
+            name="Idempotency-Key",
+            description="A repeated request with the same key gets 409, as its passwords are not stored.",
+        ),
+    ] = None,
+) -> GatewayClaimBatch:
+    """Claim up to 1,000 gateways, all or none, and return their MQTT credentials.
+
+    The passwords are returned only once.
+    """
+    address = _resolve_broker(broker, request)
+    gateways = batch_claims.parse_gateways(data.gateways)
+    key = request_facade.build_idempotency_key(idempotency_key, actor, GATEWAY_BATCH_PATH, data)
+    passwords = await database.write(batch_claims.claim_gateways, gateways, key=key, by=actor, now=now())
+    return GatewayClaimBatch(
+        items=[_build_gateway_claim(each.mac, passwords[each.mac], address) for each in gateways]
+    )
 
 
 @get("/{mac:str}")
@@ -118,6 +155,13 @@ def _build_gateway_claim(mac: Mac, password: str, broker: BrokerEndpoint) -> Gat
 
 router = Router(
     "/api/v1/gateways",
-    route_handlers=[list_gateways, claim_gateway, show_gateway, rotate_credentials, release_gateway],
+    route_handlers=[
+        list_gateways,
+        claim_gateway,
+        claim_gateways,
+        show_gateway,
+        rotate_credentials,
+        release_gateway,
+    ],
     tags=["Gateways"],
 )

@@ -10,7 +10,7 @@ from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db import bulk
 from meshfleet.db.database import is_duplicate_error
-from meshfleet.db.tables import device, gateway
+from meshfleet.db.tables import device, device_state, gateway
 from meshfleet.errors import AlreadyExists, NotFound
 from meshfleet.protocol.ids import mac_from_int, mac_to_int, to_device_id
 from meshfleet.protocol.times import format_millis
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
     from meshfleet.service.actor import Actor
 
+IS_UNSEEN: Final = (
+    ~device.c.connected
+    & (device.c.connected_at <= gateway.c.claimed_at)
+    & device_state.c.reported_at.is_(None)
+)
+"""Condition that a claimed gateway never connected or reported, in queries that outer join `device_state`."""
+
 
 def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Actor, now: int) -> str:
     """Claim a gateway, and return its new MQTT password (rest-69 to rest-72).
@@ -39,8 +46,8 @@ def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Act
     name_before = connection.execute(select(device.c.name).where(device.c.id == mac_to_int(mac))).scalar()
     if name is not None:
         registry.set_device_names(connection, [(mac, name)])
-    password = _generate_password()
-    row = {"device": mac_to_int(mac), "claimed_at": now, **_build_password_columns(password)}
+    password = generate_password()
+    row = {"device": mac_to_int(mac), "claimed_at": now, **build_password_columns(password)}
     try:
         connection.execute(insert(gateway).values(row))
     except IntegrityError as exc:
@@ -54,10 +61,10 @@ def claim_gateway(connection: Connection, mac: Mac, *, name: str | None, by: Act
 
 def rotate_password(connection: Connection, mac: Mac, *, by: Actor, now: int) -> str:
     """Set and return a new MQTT password of a gateway. The old password becomes invalid (rest-73)."""
-    password = _generate_password()
+    password = generate_password()
     is_gateway = gateway.c.device == mac_to_int(mac)
     if not connection.execute(
-        update(gateway).where(is_gateway).values(_build_password_columns(password))
+        update(gateway).where(is_gateway).values(build_password_columns(password))
     ).rowcount:
         raise _build_not_claimed_error(mac)
     audit.record_change(connection, by, "gateway.rotate", to_device_id(mac), now=now)
@@ -181,11 +188,17 @@ def _round_to_seconds(millis: int) -> float:
     return round(millis / 1000, 1) or 0.0  # not -0.0
 
 
-def _generate_password() -> str:
-    return secrets.token_urlsafe(32)
+def generate_password() -> str:
+    """Generate an MQTT password of at least 256 random bits (auth-20). It does not begin with a hyphen.
+
+    Spreadsheet programs would take a cell that begins with a hyphen for a formula.
+    """
+    while (password := secrets.token_urlsafe(33)).startswith("-"):
+        pass
+    return password
 
 
-def _build_password_columns(password: str) -> dict[str, Any]:
+def build_password_columns(password: str) -> dict[str, Any]:
     """Return the columns that store a password: its hash for the embedded and for an external broker."""
     return {"password": hash_credential(password), "broker_hash": hash_mosquitto_password(password)}
 

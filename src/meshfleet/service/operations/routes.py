@@ -19,9 +19,8 @@ from meshfleet.rest.operations import (
 )
 from meshfleet.service.actor import Actor
 from meshfleet.service.audit import log as audit
-from meshfleet.service.backup.records import load_newest_moment
 from meshfleet.service.clock import Now
-from meshfleet.service.devices import summary
+from meshfleet.service.fleet_metrics import FleetMetrics
 from meshfleet.service.http.access import get_forwarding
 from meshfleet.service.metrics import METRICS_MEDIA_TYPE, Metrics
 from meshfleet.service.readiness import Readiness
@@ -55,15 +54,16 @@ def _build_not_ready_response(reasons: tuple[ReadinessReason, ...]) -> Response[
 
 
 @get("/metrics", media_type=METRICS_MEDIA_TYPE)
-async def get_metrics(metrics: Given[Metrics], database: Given[Database]) -> Response[bytes]:
+async def get_metrics(
+    metrics: Given[Metrics],
+    fleet_metrics: Given[FleetMetrics],
+    database: Given[Database],
+    readiness: Given[Readiness],
+) -> Response[bytes]:
     """Get metrics of the service and the fleet in the Prometheus text format."""
-    counts, backup_moment = await database.read(_load_database_metrics)
-    return Response(metrics.render(*counts, backup_moment), media_type=METRICS_MEDIA_TYPE)
-
-
-def _load_database_metrics(connection: Connection) -> tuple[tuple[int, int], int | None]:
-    """Return the numbers of connected and disconnected devices, and the time of the newest backup."""
-    return summary.count_connected_devices(connection), load_newest_moment(connection)
+    await fleet_metrics.refresh()
+    metrics.not_ready_codes = {each.code for each in await readiness.list_reasons(database)}
+    return Response(metrics.render(), media_type=METRICS_MEDIA_TYPE)
 
 
 @post("/api/v1/reload", status_code=HTTPStatus.OK)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from meshfleet.rest.telemetry import Sample
+from meshfleet.rest.telemetry import ExportedSample, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -43,6 +43,18 @@ def encode_csv_rows(samples: Iterable[Sample]) -> bytes:
     return _encode_csv(map(_to_cells, samples))
 
 
+def encode_export_header() -> bytes:
+    """Encode the first CSV line of an export of several devices, with the column names."""
+    return _encode_csv([("device", "deviceName", *_FIELDS)])
+
+
+def encode_export_rows(samples: Iterable[ExportedSample]) -> bytes:
+    """Encode the samples of several devices as CSV, one line per sample."""
+    return _encode_csv(
+        (sample.device, escape_formula(sample.device_name), *_to_cells(sample)) for sample in samples
+    )
+
+
 def _encode_csv(rows: Iterable[Sequence[object]]) -> bytes:
     text = io.StringIO(newline="")
     csv.writer(text).writerows(rows)
@@ -54,7 +66,7 @@ def _to_cells(sample: Sample) -> tuple[object, ...]:
         sample.time,
         sample.kind,
         sample.identifier,
-        _escape_formula(sample.name),
+        None if sample.name is None else escape_formula(sample.name),
         sample.seq,
         _to_json(sample.value),
         sample.raw,
@@ -71,9 +83,9 @@ def _to_json(value: Any) -> str | None:
     return None if value is None else msgspec.json.encode(value).decode()
 
 
-def _escape_formula(name: str | None) -> str | None:
-    """Put an apostrophe before an identifier name that looks like a spreadsheet formula (rest-181)."""
-    return f"'{name}" if name is not None and name.lstrip().startswith(_FORMULA_PREFIXES) else name
+def escape_formula(name: str) -> str:
+    """Put an apostrophe before a name that looks like a spreadsheet formula (rest-181)."""
+    return f"'{name}" if name.lstrip().startswith(_FORMULA_PREFIXES) else name
 
 
 # Content negotiation between JSON and CSV (rest-185).

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.db import Database, bulk
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
-from meshfleet.protocol.identifiers.numbers import identifier_from_int
+from meshfleet.protocol.identifiers.numbers import identifier_from_int, identifier_to_int
 from meshfleet.protocol.ids import Identifier, is_identifier, parse_identifier_name
 
 if TYPE_CHECKING:
@@ -36,6 +36,11 @@ def parse_any_identifier(text: str, field: str = "Identifier") -> AnyIdentifier:
     """Parse a hex identifier in upper or lower case, or an identifier name (rest-83)."""
     lower = text.lower()
     return Identifier(lower) if is_identifier(lower) else parse_identifier_name(text, field)
+
+
+def list_identifier_names() -> dict[int, str]:
+    """Return the names of all identifiers of the catalogue, by stored integer."""
+    return {identifier_to_int(entry.id): entry.name for entry in BUILTIN_CATALOGUE}
 
 
 async def load_foreign_names(database: Database, numbers: Iterable[int]) -> dict[int, str]:

@@ -9,12 +9,13 @@ import msgspec
 from meshfleet.db.samples.sample import NO_SEQ, ClockFlag, SampleExtras, SampleKind, StoredSample
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest.telemetry import Sample
+from meshfleet.rest.telemetry import ExportedSample, Sample
 from meshfleet.service.telemetry.identifiers import describe_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from meshfleet.protocol.ids import Mac
 
 KINDS_BY_NAME: Final[Mapping[str, SampleKind]] = {
     "property": SampleKind.PROPERTY,
@@ -59,6 +60,14 @@ def to_rest_sample(sample: StoredSample, foreign: Mapping[int, str]) -> Sample:
         clock=_CLOCK_NAMES[extras.clock],
         corrected_time=msgspec.UNSET if extras.shift is None else format_millis(sample.time + extras.shift),
     )
+
+
+def to_exported_sample(
+    sample: StoredSample, foreign: Mapping[int, str], device: Mac, device_name: str
+) -> ExportedSample:
+    """Convert a stored sample for an export, with its device. `foreign` is that of `to_rest_sample`."""
+    fields = msgspec.structs.asdict(to_rest_sample(sample, foreign))
+    return ExportedSample(**fields, device=device, device_name=device_name)
 
 
 def format_number(number: float) -> float | int:

@@ -1,0 +1,219 @@
+"""CSV files with gateways, and the files with the credentials that they got."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
+
+import click
+
+from meshfleet.cli.options import parse_any_mac
+from meshfleet.cli.terminal import to_printable
+from meshfleet.errors import quote_input
+from meshfleet.errors.protocol import LineFault, MalformedInput
+from meshfleet.rest.gateways import MAX_BATCH_LABELS
+from meshfleet.rest.inputs import parse_friendly_name, parse_new_label
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from meshfleet.protocol.ids import Mac
+    from meshfleet.rest.gateways import GatewayClaim
+
+Text = TypeVar("Text", bound=str)
+
+_COLUMNS: Final = ("mac", "name", "labels")
+_LABEL_SEPARATOR: Final = ";"
+_MAC_SEPARATORS: Final = re.compile(r"[\s.]")
+_CHANGED_BY_EXCEL: Final = re.compile(r"[0-9.,]+e\+[0-9]+", re.IGNORECASE)
+"""Number such as 2,0E+10, to which a spreadsheet program may change a MAC."""
+_CREDENTIAL_COLUMNS: Final = ("mac", "username", "password", "host", "port", "tls")
+_OWNER_ONLY: Final = 0o600
+
+
+class GatewayLine(NamedTuple):
+    """Gateway in a CSV file, with the number of its line."""
+
+    line: int
+    mac: Mac
+    name: str | None
+    labels: tuple[str, ...]
+
+
+class GatewayFile(NamedTuple):
+    """Content of a CSV file with gateways: the correct lines, and the mistakes in the others."""
+
+    name: str
+    gateways: list[GatewayLine]
+    faults: list[LineFault]
+
+    def raise_faults(self, outcome: str) -> None:
+        """Raise `ClickException` with all mistakes in the order of their lines, if there are any."""
+        if not self.faults:
+            return
+        lines = [f"{self.name}:{fault.line}: {fault.reason}" for fault in sorted(self.faults)]
+        raise click.ClickException("\n".join(map(to_printable, [outcome, *lines])))
+
+
+def read_gateway_file(path: Path) -> GatewayFile:
+    """Read a CSV file with gateways: columns `mac`, and optionally `name` and `labels`, in any order.
+
+    Columns are separated by `,`, or by `;` as in files of Excel in many countries.
+    """
+    file = GatewayFile(str(path), [], [])
+    raw = path.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        line = raw[: exc.start].count(b"\n") + 1
+        file.faults.append(LineFault(line, "is not UTF-8: save the file as CSV UTF-8"))
+        return file
+    rows = _iterate_rows(text, file.faults)
+    header_line, header = next(rows, (1, []))
+    columns = [each.strip().lower() for each in header]
+    if header_faults := list(_check_header(columns)):
+        file.faults.extend(LineFault(header_line, each) for each in header_faults)
+        return file
+    first_lines: dict[Mac, int] = {}
+    for line, cells in rows:
+        parser = _RowParser(line, file.faults)
+        found = parser.parse(columns, cells)
+        if found is None:
+            continue
+        first = first_lines.setdefault(found.mac, line)
+        if first != line:
+            file.faults.append(LineFault(line, f"mac: {found.mac} is also in line {first}"))
+        file.gateways.append(found)
+    if not file.gateways and not file.faults:
+        file.faults.append(LineFault(1, "there are no gateways after the names of the columns"))
+    return file
+
+
+def _iterate_rows(text: str, faults: list[LineFault]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that are not blank, each with the number of its first line. Report wrong quotes."""
+    header = text.partition("\n")[0]
+    reader = csv.reader(
+        io.StringIO(text, newline=""),
+        delimiter=";" if header.count(";") > header.count(",") else ",",
+        strict=True,
+    )
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as exc:
+            faults.append(LineFault(line, f"is not CSV: {exc}; later lines were not checked"))
+            return
+        if any(each.strip() for each in cells):
+            yield line, cells
+
+
+def _check_header(columns: list[str]) -> Iterator[str]:
+    if "mac" not in columns:
+        yield f"has no column mac: the first line names the columns, {', '.join(_COLUMNS)}"
+        return
+    for index, name in enumerate(columns):
+        if name not in _COLUMNS:
+            yield f"the column {quote_input(name)} is not one of {', '.join(_COLUMNS)}"
+        elif name in columns[:index]:
+            yield f"the column {name} is there twice"
+
+
+class _RowParser:
+    """Parses a row, and reports every mistake in it with the number of its line."""
+
+    def __init__(self, line: int, faults: list[LineFault]) -> None:
+        self._line = line
+        self._faults = faults
+
+    def parse(self, columns: list[str], cells: list[str]) -> GatewayLine | None:
+        """Return the gateway of a row; None if its MAC is wrong."""
+        if len(cells) > len(columns):
+            self._report(f"has {len(cells)} values for {len(columns)} columns")
+        values = dict(zip(columns, (each.strip() for each in cells), strict=False))
+        mac = self._parse(_parse_csv_mac, values.get("mac", ""))
+        name = self._parse(parse_friendly_name, values["name"]) if values.get("name") else None
+        texts = [each for each in values.get("labels", "").split(_LABEL_SEPARATOR) if each.strip()]
+        if len(texts) > MAX_BATCH_LABELS:
+            self._report(f"labels: a gateway can get at most {MAX_BATCH_LABELS} labels")
+        labels = [self._parse(_parse_csv_label, each) for each in texts]
+        if mac is None:
+            return None
+        return GatewayLine(
+            self._line, mac, name, tuple(dict.fromkeys(each for each in labels if each is not None))
+        )
+
+    def _parse(self, parse: Callable[[str], Text], text: str) -> Text | None:
+        try:
+            return parse(text)
+        except MalformedInput as exc:
+            self._report(f"{exc.field}: {exc.reason}")
+            return None
+
+    def _report(self, reason: str) -> None:
+        self._faults.append(LineFault(self._line, reason))
+
+
+def _parse_csv_label(text: str) -> str:
+    return parse_new_label(text, "labels")
+
+
+def _parse_csv_mac(text: str) -> Mac:
+    """Parse a MAC as printed on devices, as shown by other systems, or as a device id."""
+    if not text:
+        raise MalformedInput("mac", "is missing")
+    try:
+        return parse_any_mac(_MAC_SEPARATORS.sub("", text.lower().removeprefix("bmac-")))
+    except MalformedInput:
+        if not _CHANGED_BY_EXCEL.fullmatch(text):
+            raise
+    raise MalformedInput(
+        "mac", f"a spreadsheet program made a number of it, {quote_input(text)}: format the column as text"
+    )
+
+
+# Credentials.
+
+
+class CredentialsFile:
+    """New CSV file with the credentials of gateways. Only its owner can read it."""
+
+    def __init__(self, path: Path) -> None:
+        """Create the file. Raise `ClickException` if there is one already: its passwords may be needed."""
+        try:
+            descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _OWNER_ONLY)
+        except FileExistsError:
+            raise click.ClickException(f"{path} exists already: give another file with --out") from None
+        except OSError as exc:
+            raise click.ClickException(f"{path} cannot be created: {exc.strerror}") from exc
+        self.path = path
+        self.count = 0
+        """Number of gateways in the file."""
+        self._file = os.fdopen(descriptor, "w", encoding="utf-8", newline="")
+        self._writer = csv.writer(self._file)
+        self._writer.writerow(_CREDENTIAL_COLUMNS)
+
+    def add(self, claims: Iterable[GatewayClaim]) -> None:
+        """Append the credentials of gateways. They are on the disk when this method returns."""
+        for claim in claims:
+            tls = "yes" if claim.broker.tls else "no"
+            row = (claim.mac, claim.username, claim.password, claim.broker.host, claim.broker.port, tls)
+            self._writer.writerow(row)
+            self.count += 1
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Close the file, and remove it if it has no credentials."""
+        self._file.close()
+        if not self.count:
+            self.path.unlink(missing_ok=True)

@@ -1,0 +1,101 @@
+"""Changes single settings in a settings file, and keeps everything else in it, comments included."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+_TABLE = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
+
+
+def set_in_table(path: Path, table: str, values: dict[str, str]) -> None:
+    """Set strings in a table of a TOML file, which is created if it does not exist.
+
+    Raise `ClickException` if the file is written in a way that cannot be changed safely.
+    """
+    before = _read(path)
+    after = before
+    for key in values:
+        if f"{key}-file" in _get_table(_parse(path, before), table):
+            name = f"{table}.{key}-file"
+            raise click.ClickException(f"{path} has {name}: write the value to that file, or remove {name}")
+    for key, value in values.items():
+        after = _set_line(after, table, key, msgspec.json.encode(value).decode())
+    expected = _parse(path, before)
+    expected[table] = {**_get_table(expected, table), **values}
+    try:
+        is_safe = tomllib.loads(after) == expected
+    except tomllib.TOMLDecodeError:
+        is_safe = False
+    if not is_safe:
+        lines = "\n".join(f"  {key} = …" for key in values)
+        raise click.ClickException(f"{path} cannot be changed safely; write it yourself:\n[{table}]\n{lines}")
+    _replace(path, after)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text("utf-8-sig") if path.exists() else ""
+    except (OSError, UnicodeDecodeError) as exc:
+        raise click.ClickException(f"{path} cannot be read: {exc}") from exc
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
+        raise click.ClickException(f"{path} is not valid TOML: {exc}") from exc
+
+
+def _get_table(content: dict[str, Any], table: str) -> dict[str, Any]:
+    found = content.get(table)
+    return found if isinstance(found, dict) else {}
+
+
+def _set_line(text: str, table: str, key: str, value: str) -> str:
+    """Replace the line of a key in a table, or add one after the header; add the table at the end."""
+    lines = text.splitlines()
+    assignment = re.compile(rf"^\s*{re.escape(key)}\s*=")
+    header, current = None, ""
+    for index, line in enumerate(lines):
+        if found := _TABLE.match(line):
+            current = found[1].strip()
+            header = index if current == table else header
+        elif current == table and assignment.match(line):
+            lines[index] = f"{key} = {value}"
+            return "\n".join([*lines, ""])
+    if header is None:
+        lines += [*([""] if lines and lines[-1].strip() else []), f"[{table}]"]
+        header = len(lines) - 1
+    lines.insert(header + 1, f"{key} = {value}")
+    return "\n".join([*lines, ""])
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace a file in one step, with the same owner and permissions; a new file is for its owner only."""
+    try:
+        number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(number, "w", encoding="utf-8") as file:
+                if path.exists():
+                    status = path.stat()
+                    os.fchmod(file.fileno(), status.st_mode & 0o777)
+                    if os.geteuid() == 0:
+                        os.fchown(file.fileno(), status.st_uid, status.st_gid)
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as exc:
+        raise click.ClickException(f"{path} cannot be written: {exc.strerror}") from exc

@@ -1,0 +1,280 @@
+"""Metrics whose values are in the database: devices, gateways, batteries, update jobs and backups.
+
+A scrape must be cheap with a large fleet, so values are kept for some seconds, however many programs scrape.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from sqlalchemy import Connection, func, select, text
+
+from meshfleet.db.tables import active_condition, device, device_state, execution, gateway, job, tally
+from meshfleet.protocol.ids import mac_from_int
+from meshfleet.rest.jobs import ExecutionState, JobState
+from meshfleet.service.backup.records import load_newest_moments
+from meshfleet.service.devices.summary import ConnectivityCounts, count_connected_devices
+from meshfleet.service.gateways.store import IS_UNSEEN
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from prometheus_client import Metric
+
+    from meshfleet.db import Database
+    from meshfleet.service.clock import Now
+    from meshfleet.service.metrics import Metrics
+    from meshfleet.settings import Settings
+
+_KEPT_MS: Final = 15_000
+"""Milliseconds for which values are kept that the database counts with indexes."""
+
+_SILENT_KEPT_MS: Final = 30_000
+"""Milliseconds for which silent devices are kept: the rows of all disconnected devices are read."""
+
+_BATTERIES_KEPT_MS: Final = 300_000
+"""Milliseconds for which batteries are kept: all rows are read to count them, and they change in weeks."""
+
+_MAX_GATEWAYS: Final = 2_000
+"""Maximum number of gateways with a time series each; with more there is none."""
+
+_MAX_SILENT_GATEWAYS: Final = 50
+
+_BATTERY_LEVELS: Final = (5, 15, 25, 50, 100)
+"""Upper bounds of the battery buckets in percent."""
+
+_MIN_BACKUPS: Final = 4
+_MAX_BACKUPS: Final = 8
+"""Minimum and maximum number of backups from which their usual interval is derived."""
+
+
+# Queries.
+
+
+def load_gateways(connection: Connection) -> dict[tuple[str, str], bool]:
+    """Load which gateways are connected, by MAC and name. Return nothing if there are too many.
+
+    Gateways that never connected are left out: they are not away, but not installed yet.
+    """
+    query = (
+        select(device.c.id, device.c.name, device.c.connected)
+        .select_from(gateway)
+        .join(device, device.c.id == gateway.c.device)
+        .outerjoin(device_state, device_state.c.device == device.c.id)
+        .where(~IS_UNSEEN)
+        .limit(_MAX_GATEWAYS + 1)
+    )
+    rows = connection.execute(query).all()
+    if len(rows) > _MAX_GATEWAYS:
+        return {}
+    return {(mac_from_int(number), name): connected for number, name, connected in rows}
+
+
+def count_silent_devices(connection: Connection) -> dict[str, int]:
+    """Count the disconnected devices behind each of the gateways with the most of them."""
+    count = func.count()
+    query = (
+        select(device.c.gateway, count)
+        .where(~device.c.connected, device.c.gateway.is_not(None), device.c.gateway != device.c.id)
+        .group_by(device.c.gateway)
+        .order_by(count.desc(), device.c.gateway)
+        .limit(_MAX_SILENT_GATEWAYS)
+    )
+    return {mac_from_int(number): silent for number, silent in connection.execute(query)}
+
+
+class BatteryCounts(NamedTuple):
+    """Numbers of devices with at most each of the levels `_BATTERY_LEVELS`, and the sum of all levels."""
+
+    at_most: Sequence[int] = (0,) * len(_BATTERY_LEVELS)
+    sum: int = 0
+
+
+def count_batteries(connection: Connection) -> BatteryCounts:
+    """Count the devices by battery level."""
+    level = device_state.c.battery
+    query = select(*(func.count().filter(level <= each) for each in _BATTERY_LEVELS), func.sum(level))
+    *at_most, total = connection.execute(query.where(level.is_not(None))).one()
+    return BatteryCounts(at_most, int(total or 0))
+
+
+class JobCounts(NamedTuple):
+    """Numbers of update jobs and of their executions by state, and since when a job makes no progress."""
+
+    jobs: Mapping[str, int] = dict.fromkeys(JobState, 0)
+    executions: Mapping[str, int] = dict.fromkeys(ExecutionState, 0)
+    stalled_since: int | None = None
+    """Of each job with active updates, the time of the last change of one; the earliest of these times."""
+
+
+def count_jobs(connection: Connection) -> JobCounts:
+    """Count jobs and executions, and find the job whose active updates have not changed for longest."""
+    jobs = connection.execute(select(job.c.state, func.count()).group_by(job.c.state)).all()
+    counted = func.sum(tally.c.count)
+    executions = connection.execute(select(tally.c.state, counted).group_by(tally.c.state)).all()
+    # Staged updates are left out: devices may keep the image until a user applies the job.
+    changes = (
+        select(func.max(execution.c.updated_at).label("at"))
+        .where(text(active_condition()), execution.c.state != ExecutionState.STAGED)
+        .group_by(execution.c.job)
+        .subquery()
+    )
+    return JobCounts(
+        {**JobCounts().jobs, **dict(jobs)},
+        {**JobCounts().executions, **{state: int(count) for state, count in executions}},
+        connection.execute(select(func.min(changes.c.at))).scalar(),
+    )
+
+
+class BackupTimes(NamedTuple):
+    """Unix time of the newest backup with samples, and the usual interval between such backups, in ms."""
+
+    newest: int | None = None
+    interval: float | None = None
+
+
+def load_backup_times(connection: Connection) -> BackupTimes:
+    """Load the time of the newest backup, and derive how often there is one; None if that is not known."""
+    moments = load_newest_moments(connection, _MAX_BACKUPS)
+    intervals = sorted(later - earlier for later, earlier in pairwise(moments))
+    return BackupTimes(
+        moments[0] if moments else None,
+        intervals[len(intervals) // 2] if len(moments) >= _MIN_BACKUPS else None,
+    )
+
+
+Result = TypeVar("Result")
+
+
+class _KeptQuery(Generic[Result]):
+    """Query whose result is kept for some time."""
+
+    def __init__(self, load: Callable[[Connection], Result], empty: Result, kept_ms: int = _KEPT_MS) -> None:
+        self._load = load
+        self._kept_ms = kept_ms
+        self._loaded_at: int | None = None
+        self.result = empty
+
+    def is_due(self, now: int) -> bool:
+        """Return whether the result is too old, or there is none."""
+        return self._loaded_at is None or now - self._loaded_at >= self._kept_ms
+
+    def run(self, connection: Connection, now: int) -> None:
+        """Load the result again."""
+        self.result = self._load(connection)
+        self._loaded_at = now
+
+
+class FleetMetrics:
+    """Values from the database for the metrics of a service."""
+
+    def __init__(self, database: Database, settings: Settings, *, now: Now, monotonic: Now) -> None:
+        self._database = database
+        self._now = now
+        self._monotonic = monotonic
+        self._lock = asyncio.Lock()
+        self._has_gateways = settings.metrics_per_gateway
+        self._devices = _KeptQuery(count_connected_devices, ConnectivityCounts(0, 0))
+        self._gateways = _KeptQuery[dict[tuple[str, str], bool]](load_gateways, {})
+        self._silent = _KeptQuery[dict[str, int]](count_silent_devices, {}, _SILENT_KEPT_MS)
+        self._batteries = _KeptQuery(count_batteries, BatteryCounts(), _BATTERIES_KEPT_MS)
+        self._jobs = _KeptQuery(count_jobs, JobCounts())
+        self._backups = _KeptQuery(load_backup_times, BackupTimes())
+
+    def apply_settings(self, settings: Settings) -> None:
+        """Switch the time series of single gateways on or off."""
+        self._has_gateways = settings.metrics_per_gateway
+
+    async def refresh(self) -> None:
+        """Load the values that are too old. Concurrent scrapes share one load."""
+        async with self._lock:
+            now = self._monotonic()
+            queries = (
+                self._devices,
+                self._gateways,
+                self._silent,
+                self._batteries,
+                self._jobs,
+                self._backups,
+            )
+            if due := [each for each in queries if each.is_due(now)]:
+                await self._database.read(_run_queries, due, now)
+
+    def add_to(self, metrics: Metrics) -> None:
+        """Add the metrics of the fleet."""
+        gauge = metrics.add_gauge
+        gauge("devices", "Devices in the registry.", self._read_devices, "connected")
+        gauge(
+            "gateway_connected",
+            "1 if a gateway is connected, else 0. Absent with metrics.per-gateway off, or with more than"
+            f" {_MAX_GATEWAYS:,} gateways.",
+            lambda: self._gateways.result if self._has_gateways else {},
+            "gateway",
+            "name",
+        )
+        gauge(
+            "devices_silent",
+            f"Disconnected devices behind each of the {_MAX_SILENT_GATEWAYS} gateways with the most of them.",
+            lambda: self._silent.result if self._has_gateways else {},
+            "gateway",
+        )
+        metrics.register(_BatteryCollector(self._batteries))
+        gauge("jobs", "Update jobs.", lambda: self._jobs.result.jobs, "state")
+        gauge("executions", "Devices in update jobs.", lambda: self._jobs.result.executions, "state")
+        gauge(
+            "job_oldest_waiting_seconds",
+            "Time since one of the running updates of a job reached its next state; that of the job for which"
+            " it is longest. 0 if no update runs.",
+            self._read_oldest_wait,
+        )
+        gauge(
+            "backup_timestamp_seconds",
+            "Time of the newest checked backup with samples. Absent if there is none.",
+            lambda: _read_seconds(self._backups.result.newest),
+        )
+        gauge(
+            "backup_interval_seconds",
+            f"Usual time between two backups with samples. Absent with fewer than {_MIN_BACKUPS} backups.",
+            lambda: _read_seconds(self._backups.result.interval),
+        )
+
+    def _read_devices(self) -> dict[str, float]:
+        counts = self._devices.result
+        return {"true": counts.connected, "false": counts.disconnected}
+
+    def _read_oldest_wait(self) -> float:
+        since = self._jobs.result.stalled_since
+        return 0 if since is None else max(0, self._now() - since) / 1000
+
+
+def _run_queries(connection: Connection, queries: Sequence[_KeptQuery[Any]], now: int) -> None:
+    for each in queries:
+        each.run(connection, now)
+
+
+def _read_seconds(millis: float | None) -> dict[tuple[str, ...], float]:
+    return {} if millis is None else {(): millis / 1000}
+
+
+class _BatteryCollector(Collector):
+    """Histogram of battery levels. Unlike most histograms, its counts go down too."""
+
+    def __init__(self, query: _KeptQuery[BatteryCounts]) -> None:
+        self._query = query
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the histogram."""
+        counts = self._query.result
+        buckets = [
+            (f"{level:.1f}", count) for level, count in zip(_BATTERY_LEVELS, counts.at_most, strict=True)
+        ]
+        yield HistogramMetricFamily(
+            "meshfleet_devices_battery",
+            "Newest battery level of devices in percent. Devices that never reported one are left out.",
+            buckets=[*buckets, ("+Inf", counts.at_most[-1])],
+            sum_value=counts.sum,
+        )

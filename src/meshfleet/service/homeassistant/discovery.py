@@ -1,0 +1,184 @@
+"""Discovery messages for Home Assistant, in both forms (homeassistant-2, homeassistant-3). Pure.
+
+Form `device` has one message for a device with all its entities; form `entity` has one message for each.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from meshfleet.protocol.ids import to_device_id
+from meshfleet.service.homeassistant.topics import format_node_id
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from meshfleet.protocol.ids import Mac
+    from meshfleet.service.homeassistant.entities import DeviceDescription, Entity
+    from meshfleet.service.homeassistant.topics import IntegrationTopics
+
+_MANUFACTURER: Final = "Mesh Tech"
+_encode = msgspec.json.Encoder().encode
+
+_STATELESS: Final = {"button"}
+"""Platforms of entities without a state."""
+
+
+class DiscoveryMessage(NamedTuple):
+    """Retained message that makes Home Assistant create, change or (if empty) remove entities."""
+
+    topic: str
+    payload: bytes
+
+
+class DiscoveryOptions(NamedTuple):
+    """Topics, URL and form of discovery messages, which are the same for all devices."""
+
+    topics: IntegrationTopics
+    url: str
+    """URL of the console, to which Home Assistant links."""
+    form: str
+
+
+def build_messages(
+    device: DeviceDescription, entities: Sequence[Entity], options: DiscoveryOptions
+) -> list[DiscoveryMessage]:
+    """Build the discovery messages of a device with these entities."""
+    if options.form == "device":
+        return [build_device_message(device, entities, options)]
+    return [_build_entity_message(device, each, options) for each in entities]
+
+
+def build_device_message(
+    device: DeviceDescription,
+    entities: Sequence[Entity],
+    options: DiscoveryOptions,
+    *,
+    removed: Mapping[str, str] | None = None,
+) -> DiscoveryMessage:
+    """Build the discovery message of form `device`.
+
+    `removed` are the platforms of entities that Home Assistant must remove, by object id.
+    """
+    topics = options.topics
+    details = _describe_device(device, options)
+    if device.model != "0000":
+        details["model_id"] = device.model
+    components: dict[str, Any] = {
+        object_id: {"platform": platform} for object_id, platform in (removed or {}).items()
+    }
+    for each in entities:
+        components[each.object_id] = {
+            "platform": each.platform,
+            "unique_id": _format_unique_id(device.mac, each),
+            **each.config,
+        }
+        if each.is_always_available:
+            components[each.object_id]["availability"] = [{"topic": topics.status}]
+    payload = {
+        "device": details,
+        "origin": _describe_origin(),
+        "availability": _list_availability(device.mac, topics),
+        "availability_mode": "all",
+        "state_topic": topics.state(device.mac),
+        "qos": 1,
+        "components": components,
+    }
+    return DiscoveryMessage(topics.device_config(device.mac), _encode(payload))
+
+
+def _build_entity_message(
+    device: DeviceDescription, entity: Entity, options: DiscoveryOptions
+) -> DiscoveryMessage:
+    """Build the discovery message of form `entity`.
+
+    The key `device` has no `model_id`: versions of Home Assistant that do not know it refuse the entity.
+    """
+    topics = options.topics
+    availability = (
+        [{"topic": topics.status}] if entity.is_always_available else _list_availability(device.mac, topics)
+    )
+    payload: dict[str, Any] = {
+        "unique_id": _format_unique_id(device.mac, entity),
+        "device": _describe_device(device, options),
+        "origin": _describe_origin(),
+        "availability": availability,
+        "availability_mode": "all",
+        "qos": 1,
+    }
+    if entity.platform not in _STATELESS:
+        payload["state_topic"] = topics.state(device.mac)
+    payload |= entity.config
+    topic = topics.entity_config(device.mac, entity.platform, entity.object_id)
+    return DiscoveryMessage(topic, _encode(payload))
+
+
+def _format_unique_id(mac: Mac, entity: Entity) -> str:
+    return f"{format_node_id(mac)}_{entity.object_id}"
+
+
+def _list_availability(mac: Mac, topics: IntegrationTopics) -> list[dict[str, str]]:
+    return [{"topic": topics.status}, {"topic": topics.availability(mac)}]
+
+
+@cache
+def _describe_origin() -> dict[str, str]:
+    return {"name": "Meshfleet", "sw_version": version("meshfleet")}
+
+
+def _describe_device(device: DeviceDescription, options: DiscoveryOptions) -> dict[str, Any]:
+    """Return the key `device` with what every supported version of Home Assistant knows."""
+    mac = device.mac
+    address = ":".join(mac[start : start + 2] for start in range(0, len(mac), 2)).upper()
+    optional = {
+        "sw_version": device.firmware,
+        "hw_version": device.hardware,
+        "suggested_area": device.area,
+        "via_device": None if device.via is None else format_node_id(device.via),
+    }
+    return {
+        "identifiers": [format_node_id(mac)],
+        "connections": [["bluetooth", address]],
+        "name": device.name,
+        "manufacturer": _MANUFACTURER,
+        "model": device.product or device.model,
+        **{name: value for name, value in optional.items() if value is not None},
+        "serial_number": mac,
+        "configuration_url": f"{options.url}/devices/{to_device_id(mac)}",
+    }
+
+
+# --- Messages that are found at the broker ---
+
+
+class _KnownAvailability(msgspec.Struct):
+    topic: str
+
+
+class _KnownComponent(msgspec.Struct):
+    platform: str
+
+
+class _KnownDiscovery(msgspec.Struct):
+    """Part of a discovery message that tells who published it, and for which entities."""
+
+    availability: list[_KnownAvailability]
+    components: dict[str, _KnownComponent] = {}
+
+
+_decode_discovery = msgspec.json.Decoder(_KnownDiscovery).decode
+
+
+def read_components(payload: bytes, topics: IntegrationTopics) -> dict[str, str] | None:
+    """Return the platforms in a discovery message by object id; None if another service published it."""
+    try:
+        found = _decode_discovery(payload)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if topics.status not in {each.topic for each in found.availability}:
+        return None
+    return {object_id: each.platform for object_id, each in found.components.items()}

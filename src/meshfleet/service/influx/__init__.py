@@ -1,0 +1,1 @@
+"""Export of all new samples to InfluxDB, or a server that accepts its line protocol."""

@@ -1,0 +1,181 @@
+"""HTTP client of the server that gets the samples: InfluxDB 1, 2 or 3, VictoriaMetrics and others."""
+
+from __future__ import annotations
+
+import base64
+import re
+import socket
+import ssl
+from contextlib import suppress
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlencode, urlsplit
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from meshfleet.settings.model import InfluxSettings
+
+_TIMEOUT_SECONDS: Final = 10.0
+_MAX_BODY_BYTES: Final = 100_000
+_MAX_REASON_LENGTH: Final = 300
+
+_REFUSED: Final = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})
+"""Statuses of a server that will never accept one of the lines."""
+
+_PARTIAL_WRITE: Final = "partial write"
+"""Begin of the error of InfluxDB if it has written all lines except those that it refuses."""
+_DROPPED: Final = re.compile(r"dropped=([0-9]+)")
+_UNPARSED: Final = "unable to parse"
+
+
+class TargetUnavailable(Exception):
+    """Raised if the server did not take the lines, and may take them later."""
+
+
+class WriteResult(NamedTuple):
+    """Lines that the server refuses for ever, and the reason that it gave last."""
+
+    refused: int = 0
+    reason: str = ""
+
+
+class _Response(NamedTuple):
+    status: int
+    reason: str
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300  # noqa: PLR2004 # the range of HTTP
+
+
+class InfluxTarget:
+    """Writes lines to a server. Its methods block. Only one thread at a time may call `write`."""
+
+    def __init__(self, settings: InfluxSettings) -> None:
+        """Create a client of the server at `settings.url`, without connecting."""
+        assert settings.url is not None  # noqa: S101 # the caller exports samples only with a URL
+        parts = urlsplit(settings.url)
+        self._is_secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname or "", parts.port
+        query = {"precision": "ns"}
+        if settings.org:
+            path, query = "/api/v2/write", {"org": settings.org, "bucket": settings.database, **query}
+        else:
+            path, query = "/write", {"db": settings.database, **query}
+        self._path = f"{parts.path}{path}?{urlencode(query)}"
+        self._headers = {"Content-Type": "text/plain; charset=utf-8", **_build_authorization(settings.token)}
+        self._connection: HTTPConnection | None = None
+        self._is_closed = False
+
+    def write(self, lines: Sequence[bytes]) -> WriteResult:
+        """Write lines. Return how many the server refuses for ever; it has all others.
+
+        Raise `TargetUnavailable` if the server may take the lines later. Writing a line twice is harmless: it
+        replaces itself.
+        """
+        result = self._write(lines)
+        if result.refused == len(lines) > 1 and not result.reason.startswith(_PARTIAL_WRITE):
+            # Rather a wrong address or setting than so many bad lines: no sample is given up for that.
+            raise TargetUnavailable(f"refuses every line: {result.reason}")
+        return result
+
+    def check(self) -> None:
+        """Check that the server accepts the login and knows the database. Raise `TargetUnavailable`."""
+        response = self._post(b"")
+        # Without a line some servers answer that the body is empty, which they do after checking the login.
+        if not response.is_success and response.status not in _REFUSED:
+            raise TargetUnavailable(f"answers with HTTP status {response.status}: {response.reason}")
+
+    def close(self) -> None:
+        """Close the connection. A running `write` in another thread fails soon."""
+        self._is_closed = True
+        if (connection := self._connection) is not None and connection.sock is not None:
+            with suppress(OSError):  # closed by the server
+                connection.sock.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def _write(self, lines: Sequence[bytes]) -> WriteResult:
+        response = self._post(b"\n".join(lines))
+        if response.is_success:
+            return WriteResult()
+        is_too_large = response.status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        if response.status not in _REFUSED and not is_too_large:
+            raise TargetUnavailable(f"answers with HTTP status {response.status}: {response.reason}")
+        if response.reason.startswith(_PARTIAL_WRITE):
+            return WriteResult(_count_dropped(response.reason, len(lines)), response.reason)
+        if len(lines) == 1:
+            return WriteResult(1, response.reason)
+        # Other servers write nothing if one line is wrong: find that line.
+        half = len(lines) // 2
+        first = self._write(lines[:half])
+        second = self._write(lines[half:])
+        return WriteResult(first.refused + second.refused, second.reason or first.reason)
+
+    def _post(self, body: bytes) -> _Response:
+        if self._is_closed:
+            raise TargetUnavailable("is not used any more")
+        if self._connection is not None:
+            # The server may have closed the idle connection, which is noticed only now.
+            with suppress(ConnectionError, HTTPException):
+                return self._post_on(self._connection, body)
+        self._disconnect()
+        try:
+            self._connection = self._connect()
+            return self._post_on(self._connection, body)
+        except (OSError, HTTPException) as exc:
+            self._disconnect()
+            text = exc.strerror if isinstance(exc, OSError) and exc.strerror else type(exc).__name__
+            raise TargetUnavailable(f"does not answer: {text}") from exc
+
+    def _post_on(self, connection: HTTPConnection, body: bytes) -> _Response:
+        connection.request("POST", self._path, body, self._headers)
+        response = connection.getresponse()
+        content = response.read(_MAX_BODY_BYTES)
+        if not response.isclosed():
+            self._disconnect()  # a longer body than that of any error
+        return _Response(response.status, _describe(content))
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> HTTPConnection:
+        if not self._is_secure:
+            return HTTPConnection(self._host, self._port, timeout=_TIMEOUT_SECONDS)
+        context = ssl.create_default_context()
+        return HTTPSConnection(self._host, self._port, timeout=_TIMEOUT_SECONDS, context=context)
+
+
+def _build_authorization(token: str) -> dict[str, str]:
+    if not token:
+        return {}
+    if ":" in token:  # a name and a password: InfluxDB 1 knows no tokens
+        return {"Authorization": f"Basic {base64.b64encode(token.encode()).decode()}"}
+    return {"Authorization": f"Token {token}"}
+
+
+def _describe(content: bytes) -> str:
+    """Return the error in a response on one line, shortened."""
+    text = content.decode("utf-8", "replace")
+    with suppress(msgspec.MsgspecError):
+        body = msgspec.json.decode(content)
+        if isinstance(body, dict):
+            text = str(body.get("error") or body.get("message") or text)
+    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    dropped = f" {found[0]}" if (found := _DROPPED.search(line[_MAX_REASON_LENGTH:])) else ""
+    return line[:_MAX_REASON_LENGTH] + dropped
+
+
+def _count_dropped(reason: str, line_count: int) -> int:
+    """Return how many lines a partial write has left out.
+
+    Lines that cannot be parsed are not counted in `dropped`, but named one by one.
+    """
+    found = _DROPPED.search(reason)
+    dropped = int(found[1]) if found else 0
+    return min(line_count, max(1, dropped, reason.count(_UNPARSED)))

@@ -1,0 +1,1 @@
+"""The integration with Home Assistant."""

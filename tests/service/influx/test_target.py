@@ -1,0 +1,117 @@
+"""Servers that refuse lines, or do not take any: only a line that is refused itself is given up."""
+
+from __future__ import annotations
+
+import base64
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from meshfleet.service.influx.target import InfluxTarget, TargetUnavailable
+from meshfleet.settings.model import InfluxSettings
+from tests.integrations.line_server import line_server
+from tests.row_tables import each_row
+
+if TYPE_CHECKING:
+    from tests.integrations.line_server import LineServer
+
+
+def open_target(server: LineServer, **settings: Any) -> closing[InfluxTarget]:
+    return closing(InfluxTarget(InfluxSettings(url=server.url, **settings)))
+
+
+LINES = [b"meshfleet value=%d" % number for number in range(100)]
+BAD = {LINES[3], LINES[64]}
+
+
+@pytest.mark.rule("rest-237")
+def test_only_the_lines_that_are_refused_are_skipped() -> None:
+    with (
+        line_server(lambda lines: (400, "bad line") if BAD & {*lines} else (204, "")) as server,
+        open_target(server) as target,
+    ):
+        assert target.write(LINES) == (2, "bad line")
+        assert server.accepted == {*LINES} - BAD
+
+
+@pytest.mark.rule("rest-237")
+@each_row(
+    ("error", "refused"),
+    [
+        ("partial write: field type conflict: input field x dropped=7", 7),
+        ("partial write: unable to parse 'a': y\nunable to parse 'b': y dropped=0", 2),
+        ("partial write: points beyond retention policy dropped=100", 100),
+        ("partial write: " + "long reason " * 60 + "dropped=9", 9),
+    ],
+)
+def test_a_partial_write_is_not_repeated(error: str, refused: int) -> None:
+    with line_server(lambda _: (400, error)) as server, open_target(server) as target:
+        assert target.write(LINES).refused == refused
+        assert len(server.requests) == 1
+
+
+@pytest.mark.rule("rest-237")
+def test_too_large_a_body_is_split() -> None:
+    with (
+        line_server(lambda lines: (413, "too large") if len(lines) > 30 else (204, "")) as server,
+        open_target(server) as target,
+    ):
+        assert target.write(LINES).refused == 0
+        assert server.accepted == {*LINES}
+
+
+@pytest.mark.rule("rest-236", "rest-237")
+@each_row("status", [400, 401, 403, 404, 429, 500, 503])
+def test_nothing_is_given_up_if_everything_is_refused(status: int) -> None:
+    with line_server(lambda _: (status, "no")) as server, open_target(server) as target:
+        with pytest.raises(TargetUnavailable, match="no"):
+            target.write(LINES)
+        assert not server.accepted
+
+
+@each_row(
+    ("settings", "path", "authorization"),
+    [
+        ({}, "/write?db=meshfleet&precision=ns", None),
+        ({"token": "abc==", "database": "a b"}, "/write?db=a+b&precision=ns", "Token abc=="),
+        (
+            {"token": "eva:secret", "org": "site", "database": "b"},
+            "/api/v2/write?org=site&bucket=b&precision=ns",
+            "Basic " + base64.b64encode(b"eva:secret").decode(),
+        ),
+    ],
+)
+def test_the_request_has_the_database_and_the_login(
+    settings: dict[str, str], path: str, authorization: str | None
+) -> None:
+    with line_server(lambda _: (204, "")) as server, open_target(server, **settings) as target:
+        target.check()
+        assert server.requests == [(path, authorization)]
+
+
+def test_a_server_that_closes_idle_connections_is_no_failure() -> None:
+    with line_server(lambda _: (204, "")) as server, open_target(server) as target:
+        target.write(LINES[:1])
+        server.close_connections()
+        assert target.write(LINES[1:2]).refused == 0
+        assert server.accepted == {*LINES[:2]}
+
+
+def test_a_write_to_a_server_that_never_answers_ends_when_the_client_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        target = InfluxTarget(InfluxSettings(url=f"http://127.0.0.1:{listener.getsockname()[1]}"))
+        writing = pool.submit(target.write, LINES[:1])
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.recv(1)
+            target.close()
+            with pytest.raises(TargetUnavailable):
+                writing.result()
+
+
+def test_settings_never_show_the_token() -> None:
+    settings = InfluxSettings(url="http://127.0.0.1", token="top-secret")  # noqa: S106 # of the test
+    assert "top-secret" not in repr(settings)
