@@ -21,7 +21,7 @@ _IGNORE_TIME: Final = 0x200000
 def create_tls_context(
     *, authorities: Path | None = None, certificate: Path | None = None, key: Path | None = None
 ) -> ssl.SSLContext:
-    """Create a context that verifies the server's certificate and name.
+    """Create a TLS context for clients, which verifies the server's certificate and host name.
 
     `authorities` is a file of CA certificates; None uses those of the system. `certificate` and `key` are
     those of the client. The verification cannot be turned off. Raise `UnusableCertificate` if a file cannot
@@ -53,7 +53,7 @@ def create_pinned_context(certificate: Path) -> ssl.SSLContext:
 
 
 def create_server_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Create a context for listeners. Raise `UnusableCertificate` if certificate and key cannot be used."""
+    """Create a TLS context for listeners. Raise `UnusableCertificate` if the files cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -97,14 +97,14 @@ def read_certificate(certificate: Path, key: Path, *, may_be_expired: bool = Fal
                 continue
             if side is client:
                 return dict(client.getpeercert() or {})
-    raise ssl.SSLError("the handshake did not end")
+    raise ssl.SSLError("the handshake did not complete")
 
 
 @cache
 def system_tls_context() -> ssl.SSLContext:
-    """Return a context with the CA certificates of the system.
+    """Return the TLS context for clients that trusts the CA certificates of the system.
 
-    Cached: loading them takes longer than a connection.
+    The context is cached, because loading the certificates takes longer than connecting.
     """
     return create_tls_context()
 

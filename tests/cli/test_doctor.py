@@ -385,7 +385,7 @@ OPENSSL = "openssl x509 -in {place.cert} -noout -dates -ext subjectAltName"
         (
             plant_dead_url,
             "fail public-url",
-            "http://127.0.0.1:1 does not answer: Connection refused",
+            "http://127.0.0.1:1 does not respond: Connection refused",
             "curl -i http://127.0.0.1:1/readyz",
         ),
         (
@@ -397,7 +397,7 @@ OPENSSL = "openssl x509 -in {place.cert} -noout -dates -ext subjectAltName"
         (
             plant_other_program,
             "fail public-url",
-            ("{place.settings[public-url]} answers with HTTP status 503, not as a Meshfleet service"),
+            ("{place.settings[public-url]} responds with HTTP status 503, not as a Meshfleet service"),
             "curl -i {place.settings[public-url]}/readyz",
         ),
         (

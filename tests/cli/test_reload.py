@@ -155,7 +155,7 @@ def test_the_health_check_asks_the_service_of_the_settings(service: ConfiguredSe
         "healthcheck", "--config", str(service.file), "--http", f"127.0.0.1:{free_port()}"
     )
     assert elsewhere.exit_code == 1
-    assert "does not answer: " in elsewhere.stdout
+    assert "does not respond: " in elsewhere.stdout
     port_0 = run_command("healthcheck", "--http", "127.0.0.1:0")
     assert (port_0.exit_code, port_0.stderr) == (
         1,

@@ -54,8 +54,8 @@ def test_a_backup_whose_parts_contradict_each_other_is_refused(data: Path, tmp_p
     description, members = load_members(file)
     database = members["meshfleet.sqlite"]
     for changes, message in (
-        ({f"samples/{SEGMENT}": None}, f"samples/{SEGMENT}: the database of the backup names it, but"),
-        ({f"images/{IMAGE}": None}, f"images/{IMAGE}: the database of the backup names it, but"),
+        ({f"samples/{SEGMENT}": None}, f"samples/{SEGMENT}: the database of the backup refers to it, but"),
+        ({f"images/{IMAGE}": None}, f"images/{IMAGE}: the database of the backup refers to it, but"),
         ({"meshfleet.sqlite": database[:4096] + bytes(len(database) - 4096)}, "Error: meshfleet.sqlite: "),
         ({"meshfleet.sqlite": database[: len(database) // 2]}, "Error: meshfleet.sqlite: "),
     ):
@@ -72,7 +72,7 @@ def test_a_backup_of_a_newer_format_is_refused(tmp_path: Path) -> None:
 
     newer = msgspec.convert(msgspec.to_builtins(describe()) | {"format": 2}, NewerDescription)
     result = restore(build_archive(tmp_path / "backup.tar", newer, {}), tmp_path / "restored")
-    message = "Error: made by a newer Meshfleet (format 2; this one knows format 1)\n"
+    message = "Error: this backup was made by a newer Meshfleet (format 2; this one knows format 1)\n"
     assert (result.exit_code, result.stderr) == (1, message)
 
 

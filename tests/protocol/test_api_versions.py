@@ -205,7 +205,8 @@ def test_a_newer_parameter_is_not_sent_to_an_older_gateway_which_would_ignore_it
     with pytest.raises(GatewayTooOld) as caught:
         requests.check_request_supported(operation, request, below)
     (name,) = given_parameter
-    assert str(caught.value) == f"{name} in {operation} needs API version {at}; the gateway has {below}"
+    message = f"{name} in {operation} needs API version {at} or newer; the gateway has {below}"
+    assert str(caught.value) == message
     assert (caught.value.feature, caught.value.since, caught.value.version) == (
         f"{name} in {operation}",
         at,
@@ -221,7 +222,7 @@ def test_an_ack_is_not_sent_to_a_gateway_before_2_4_0(operation: Operation, belo
     requests.check_request_supported(operation, ack, Version(2, 4, 0))
     with pytest.raises(GatewayTooOld) as caught:
         requests.check_request_supported(operation, ack, Version.parse(below))
-    assert str(caught.value) == f"{operation} needs API version 2.4.0; the gateway has {below}"
+    assert str(caught.value) == f"{operation} needs API version 2.4.0 or newer; the gateway has {below}"
 
 
 @each_row("operation", [Operation.APIVERSION, *DEVICE_OPERATIONS])

@@ -237,18 +237,18 @@ def test_an_invalid_prefix_is_refused(prefix: str) -> None:
 @pytest.mark.rule("topic-9", "topic-21", "topic-22")
 def test_a_diagnostics_topic_has_its_mac_in_lower_case_and_no_prefix() -> None:
     request_topic = "meshtech/diagnostics/0123456789ab/server-command/firmware"
-    assert diagnostics.format_question_topic(G) == request_topic
-    assert diagnostics.format_answer_topic(G) == request_topic.replace("command", "response")
-    assert diagnostics.parse_question_topic(request_topic) == G
-    assert request_topic.replace(G, "+") == diagnostics.QUESTION_FILTER
+    assert diagnostics.format_image_request_topic(G) == request_topic
+    assert diagnostics.format_image_response_topic(G) == request_topic.replace("command", "response")
+    assert diagnostics.parse_image_request_topic(request_topic) == G
+    assert request_topic.replace(G, "+") == diagnostics.IMAGE_REQUEST_FILTER
     for text in (
         f"site/{request_topic}",
-        diagnostics.format_answer_topic(G),
+        diagnostics.format_image_response_topic(G),
         f"{request_topic}/x",
         request_topic.replace(G, G.upper()),
     ):
         with pytest.raises(MalformedTopic):
-            diagnostics.parse_question_topic(text)
+            diagnostics.parse_image_request_topic(text)
 
 
 @pytest.mark.rule("topic-7", "topic-8")

@@ -11,7 +11,7 @@ import pytest
 from meshfleet.errors import Fault
 from meshfleet.errors.startup import WrongSettings
 from meshfleet.mqtt.broker_limits import BrokerLimits
-from meshfleet.service.reload import Reloader
+from meshfleet.service.reload import SettingsReloader
 from meshfleet.service.systemd import SystemdNotifier
 from meshfleet.settings import Retention, Settings
 from tests.eventually import eventually_async
@@ -32,7 +32,7 @@ class ChangingSettings:
 
     def __init__(self, settings: Settings) -> None:
         self.source: Settings | WrongSettings = settings
-        self.reloader = Reloader(settings, self._load, SystemdNotifier({}))
+        self.reloader = SettingsReloader(settings, self._load, SystemdNotifier({}))
         self.applied: list[Settings] = []
 
     def _load(self) -> Settings:

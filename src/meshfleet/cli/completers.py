@@ -91,12 +91,14 @@ complete_jobs = _complete_from_service(
 
 
 async def _run_with_timeout(work: Callable[[Fleet], Coroutine[Any, Any, Completions]]) -> Completions:
+    """Call `work` with a client of the service. Raise `TimeoutError` if that takes too long."""
     asyncio.get_running_loop().set_default_executor(_DaemonThreadExecutor())
-    async with asyncio.timeout(_timeout_seconds()), open_fleet() as fleet:
+    async with asyncio.timeout(_read_timeout()), open_fleet() as fleet:
         return await work(fleet)
 
 
-def _timeout_seconds() -> float:
+def _read_timeout() -> float:
+    """Return the seconds to wait for completions: MESHFLEET_TAB_SECONDS, or the default."""
     with suppress(KeyError, ValueError):
         return float(os.environ["MESHFLEET_TAB_SECONDS"])
     return _DEFAULT_TIMEOUT_SECONDS
@@ -113,6 +115,7 @@ class _DaemonThreadExecutor(ThreadPoolExecutor):
 
 
 def _run_into_future(future: Future[Any], work: Callable[[], Any]) -> None:
+    """Call `work`, and set its result or exception in `future`."""
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(work())

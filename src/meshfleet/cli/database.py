@@ -33,7 +33,7 @@ def open_existing_database(settings: Settings) -> Iterator[Database]:
 
 
 def check_database_exists(settings: Settings) -> None:
-    """Raise `UnusableDataFolder` if SQLite is configured and its database is missing, or cannot be used."""
+    """Raise `UnusableDataFolder` if the database file is missing or unusable. PostgreSQL is not checked."""
     if settings.database != "sqlite":
         return
     check_restore_finished(settings.data)

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 
 class _FirmwareSpec(NamedTuple):
+    """Firmware of the demo: model, version, release notes, and whether jobs may use it."""
+
     model: str
     version: str
     notes: str
@@ -160,6 +162,7 @@ def build_site(building: Building) -> Site:
 
 
 def _drain_battery(number: int, device_spec: SiteDevice) -> SiteDevice:
+    """Return the device, with an empty battery if its number in the building selects it."""
     can_be_empty = device_spec.product.has_battery and device_spec.product.role is NodeRole.LEAF
     return (
         replace(device_spec, battery=0)
@@ -170,10 +173,10 @@ def _drain_battery(number: int, device_spec: SiteDevice) -> SiteDevice:
 
 def is_registry_empty(database: Database) -> bool:
     """Return whether the database has no devices, so that the demo may insert its devices."""
-    return database.read_now(_is_empty)
+    return database.read_now(_has_no_devices)
 
 
-def _is_empty(connection: Connection) -> bool:
+def _has_no_devices(connection: Connection) -> bool:
     return connection.execute(select(device.c.id).limit(1)).first() is None
 
 
@@ -191,7 +194,7 @@ def fill_registry(database: Database, *, static: bool, history: DemoHistory | No
 def _fill_registry(
     connection: Connection, now: int, *, static: bool, history: DemoHistory | None
 ) -> dict[Mac, str]:
-    if _is_empty(connection):
+    if _has_no_devices(connection):
         passwords = {
             each.gateway: _insert_building(connection, each, now, static=static) for each in BUILDINGS
         }

@@ -34,7 +34,7 @@ class DeviceStateStore:
     def restore_gateway(
         self, settings: EmulatorSettings, site: Site, clock: SimulatedClock
     ) -> GatewayEmulator:
-        """Create a gateway whose devices have the saved state, or a new state if no file is readable."""
+        """Create a gateway whose devices have their saved state, or a new state if it cannot be read."""
         gateway = self._load_gateway(settings, site, clock) or GatewayEmulator(settings, site, clock)
         self._gateways.append(gateway)
         return gateway

@@ -88,7 +88,7 @@ def fill_registry_with_history(database: Database, data: Path) -> dict[Mac, str]
     with closing(open_sample_store(database, data, {}, now=now - DAY_MS)) as store:
         history = SimulatedDay(store, DeviceStateStore(data / "demo"), now)
         passwords = fill_registry(database, static=False, history=history)
-        history.on_committed()
+        history.publish_rows()
         asyncio.run(store.ensure_capacity(now))
     return passwords
 
@@ -125,7 +125,7 @@ class SimulatedDay:
         presence.update_presence(connection, self._changes)
         self._commit_number = self._store.write(connection, self._rows, self.until)
 
-    def on_committed(self) -> None:
+    def publish_rows(self) -> None:
         """Make the samples visible to readers. Call this after the transaction of `write` is committed."""
         if self._commit_number is not None:
             self._store.publish_committed(self._commit_number, self._rows)

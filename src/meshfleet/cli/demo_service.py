@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from meshfleet.emulator import GatewayEmulator
     from meshfleet.protocol.ids import Mac
     from meshfleet.service.app import StartupInfo
-    from meshfleet.service.reload import Reloader
+    from meshfleet.service.reload import SettingsReloader
     from meshfleet.service.systemd import SystemdNotifier
     from meshfleet.settings import Settings
 
@@ -94,12 +94,12 @@ async def serve_demo(
     *,
     started: Callable[[StartupInfo], None],
     announce: Announcer,
-    reloader: Reloader | None = None,
+    reloader: SettingsReloader | None = None,
     notifier: SystemdNotifier | None = None,
 ) -> None:
     """Run a service and the emulated gateways of the demo until canceled.
 
-    `announce` is called once the gateways are connected. The other arguments are those of `app.serve`.
+    `announce` is called when all gateways are connected. The other arguments are those of `app.serve`.
     """
     setup = DemoSetup(settings.data, static=_is_static(settings))
     service_started: asyncio.Future[StartupInfo] = asyncio.get_running_loop().create_future()
@@ -149,7 +149,7 @@ class DemoSetup:
 
 
 def _is_static(settings: Settings) -> bool:
-    """Return True, and print a warning with the reason, if the demo's gateways cannot run."""
+    """Return whether the demo's gateways cannot run. If so, print a warning with the reason."""
     if settings.external_broker is not None:
         _print_warning(
             "The demo's gateways do not run: they need the embedded broker, and --broker names another one."
@@ -170,7 +170,7 @@ async def _stop_gateways(gateways_task: asyncio.Task[None]) -> None:
 async def _run_gateways(
     settings: Settings, setup: DemoSetup, service_started: asyncio.Future[StartupInfo], announce: Announcer
 ) -> None:
-    """Run the demo's gateways once the service has started. Errors are printed or logged, not raised."""
+    """Wait until the service has started, then run the demo's gateways. Errors are not raised, but logged."""
     info = await service_started
     try:
         if setup.passwords:

@@ -61,8 +61,8 @@ def to_response_fields(response: Any, gateway: Mac | None) -> dict[str, Any]:
     return found
 
 
-def print_response(response: dict[str, Any], device: Mac, subject: str, *, as_json: bool) -> None:
-    """Print `subject`, the result of a request to `device`, and which node responded.
+def print_response(response: dict[str, Any], device: Mac, sentence: str, *, as_json: bool) -> None:
+    """Print `sentence`, which says the result of a request to a device, and which node responded.
 
     Raise `ClickException` (exit code 1) if the status of the response is not 0.
     """
@@ -71,7 +71,7 @@ def print_response(response: dict[str, Any], device: Mac, subject: str, *, as_js
     if response["status"]:
         raise click.ClickException(to_printable(_format_refusal(response, device)))
     if not as_json:
-        click.echo(to_printable(subject))
+        click.echo(to_printable(sentence))
         click.echo(to_printable(f"{_format_responder(response, device)}{_format_gateway_choice(response)}"))
 
 
@@ -100,7 +100,7 @@ def _format_origin(response: dict[str, Any]) -> str:
 
 
 def _format_gateway_choice(response: dict[str, Any]) -> str:
-    """Return why the service chose the gateway of a response; empty if there was no choice."""
+    """Return why the service chose this gateway for the request; empty if it did not choose."""
     choice = response.get("choice")
     if choice is None or choice["reason"] not in _CHOICE_TEXTS:
         return ""
@@ -230,7 +230,7 @@ def request_options(command: Any) -> Any:
         click.option(
             "--access-type",
             type=click.Choice([each.value for each in AccessType]),
-            help="How to reach a device outside the secure network.",
+            help="How to reach a device outside the secured mesh.",
         ),
         click.option(
             "--extender",
@@ -270,6 +270,7 @@ def parse_priority(name: str | None) -> Priority | None:
 
 
 def _read_secret(variable: str, question: str, *, ask: bool) -> str | None:
+    """Return a key from a prompt if `ask` is set, else from an environment variable; None if empty."""
     if ask:
         typed: str = click.prompt(question, type=TEXT, hide_input=True, err=True)
         return typed

@@ -142,7 +142,7 @@ def _build_table(stats: FleetStats) -> Table:
 
 
 async def _intervals(interval: float, seconds: float | None) -> AsyncIterator[None]:
-    """Yield every `interval` seconds, for the last time when `seconds` have passed; forever if None."""
+    """Yield every `interval` seconds until `seconds` have passed; without end if `seconds` is None."""
     end = inf if seconds is None else time.monotonic() + seconds
     remaining = inf
     while remaining > interval:
@@ -157,7 +157,10 @@ async def run_emulated_fleet(
     populate: Callable[[EmulatedFleet, httpx.AsyncClient], Coroutine[Any, Any, None]],
     monitor: Callable[[EmulatedFleet], Coroutine[Any, Any, None]],
 ) -> None:
-    """Run an emulated fleet, filled by `populate`, until `monitor` returns, or SIGINT or SIGTERM arrives."""
+    """Run an emulated fleet with the gateways that `populate` adds.
+
+    Stop when `monitor` returns, or on SIGINT or SIGTERM.
+    """
     tls = None if tls_ca is None else create_tls_context(authorities=tls_ca)
     async with httpx.AsyncClient(verify=True if tls is None else tls) as http:
         fleet = EmulatedFleet(pace, http=http, options=MqttOptions(tls=tls))

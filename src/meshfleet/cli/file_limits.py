@@ -18,7 +18,10 @@ _SPARE_FILES: Final = 200
 
 
 def require_connections(number: int) -> None:
-    """Raise the limit of open files for this number of connections, or raise `ClickException`."""
+    """Raise the limit of open files so that this number of connections is possible.
+
+    Raise `ClickException` if the system does not allow so many.
+    """
     possible = raise_open_file_limit(number + _SPARE_FILES) - _SPARE_FILES
     if possible < number:
         raise click.ClickException(

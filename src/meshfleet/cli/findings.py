@@ -1,4 +1,4 @@
-"""Output of findings: one line for each check, and the next command."""
+"""Prints the findings of `doctor` and `upgrade-check`: a line for each check, and the next command."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def print_findings(findings: Iterable[Finding], *, as_json: bool) -> None:
-    """Print findings as they are found. Exit with code 1 at the end if one is a failure."""
+    """Print each finding as soon as it is found. At the end, exit with code 1 if a check has failed."""
     is_failed = False
     for finding in findings:
         is_failed |= finding.level is Level.FAIL

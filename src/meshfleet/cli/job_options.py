@@ -42,7 +42,7 @@ def _parse_wave(text: str) -> Wave:
 
 
 def _parse_limit(text: str) -> int | str:
-    """Parse a number or `none`. Return the string `none`, not None, which click takes for a missing value."""
+    """Parse a positive number or `none`. Return `none` as a string: click takes None for a missing value."""
     if text == _NO_LIMIT:
         return text
     if not (text.isascii() and text.isdecimal() and int(text)):
@@ -89,8 +89,8 @@ _ROLLOUT_OPTIONS: Final = (
         "waves",
         type=TextParamType("wave", _parse_wave),
         multiple=True,
-        help="Add a wave of devices: [NAME=]COUNT, or [NAME=]PERCENT% (cumulative), such as canary=5 or 10%;"
-        " repeatable.",
+        help="Add a wave of devices: [NAME=]COUNT or [NAME=]PERCENT%, such as canary=5 or 10%; repeatable."
+        " Percentages are counted cumulatively: 10% and 50% are two waves with 10% and 40% of the devices.",
     ),
     _default_option(
         "--gate",
@@ -116,7 +116,9 @@ _ROLLOUT_OPTIONS: Final = (
         default="1",
         help="Maximum concurrent updates of the job per gateway, or none.",
     ),
-    click.option("--rate", type=click.IntRange(1), help="Maximum updates that the job starts per minute."),
+    click.option(
+        "--rate", type=click.IntRange(1), help="Maximum number of updates that the job starts per minute."
+    ),
     click.option(
         "--abort",
         "abort_percent",
@@ -132,15 +134,16 @@ _ROLLOUT_OPTIONS: Final = (
     click.option(
         "--abort-cancel",
         is_flag=True,
-        help="With --abort: cancel the job, instead of pausing it, when the percentage has failed.",
+        help="With --abort: cancel the job, instead of pausing it, when that percentage of updates has"
+        " failed.",
     ),
     _default_option(
         "--on-newer-job",
         type=click.Choice(["queue", "supersede", "reject"]),
         default="queue",
-        help="If a newer job includes a device of this job: queue updates the device by both jobs in turn,"
-        " supersede leaves a device whose update has not started to the newer job, reject lets the newer"
-        " job skip the device.",
+        help="What happens to a device of this job that a newer job includes. queue: both jobs update it, one"
+        " after the other. supersede: the newer job takes it over if its update has not started. reject: the"
+        " newer job skips it.",
     ),
 )
 
@@ -197,13 +200,14 @@ _UPDATE_OPTIONS: Final = (
     click.option(
         "--total-minutes",
         type=NumberParamType(1),
-        help="Minutes for the whole update of a device before it times out.",
+        help="Minutes after which the update of a device times out. Default: by the size of the image.",
     ),
     _default_option(
         "--heartbeats",
         type=click.IntRange(0, 100),
         default=3,
-        help="Heartbeats with status 0 that prove a successful update; 0: check only the version.",
+        help="Good heartbeats (status 0, or the same status as before the update) required to confirm an"
+        " update; 0: check only the version.",
     ),
 )
 

@@ -110,6 +110,7 @@ def _build_timeline(execution: ExecutionDetail) -> list[_TimelineRow]:
 
 
 def _transition_rows(step: Transition) -> Iterable[_TimelineRow]:
+    """Yield the timeline rows of a transition: the transition, and its evidence if there is any."""
     transition = f"{step.from_} -> {step.to}" if step.from_ else f"-> {step.to}"
     yield _TimelineRow(step.time, transition, step.cause)
     if step.evidence is not None:
@@ -238,7 +239,7 @@ def list_failed_states(job: Job) -> list[ExecutionState]:
 
 
 def format_more_failed(job: Job) -> str:
-    """Return a hint how to list all failed executions of a job; empty if `jobs show` prints all of them."""
+    """Return how many failed executions `jobs show` omits, and the command that lists them; empty if none."""
     failed = list_failed_states(job)
     more = sum(job.counts[state] for state in failed) - MAX_FAILED_LISTED
     flags = " ".join(f"--state {state}" for state in failed)

@@ -34,21 +34,21 @@ def log_to_terminal(level: int, log_format: str = "text") -> None:
 
 
 def set_log_level(level: int) -> None:
-    """Change the lowest level that is logged."""
+    """Set the lowest level of log messages that are written to standard error."""
     logging.getLogger().setLevel(level)
     _limit_uvicorn(level)
 
 
 def _limit_uvicorn(level: int) -> None:
-    """Log no warnings of uvicorn: one for every malformed request would let any client flood the log."""
+    """Suppress warnings of uvicorn: with one for each malformed request, any client could flood the log."""
     logging.getLogger("uvicorn.error").setLevel(max(level, logging.ERROR))
 
 
 def is_journal_stream(variables: Mapping[str, str]) -> bool:
-    """Return whether standard error is connected to the journal.
+    """Return whether standard error is connected to the systemd journal.
 
-    systemd sets JOURNAL_STREAM to device and inode of that stream. A child process inherits the variable, but
-    its standard error may be another file.
+    systemd sets JOURNAL_STREAM to the device and inode numbers of standard error. A child process inherits
+    the variable, but its standard error may be another file.
     """
     try:
         status = os.fstat(sys.stderr.fileno())
@@ -75,7 +75,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 class _JournalFormatter(logging.Formatter):
-    """Prefixes each line of another formatter with its priority, such as `<3>`, which the journal removes."""
+    """Puts the priority in front of each line of another formatter, such as `<3>`; the journal removes it."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         super().__init__()

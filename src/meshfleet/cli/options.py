@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 def _load_catalogue(_ctx: click.Context, _param: click.Parameter, path: Path | None) -> IdentifierCatalogue:
+    """Return the built-in catalogue, extended by the definitions in the file of `--table`."""
     if path is None:
         return BUILTIN_CATALOGUE
     try:
@@ -48,18 +49,18 @@ def _read_utf8(path: Path) -> str:
 
 
 def table_option(command: Any) -> Any:
-    """Add the option `--table` to a command, which receives the identifier catalogue as `catalogue`."""
+    """Add the option `--table` to a command, which receives the extended catalogue as `catalogue`."""
     return click.option(
         "--table",
         "catalogue",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         callback=_load_catalogue,
-        help="File with definitions of your own identifiers, added to the built-in catalogue.",
+        help="Text file with definitions of your own identifiers (format: docs/identifiers.md).",
     )(command)
 
 
 class TextParamType(click.ParamType[Any]):
-    """Parameter type that converts strings by a parse function."""
+    """Parameter type of an option or argument whose text is converted by a parse function."""
 
     def __init__(self, name: str, parse: Callable[[str], object]) -> None:
         self.name = name
@@ -93,7 +94,7 @@ def parse_any_mac(text: str) -> Mac:
     except MalformedMac:
         raise MalformedMac("mac", f"{quote_input(text)} is not 12 hex digits") from None
     if mac == EVERY_GATEWAY:
-        raise MalformedMac("mac", f"{mac} is the address of all gateways, not of one")
+        raise MalformedMac("mac", f"{mac} stands for all gateways, not for one")
     return mac
 
 

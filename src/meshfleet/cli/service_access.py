@@ -131,6 +131,7 @@ async def open_fleet() -> AsyncIterator[Fleet]:
 
 @asynccontextmanager
 async def _saving_renewed_tokens(fleet: Fleet, login: StoredLogin | None) -> AsyncIterator[None]:
+    """Save renewed access tokens during an `async with` block. Do nothing if `login` is None."""
     if login is None:
         yield
         return
@@ -143,7 +144,7 @@ async def _saving_renewed_tokens(fleet: Fleet, login: StoredLogin | None) -> Asy
 
 
 async def _save_renewed_tokens(fleet: Fleet, login: StoredLogin) -> None:
-    """Save each renewed access token, until canceled. Check for a renewed token once more when canceled."""
+    """Save each renewed access token to the login file, until canceled. Save a last renewed token then."""
     saved = login
     try:
         while True:
@@ -165,6 +166,7 @@ def _save_token_if_renewed(fleet: Fleet, saved: StoredLogin) -> StoredLogin:
 
 
 def _find_access() -> _ServiceAccess:
+    """Return the service and token that environment variables name, or else those of the stored login."""
     url, token = os.environ.get("MESHFLEET_URL"), os.environ.get("MESHFLEET_TOKEN")
     if url and token:
         return _ServiceAccess(str(BaseUrl(url)), token, os.environ.get(TLS_CA_VARIABLE), None)

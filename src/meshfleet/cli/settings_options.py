@@ -70,7 +70,7 @@ def _flag_values(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_command_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Load settings from flags, environment and settings file. Raise `UsageError` that lists all faults."""
+    """Load the settings as `load_valid_settings` does, but raise a `UsageError` that lists all faults."""
     try:
         return load_valid_settings(config, flags)
     except WrongSettings as exc:
@@ -78,5 +78,5 @@ def load_command_settings(config: Path | None, flags: dict[str, Any]) -> Setting
 
 
 def load_valid_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Load the settings from flags, environment and file. Raise `WrongSettings` with all faults."""
+    """Load the settings from flags, environment variables and file. Raise `WrongSettings` with all faults."""
     return load_settings(_flag_values(flags), os.environ, file=config)

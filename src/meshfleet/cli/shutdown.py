@@ -21,8 +21,8 @@ class _StopRequested(Exception):  # not an error: it ends a task group
 async def run_until_stopped(work: AsyncWork, on_hangup: Callable[[], None] | None = None) -> None:
     """Run `work` to its end, or cancel `work` on SIGINT or SIGTERM.
 
-    On SIGHUP, call `on_hangup`; without it, the signal ends the process. Of several `FleetError`s, only the
-    first is raised: thousands of gateways may fail for the same reason.
+    On SIGHUP, call `on_hangup`; if it is None, SIGHUP ends the process. If `work` fails with several
+    `FleetError`s, only the first is raised: thousands of gateways may fail for the same reason.
     """
     if on_hangup is not None:
         with suppress(NotImplementedError, AttributeError):  # Windows has no SIGHUP
@@ -68,7 +68,8 @@ def first_error(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 def end_on_signals() -> Iterator[threading.Event]:
     """End the `with` block with `SystemExit` on SIGINT or SIGTERM, so that unfinished files are removed.
 
-    Yield an event that is set then, for functions of other languages: exceptions do not pass through them.
+    Yield an event that is set on these signals. Functions written in C check the event, because the exception
+    does not pass through them.
     """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():  # signals are handled elsewhere

@@ -78,7 +78,7 @@ def check_login_private() -> None:
 
 
 def save_login(login: StoredLogin) -> None:
-    """Write a login to the login file, in place of a stored login."""
+    """Write a login to the login file, and replace a login that is stored there."""
     file = login_path()
     try:
         # An existing directory, which may be a link, keeps its permissions.

@@ -32,9 +32,12 @@ class RequestParameters(TypedDict, total=False):
     priority: int | None
     """Priority of the request in the mesh, from 0 (lowest) to 4 (highest)."""
     extender_id: str | None
-    """MAC of the extender through which an unconnected device is reached. Needs API version 2.1.0."""
+    """MAC of the extender that reaches an unconnected device. Needs API version 2.1.0 or newer."""
     access_type: AccessType | str | None
-    """Access to a device outside the secure network: `unprovisioned` or `legacy`. Needs API version 2.2.0."""
+    """Access to a device outside the secured mesh: `unprovisioned` or `legacy`.
+
+    Needs API version 2.2.0 or newer.
+    """
     public_key: str | Secret | None
     """Public key in hex, for unprovisioned access; never stored or logged."""
     key: str | Secret | None
@@ -45,7 +48,7 @@ class RequestParameters(TypedDict, total=False):
 
 
 def to_wire_value(operation: Operation, value: Any) -> Any:
-    """Convert a value to write: to hex for a raw operation, to JSON for a decoded operation. None is NULL."""
+    """Convert the value of a write: to hex for a raw write, to JSON for a decoded write. None writes NULL."""
     return to_hex_value(value) if operation is Operation.WRITE else to_json_value(value, "value")
 
 

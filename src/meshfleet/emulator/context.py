@@ -16,7 +16,7 @@ from meshfleet.emulator.simulation.noise import derive_noise_key, uniform_noise
 from meshfleet.emulator.simulation.packet_forwarding import PacketForwarder
 from meshfleet.emulator.simulation.products import GATEWAY_PRODUCT, DeviceMode
 from meshfleet.emulator.simulation.site import SiteDevice, SitePosition
-from meshfleet.protocol.diagnostics import FirmwareQuestion
+from meshfleet.protocol.diagnostics import ImageRequest
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.protocol.topics import TopicCodec
 
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 
 
 class FetchImage(Struct, frozen=True):
-    """Asks the owner of the emulator to fetch a firmware image and call `on_image` or `on_image_failed`."""
+    """Asks the owner of the emulator to fetch a firmware image.
 
-    question: FirmwareQuestion
+    The owner then calls `on_image_fetched` or `on_image_failed`.
+    """
+
+    image_request: ImageRequest
 
 
 class CloseConnection(Struct, frozen=True):

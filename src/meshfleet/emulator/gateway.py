@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from meshfleet.emulator.simulation.site import Site
     from meshfleet.emulator.updates import Error
     from meshfleet.mqtt.codec.packets import Publish
-    from meshfleet.protocol.diagnostics import FirmwareQuestion
+    from meshfleet.protocol.diagnostics import ImageRequest
     from meshfleet.protocol.firmware_image import ImageInfo
     from meshfleet.protocol.ids import Mac
     from meshfleet.protocol.topics import TopicCodec
@@ -103,15 +103,15 @@ class GatewayEmulator:
         actions, self._context.actions = self._context.actions, []
         return actions
 
-    def on_image(self, question: FirmwareQuestion, image: ImageInfo, sim_time: float) -> None:
-        """Pass a firmware image, fetched for `question`, to the updates that wait for the image."""
+    def on_image_fetched(self, image_request: ImageRequest, image: ImageInfo, sim_time: float) -> None:
+        """Pass a firmware image, fetched for `image_request`, to the updates that wait for the image."""
         self._context.scheduler.run(sim_time)
-        self._updates.on_image(question, image)
+        self._updates.on_image_fetched(image_request, image)
 
-    def on_image_failed(self, question: FirmwareQuestion, error: Error, sim_time: float) -> None:
-        """Fail the updates that wait for the firmware image of `question`, which could not be fetched."""
+    def on_image_failed(self, image_request: ImageRequest, error: Error, sim_time: float) -> None:
+        """Fail the updates that wait for the firmware image, which could not be fetched."""
         self._context.scheduler.run(sim_time)
-        self._updates.on_image_failed(question, error)
+        self._updates.on_image_failed(image_request, error)
 
     def save_memory(self) -> bytes:
         """Return the flash memory of all devices, to pass as `memory` to a later emulator."""

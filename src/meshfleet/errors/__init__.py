@@ -180,7 +180,7 @@ class Conflict(Refused):
 
 
 class AlreadyExists(Conflict):
-    """Raised when a new resource has the name, version or address of an existing resource."""
+    """Raised when a new resource has the name, version or MAC of an existing resource."""
 
     code = "already-exists"
 
@@ -251,7 +251,10 @@ class RangeNotSatisfiable(Refused):
 
 
 class TooManyAttempts(Refused):
-    """Raised when too many logins arrive or fail (rest-14). Retry after `retry_after` seconds."""
+    """Raised when too many logins wait or have failed (rest-14), or too many devices are being counted.
+
+    Retry after `retry_after` seconds.
+    """
 
     code, http = "too-many-attempts", 429
 
@@ -352,7 +355,7 @@ class ImageDamaged(FleetError):
 
 
 class Unanswered(FleetError):
-    """Base class of errors of requests to gateways that got no response. Messages contain no secrets."""
+    """Base class of errors of requests to gateways without a valid response. Messages contain no secrets."""
 
     code, http = "unanswered", 503
     sent: ClassVar[bool] = False
@@ -360,7 +363,7 @@ class Unanswered(FleetError):
 
 
 class NoGateway(Unanswered):
-    """Raised when no gateway is known that reaches the device. The request was not sent."""
+    """Raised when no known gateway reaches the device. The request was not sent."""
 
     code = "no-gateway"
 
@@ -372,7 +375,7 @@ class GatewayOffline(Unanswered):
 
 
 class GatewayBusy(Unanswered):
-    """Raised when a request timed out, unsent, behind earlier requests to its gateway. Retry later."""
+    """Raised when a request was not sent in time, because it waited for earlier ones to the same gateway."""
 
     code, http = "gateway-busy", 504
 
@@ -417,7 +420,7 @@ class MalformedResponse(Unanswered):
 
 
 class Interrupted(Unanswered):
-    """Raised when the service stopped or failed before a response arrived. The request may be executed."""
+    """Raised when the service stopped or failed before a response came. The request may still be executed."""
 
     code, http = "interrupted", 504
     sent = True

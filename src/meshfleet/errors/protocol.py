@@ -179,7 +179,7 @@ class GatewayTooOld(FleetError):
     def __str__(self) -> str:
         if self.since is None:
             return self.feature
-        return f"{self.feature} needs API version {self.since}; the gateway has {self.version}"
+        return f"{self.feature} needs API version {self.since} or newer; the gateway has {self.version}"
 
 
 class LineFault(NamedTuple):

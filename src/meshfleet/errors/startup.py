@@ -37,7 +37,7 @@ class UnusableDataFolder(FleetError):
 
 
 class WrongSettings(Conflict):
-    """Raised when settings are invalid (rest-167), at the start or a reload. `faults` lists all of them."""
+    """Raised when settings are invalid at a start or reload (rest-167). `faults` lists all faults."""
 
     code = "wrong-settings"
 
@@ -47,7 +47,7 @@ class WrongSettings(Conflict):
 
     @classmethod
     def from_problem(cls, problem: ProblemDetails) -> Self:
-        """Rebuild the error with its faults."""
+        """Rebuild the error with the faults of an error response."""
         return cls(problem.faults or (Fault("settings", problem.detail),))
 
     def __str__(self) -> str:

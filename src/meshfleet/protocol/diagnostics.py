@@ -29,10 +29,10 @@ from meshfleet.protocol.fields import (
 from meshfleet.protocol.ids import Mac
 from meshfleet.protocol.payload import Payload
 
-QUESTION_FILTER: Final = "meshtech/diagnostics/+/server-command/firmware"
-"""Topic filter for the firmware requests of all gateways."""
+IMAGE_REQUEST_FILTER: Final = "meshtech/diagnostics/+/server-command/firmware"
+"""Topic filter for the image requests of all gateways."""
 
-_QUESTION_TOPIC = re.compile(r"meshtech/diagnostics/([0-9a-f]{12})/server-command/firmware")
+_IMAGE_REQUEST_TOPIC = re.compile(r"meshtech/diagnostics/([0-9a-f]{12})/server-command/firmware")
 
 
 class FirmwareType(IntEnum):
@@ -46,7 +46,7 @@ FirmwareTypeField = Annotated[FirmwareType, INTEGER_CODEC]
 Sha256Field = Annotated[HexField, Meta(min_length=64, max_length=64)]
 
 
-class FirmwareQuestion(Payload, frozen=True, kw_only=True):
+class ImageRequest(Payload, frozen=True, kw_only=True):
     """Request of a gateway for the firmware image of a model and version (firmware-16)."""
 
     model_number: ModelNumberField
@@ -54,7 +54,7 @@ class FirmwareQuestion(Payload, frozen=True, kw_only=True):
     firmware_type: FirmwareTypeField
 
 
-class FirmwareAnswer(Payload, frozen=True, kw_only=True):
+class ImageLocation(Payload, frozen=True, kw_only=True):
     """Response to a gateway with the location of a firmware image (firmware-19)."""
 
     uri: str
@@ -65,78 +65,82 @@ class FirmwareAnswer(Payload, frozen=True, kw_only=True):
     size: CountField | UnsetType = UNSET
 
 
-class ReceivedQuestion(NamedTuple):
+class ReceivedImageRequest(NamedTuple):
     """Decoded request of a gateway for the location of a firmware image."""
 
     id: str
     """Id of the request, which the response repeats."""
-    question: FirmwareQuestion
+    request: ImageRequest
 
 
-class ReceivedAnswer(NamedTuple):
+class ReceivedImageResponse(NamedTuple):
     """Decoded response to a request for the location of a firmware image."""
 
     id: str
     """Id of the request that the response belongs to."""
-    answer: FirmwareAnswer | None
+    location: ImageLocation | None
     """Location of the firmware image; None if no such image exists."""
 
 
-def format_question_topic(gateway: Mac) -> str:
+def format_image_request_topic(gateway: Mac) -> str:
     """Return the topic on which a gateway requests the location of a firmware image."""
     return f"meshtech/diagnostics/{gateway}/server-command/firmware"
 
 
-def format_answer_topic(gateway: Mac) -> str:
-    """Return the topic on which a gateway expects the response to a firmware request."""
+def format_image_response_topic(gateway: Mac) -> str:
+    """Return the topic on which a gateway expects the response to its image request."""
     return f"meshtech/diagnostics/{gateway}/server-response/firmware"
 
 
-def parse_question_topic(topic: str) -> Mac:
+def parse_image_request_topic(topic: str) -> Mac:
     """Return the MAC of the gateway that requests a firmware image on a topic, or raise `MalformedTopic`."""
-    match = _QUESTION_TOPIC.fullmatch(topic)
+    match = _IMAGE_REQUEST_TOPIC.fullmatch(topic)
     if match is None:
         raise MalformedTopic("topic", f"{quote_input(topic)} is not a firmware request topic")
     return Mac(match[1])
 
 
-def encode_question(question_id: str, question: FirmwareQuestion) -> bytes:
-    """Encode the payload of the message in which a gateway asks the service for a firmware image."""
-    return msgspec.json.encode({"id": question_id, "params": payload.to_json_object(question)})
+def encode_image_request(request_id: str, request: ImageRequest) -> bytes:
+    """Encode the payload of a gateway's image request."""
+    return msgspec.json.encode({"id": request_id, "params": payload.to_json_object(request)})
 
 
-def decode_question(data: bytes) -> ReceivedQuestion:
-    """Decode the payload of a gateway's firmware request (firmware-15)."""
+def decode_image_request(data: bytes) -> ReceivedImageRequest:
+    """Decode the payload of a gateway's image request (firmware-15)."""
     envelope = payload.decode_object(data)
-    return ReceivedQuestion(
-        _get_id(envelope), payload.build_payload(FirmwareQuestion, _get_object(envelope, "params"))
+    return ReceivedImageRequest(
+        _get_id(envelope), payload.build_payload(ImageRequest, _get_object(envelope, "params"))
     )
 
 
-def encode_answer(question_id: str, answer: FirmwareAnswer | None) -> bytes:
-    """Encode the response to a firmware request. `answer` is None if no such image exists (firmware-18)."""
-    if answer is None:
-        return msgspec.json.encode({"id": question_id, "success": False})
-    return msgspec.json.encode({"id": question_id, "success": True, "result": payload.to_json_object(answer)})
+def encode_image_response(request_id: str, location: ImageLocation | None) -> bytes:
+    """Encode the response to an image request. `location` is None if there is no such image (firmware-18)."""
+    if location is None:
+        return msgspec.json.encode({"id": request_id, "success": False})
+    return msgspec.json.encode(
+        {"id": request_id, "success": True, "result": payload.to_json_object(location)}
+    )
 
 
-def decode_answer(data: bytes) -> ReceivedAnswer:
-    """Decode the response to a firmware request."""
+def decode_image_response(data: bytes) -> ReceivedImageResponse:
+    """Decode the response to an image request."""
     envelope = payload.decode_object(data)
     success = envelope.get("success")
     if not isinstance(success, bool):
         raise MalformedPayload("success", "is missing or not a boolean")
-    question_id = _get_id(envelope)
+    request_id = _get_id(envelope)
     if not success:
-        return ReceivedAnswer(question_id, None)
-    return ReceivedAnswer(question_id, payload.build_payload(FirmwareAnswer, _get_object(envelope, "result")))
+        return ReceivedImageResponse(request_id, None)
+    return ReceivedImageResponse(
+        request_id, payload.build_payload(ImageLocation, _get_object(envelope, "result"))
+    )
 
 
 def _get_id(envelope: dict[str, Json]) -> str:
-    question_id = envelope.get("id")
-    if not isinstance(question_id, str):
+    request_id = envelope.get("id")
+    if not isinstance(request_id, str):
         raise MalformedPayload("id", "is missing or not a string")
-    return question_id
+    return request_id
 
 
 def _get_object(envelope: dict[str, Json], field: str) -> dict[str, Json]:

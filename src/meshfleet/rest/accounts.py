@@ -60,7 +60,7 @@ class Me(ResponseBody, frozen=True, kw_only=True):
 
 
 class NewPassword(HidesSecrets, RequestBody, frozen=True, kw_only=True):
-    """Request of a user to change the own password: the current and the new password (auth-12)."""
+    """Request to change the password of the logged-in user: the current and the new password (auth-12)."""
 
     current: str
     password: str

@@ -57,7 +57,7 @@ def find_bidirectional_control(text: str) -> str | None:
 
 def parse_friendly_name(text: str, field: str = "name") -> str:
     """Parse the new friendly name of a device: 1 to 128 characters after trimming (rest-44)."""
-    return _parse_new_line(text, field, max_length=128)
+    return _parse_entered_line(text, field, max_length=128)
 
 
 def parse_name_part(text: str, field: str = "name") -> str:
@@ -74,7 +74,7 @@ def parse_label(text: str, field: str = "label") -> str:
 
 
 def parse_new_label(text: str, field: str = "label") -> str:
-    """Parse a label to attach, which must not contain bidirectional control characters as old labels may."""
+    """Parse a label to attach. It must not contain bidirectional control characters, as old labels may."""
     label = parse_label(text, field)
     _refuse_bidirectional(label, field)
     return label
@@ -110,10 +110,11 @@ def parse_password(text: str, field: str = "password") -> str:
 
 def parse_key_name(text: str, field: str = "name") -> str:
     """Parse the name of a new API key."""
-    return _parse_new_line(text, field, max_length=64)
+    return _parse_entered_line(text, field, max_length=64)
 
 
-def _parse_new_line(text: str, field: str, *, max_length: int) -> str:
+def _parse_entered_line(text: str, field: str, *, max_length: int) -> str:
+    """Trim and check a line that a user enters now. Refuse bidirectional control characters."""
     line = _parse_line(text, field, max_length=max_length)
     _refuse_bidirectional(line, field)
     return line
@@ -126,10 +127,12 @@ def _refuse_bidirectional(text: str, field: str) -> None:
 
 
 def _parse_line(text: str, field: str, *, max_length: int) -> str:
+    """Trim a line of text, and check its length and characters."""
     return _check_line(text.strip(), field, max_length=max_length)
 
 
 def _check_line(line: str, field: str, *, max_length: int) -> str:
+    """Return a line unchanged. Raise `MalformedText` for a wrong length or control characters."""
     if not 1 <= len(line) <= max_length:
         raise MalformedText(field, f"has {len(line)} characters; 1 to {max_length} are allowed")
     if any(unicodedata.category(char) in {"Cc", "Cs"} for char in line):

@@ -90,7 +90,7 @@ class Retry(JobRequestPart, frozen=True, kw_only=True):
 
 
 class Timeouts(JobRequestPart, frozen=True, kw_only=True):
-    """Timeouts of the update of a device. A null `totalMinutes` means a timeout by the size of the image."""
+    """Timeouts of the update of a device. If `totalMinutes` is null, it depends on the size of the image."""
 
     queue_minutes: PositiveMinutes = 10_080
     step_minutes: PositiveMinutes = 10
@@ -98,7 +98,10 @@ class Timeouts(JobRequestPart, frozen=True, kw_only=True):
 
 
 class JobHealth(JobRequestPart, frozen=True, kw_only=True):
-    """Number of heartbeats with status 0 that prove an update; 0 means the version is enough (rest-130)."""
+    """Number of good heartbeats that confirm an update; 0: only the version is checked (rest-130).
+
+    A heartbeat is good if its status is 0, missing, or the same as before the update.
+    """
 
     heartbeats: Annotated[int, Meta(ge=0, le=100)] = 3
 

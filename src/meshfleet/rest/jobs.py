@@ -219,10 +219,10 @@ class GatewayCounts(ResponseBody, frozen=True, kw_only=True):
 
 
 class JobSummary(ResponseBody, frozen=True, kw_only=True):
-    """Numbers of executions of a job by reason and by gateway, all from one moment (rest-207)."""
+    """Numbers of executions of a job by reason and by gateway, all counted at the same time (rest-207)."""
 
     job: Job
-    """Job at the moment of this summary; the numbers of the summary add up to the job's `counts`."""
+    """Job at the time of this summary; the numbers of the summary add up to the job's `counts`."""
     failures: list[ReasonCount]
     """Numbers of executions that failed, timed out or were rejected; the most frequent reason first."""
     left_out: list[ReasonCount]

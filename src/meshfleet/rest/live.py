@@ -68,7 +68,7 @@ class LiveHeartbeat(ResponseBody, frozen=True, kw_only=True):
 
 
 class LiveLink(ResponseBody, frozen=True, kw_only=True):
-    """Live report of the signal strength of a device at a parent; `dfu` if the device is in DFU mode."""
+    """Live report of the signal strength of a device at a parent. Kind `dfu`: the device is in DFU mode."""
 
     device: DeviceIdText
     gateway: MacText
@@ -80,7 +80,7 @@ class LiveLink(ResponseBody, frozen=True, kw_only=True):
 
 
 class LiveGateway(Gateway, frozen=True, kw_only=True):
-    """Gateway whose state changed, and with it the state of the devices behind the gateway."""
+    """Content of a `gateway` event: the new state of a gateway, and how many devices changed with it."""
 
     cause: str
     """`connected`, `disconnected`, `claimed` or `renamed`; later versions may add causes of a change."""
@@ -123,7 +123,7 @@ class Resync(ResponseBody, frozen=True, kw_only=True):
 
 
 class LiveFrame(RequestBody, frozen=True, kw_only=True):
-    """Frame of a live-event subscriber with one of the first four fields set (rest-152, rest-206)."""
+    """Frame that a live-event subscriber sends. It has one of the first four fields (rest-152, rest-206)."""
 
     token: str | UnsetType = UNSET
     subscribe: dict[str, list[str]] | UnsetType = UNSET

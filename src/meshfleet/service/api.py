@@ -33,7 +33,7 @@ from meshfleet.service.fleet_metrics import FleetMetrics
 from meshfleet.service.gateways import routes as gateway_routes
 from meshfleet.service.gateways.traffic import GatewayTraffic
 from meshfleet.service.http import access, openapi
-from meshfleet.service.http.dependencies import DependencyMiddleware, build_provider
+from meshfleet.service.http.dependencies import RouteDependencyMiddleware, build_provider
 from meshfleet.service.http.limits import HTTP_LIMITS, HttpLimits
 from meshfleet.service.http.middleware import MetricsAndLimitsMiddleware
 from meshfleet.service.http.pagination import PageTokens
@@ -52,7 +52,7 @@ from meshfleet.service.metrics import Metrics
 from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.presence import routes as presence_routes
 from meshfleet.service.readiness import Readiness
-from meshfleet.service.reload import Reloader
+from meshfleet.service.reload import SettingsReloader
 from meshfleet.service.requests import routes as request_routes
 from meshfleet.service.requests.dispatcher import RequestFacade
 from meshfleet.service.secret_store import load_or_create_secret
@@ -103,7 +103,7 @@ class RouteDependencies(NamedTuple):
 
     url_signer: ImageUrlSigner
     job_wakeup: RunnerWakeup
-    blocks: ChunkSizes
+    chunk_sizes: ChunkSizes
     broker: BrokerEndpoint | None
     device_summaries: SummaryCache
     database: Database
@@ -124,7 +124,7 @@ class RouteDependencies(NamedTuple):
     samples: SampleStore
     storage_monitor: StorageMonitor
     traffic: GatewayTraffic
-    reloader: Reloader
+    reloader: SettingsReloader
     request_facade: RequestFacade
 
 
@@ -138,23 +138,23 @@ class RestApi:
         samples: SampleStore,
         *,
         live_timings: LiveTimings = LIVE_TIMINGS,
-        reloader: Reloader | None = None,
+        reloader: SettingsReloader | None = None,
         now: clock.Now = clock.now,
         monotonic: clock.Now = clock.monotonic,
         hasher: PasswordHasher = PASSWORD_HASHER,
         limits: HttpLimits = HTTP_LIMITS,
-        blocks: ChunkSizes = DEFAULT_CHUNK_SIZES,
+        chunk_sizes: ChunkSizes = DEFAULT_CHUNK_SIZES,
     ) -> None:
-        """Create all objects that routes need.
+        """Create all objects that the REST routes need.
 
         Without a `reloader`, the settings cannot be reloaded. `monotonic` is the clock for login delays and
-        report rates. Only tests pass `live_timings`, `hasher`, `limits` and `blocks`, for shorter waits,
+        report rates. Only tests pass `live_timings`, `hasher`, `limits` and `chunk_sizes`, for shorter waits,
         cheap password hashes and small chunks.
         """
         self.metrics = Metrics()
         self.readiness = Readiness()
         self.commit_timer = CommitTimer()
-        self.reloader = reloader or Reloader(settings, lambda: settings, SystemdNotifier({}))
+        self.reloader = reloader or SettingsReloader(settings, lambda: settings, SystemdNotifier({}))
         self.traffic = GatewayTraffic(monotonic)
         tokens = TokenSigner(database.write_now(load_or_create_secret, "tokens"))
         authenticator = BearerAuthenticator(database, tokens, now)
@@ -188,7 +188,7 @@ class RestApi:
         shared = RouteDependencies(
             url_signer=self.url_signer,
             job_wakeup=self.job_wakeup,
-            blocks=blocks,
+            chunk_sizes=chunk_sizes,
             broker=settings.gateway_broker,
             device_summaries=SummaryCache(database),
             database=database,
@@ -214,14 +214,14 @@ class RestApi:
         )
         self.app = MetricsAndLimitsMiddleware(
             ConsoleMiddleware(
-                DependencyMiddleware(build_litestar_app(), shared), static_files.load_static_files()
+                RouteDependencyMiddleware(build_litestar_app(), shared), static_files.load_static_files()
             ),
             self.metrics,
             limits,
         )
 
     def close(self) -> None:
-        """Stop the threads of the password verifier."""
+        """Stop the threads that verify passwords."""
         self._passwords.close()
 
 

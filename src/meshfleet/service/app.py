@@ -40,7 +40,7 @@ from meshfleet.service.http.starting import answer_starting
 from meshfleet.service.http.websocket_connection import MAX_MESSAGE_BYTES, WebSocketConnection
 from meshfleet.service.locks import hold_service_lock, lock_data_folder
 from meshfleet.service.metric_table import add_certificate_metrics
-from meshfleet.service.reload import Reloader
+from meshfleet.service.reload import SettingsReloader
 from meshfleet.service.runtime import open_service_samples, run_background_tasks
 from meshfleet.service.secret_store import INSTANCE_SECRET, load_or_create_secret
 from meshfleet.service.server_certificate import load_server_certificate
@@ -101,20 +101,20 @@ async def serve(  # noqa: PLR0913 # keyword-only, mostly optional
     *,
     started: Callable[[StartupInfo], None],
     prepare: Callable[[Database], None] | None = None,
-    reloader: Reloader | None = None,
+    reloader: SettingsReloader | None = None,
     notifier: SystemdNotifier | None = None,
     certificate_check_seconds: float = _CERTIFICATE_CHECK_SECONDS,
 ) -> None:
     """Run a service until canceled.
 
-    `started` is called when the service is up. `prepare` is called before that, with the migrated
-    database, and may change the database. Without a `reloader`, the settings cannot be reloaded. Changed
+    `started` is called when the service has started. `prepare` is called before, with the migrated
+    database, and may change its contents. Without a `reloader`, the settings cannot be reloaded. Changed
     files of the certificate are loaded within `certificate_check_seconds`.
     """
     gc.set_threshold(*_GC_THRESHOLDS)
     sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     notifier = notifier or SystemdNotifier({})
-    reloader = reloader or Reloader(settings, lambda: settings, notifier)
+    reloader = reloader or SettingsReloader(settings, lambda: settings, notifier)
     certificate = load_server_certificate(settings)
     if certificate is not None:
         reloader.register(
@@ -161,15 +161,15 @@ async def serve(  # noqa: PLR0913 # keyword-only, mostly optional
 
 
 class _Supervision(NamedTuple):
-    """Connection of a service with its operator: settings that are reloaded, certificate and systemd."""
+    """Parts that change or watch a running service: reloader of settings, certificate, systemd."""
 
-    reloader: Reloader
+    reloader: SettingsReloader
     notifier: SystemdNotifier
     certificate: ServerCertificate | None
     certificate_check_seconds: float
 
     def start_tasks(self, tasks: asyncio.TaskGroup, api: RestApi, database: Database) -> None:
-        """Reload settings and certificate when needed, and report to systemd, until the group is canceled."""
+        """Start tasks that reload settings and certificate when needed, and report to systemd."""
         reporter = StatusReporter(
             self.notifier, api.readiness, database, traffic=api.traffic, commit_timer=api.commit_timer
         )
@@ -255,9 +255,9 @@ class _UvicornServer(uvicorn.Server):
 
 
 class HttpServer:
-    """HTTP server. Until `run` is called with the API, it answers requests with 503 (starting).
+    """HTTP server. Until `run` is called with the API, it responds to requests with 503 (starting).
 
-    At the end of the `with` block it waits for running requests.
+    The end of the `async with` block waits for running requests.
     """
 
     def __init__(
@@ -274,7 +274,7 @@ class HttpServer:
         self._server_task: asyncio.Task[None]
 
     def trust_proxies(self, settings: Settings) -> None:
-        """Trust the addresses of clients that the proxies of the settings report, for new requests."""
+        """Trust the client addresses that the proxies in `trusted_proxies` report, for new requests."""
         trusted = [str(each) for each in settings.trusted_proxies]
         self._proxy_headers = ProxyHeadersMiddleware(self._dispatch, trusted)  # type: ignore[arg-type] # Litestar's types of ASGI
 
@@ -309,10 +309,12 @@ class HttpServer:
             live_task.result()
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle an ASGI request: apply the headers of trusted proxies, then pass it on."""
         remember_peer(scope)
         await self._proxy_headers(scope, receive, send)  # type: ignore[arg-type] # Litestar's types of ASGI
 
     async def _dispatch(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass an ASGI request to the API, or to `answer_starting` before `run`."""
         await self._app(scope, receive, send)
 
 

@@ -29,7 +29,7 @@ def read_ticks() -> float:
 
 
 class ClockReading(NamedTuple):
-    """One point in time on two clocks in milliseconds: monotonic for waiting, wall clock for display."""
+    """A time on two clocks, in milliseconds: the monotonic clock for waiting, the wall clock for display."""
 
     monotonic: int
     wall: int
@@ -53,7 +53,7 @@ class MonotonicClock:
         return self._start + int(self._tick() * 1000)
 
     def to_wall_time(self, at: int) -> int:
-        """Return the wall-clock time that corresponds to a time `at` of this clock."""
+        """Convert a time `at` of this clock to wall-clock time (Unix time in milliseconds)."""
         offset = self._now() - self()
         return at if abs(offset) < _TOLERANCE_MS else at + offset
 

@@ -71,7 +71,7 @@ def _create_directory(folder: Path) -> None:
 def _make_private(folder: Path) -> None:
     """Remove the permissions of other users from the data directory, if there are any.
 
-    Raise `UnusableDataFolder` instead if the directory belongs to another user or has foreign files.
+    Raise `UnusableDataFolder` if the directory belongs to another user, or only has files of other programs.
     """
     status = folder.stat()
     if os.name == "nt" or not status.st_mode & _OTHERS_MODE:  # Windows has no such modes
@@ -84,7 +84,8 @@ def _make_private(folder: Path) -> None:
     # A mistyped --data must not change the permissions of a home directory or of /tmp.
     if _list_names(folder) and not _list_names(folder) & _KNOWN_FILES:
         raise UnusableDataFolder(
-            f"the data directory {folder} is accessible to other users and contains foreign files; "
+            f"the data directory {folder} is accessible to other users"
+            " and contains files that are not Meshfleet's; "
             f"choose another one with --data, or restrict it: chmod 700 {folder}"
         )
     folder.chmod(0o700)
@@ -95,6 +96,7 @@ def _list_names(folder: Path) -> set[str]:
 
 
 def _lock_file(file: int, folder: Path) -> None:
+    """Lock the lock file of a data directory. Retry for a while if another service has locked it."""
     try:
         for attempt in range(_LOCK_ATTEMPTS):
             time.sleep(_LOCK_RETRY_SECONDS if attempt else 0)
@@ -109,7 +111,7 @@ def _lock_file(file: int, folder: Path) -> None:
 
 
 def is_data_folder_locked(folder: Path) -> bool:
-    """Return whether a service uses a data directory."""
+    """Return whether a running service has locked a data directory."""
     try:
         lock = os.open(folder / LOCK_FILE, os.O_RDONLY)
     except OSError:

@@ -82,7 +82,7 @@ def add_ingest_metrics(metrics: Metrics, counters: IngestCounters) -> None:
 
 
 def add_backfill_metrics(metrics: Metrics, acknowledger: SampleAcknowledger) -> None:
-    """Add the metrics of sample acknowledgments and gaps."""
+    """Add the metrics of sample acknowledgements and gaps."""
     gauge, counter = metrics.add_gauge, metrics.add_counter
     gaps, counts = acknowledger.gap_index, acknowledger.counts
     gauge("holes", "Gaps in series of samples.", lambda: {"open": gaps.open, "lost": gaps.lost}, "state")
@@ -92,13 +92,13 @@ def add_backfill_metrics(metrics: Metrics, acknowledger: SampleAcknowledger) -> 
         "Series without gap checks because their `seq` does not count samples.",
         lambda: gaps.unchecked,
     )
-    counter("acks", "Acknowledgments of samples.", lambda: counts.sent)
-    counter("backfills", "Acknowledgments that requested missing samples.", lambda: counts.backfills)
+    counter("acks", "Acknowledgements of samples.", lambda: counts.sent)
+    counter("backfills", "Acknowledgements that requested missing samples.", lambda: counts.backfills)
     counter("holes_found", "Gaps found.", lambda: counts.gaps)
 
 
 def add_gateway_metrics(metrics: Metrics, versions: GatewayVersions) -> None:
-    """Add the metrics of what gateways support."""
+    """Add the metrics of the features that gateways support."""
     metrics.add_gauge(
         "gateways_acking",
         "Gateways that support acknowledgements of samples.",

@@ -25,6 +25,8 @@ ReadValue: TypeAlias = Callable[[], float | Mapping[Any, float]]
 
 
 class _ReadMetric(NamedTuple):
+    """Definition of a metric whose value the function `read` returns at each scrape."""
+
     family: type[CounterMetricFamily | GaugeMetricFamily]
     name: str
     description: str
@@ -58,7 +60,7 @@ class _ReadMetrics(Collector):
 
 
 class Metrics:
-    """Prometheus metrics of one service, in a registry of its own in case of several in one process."""
+    """Prometheus metrics of one service. Each service in a process has a registry of its own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()

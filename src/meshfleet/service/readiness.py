@@ -32,7 +32,7 @@ _SPARE_DESCRIPTORS: Final = 16
 def are_descriptors_scarce() -> bool:
     """Return whether this process has at most `_SPARE_DESCRIPTORS` file descriptors left (soft limit).
 
-    A new descriptor gets the lowest free number, so the number of a newly opened file tells how many are in
+    A new descriptor gets the lowest free number, so the number of a newly opened file shows how many are in
     use. Listing all descriptors would block the event loop for milliseconds with 10,000 connections.
     """
     try:
@@ -102,11 +102,11 @@ class Readiness:
         self._logged: set[ReadinessCode] = set()
 
     def expect_report_intake(self) -> None:
-        """Report the service as starting until `add_check` is called. Use this if it receives reports."""
+        """Report a service that receives reports as starting, until `add_check` is called."""
         self._expects_intake = True
 
     def add_check(self, check: HealthCheck) -> None:
-        """Add a part of the service whose problem makes the service not ready."""
+        """Add a check of a part of the service. A problem of this part makes the service not ready."""
         self._checks.append(check)
 
     def drain(self) -> None:
@@ -171,6 +171,7 @@ def build_reason(code: ReadinessCode, *, is_sqlite: bool = True) -> ReadinessRea
 
 
 async def _query_schema(database: Database) -> ReadinessProblem | None:
+    """Return the problem of the database or its schema; None if there is none."""
     try:
         if await database.read(is_schema_current):
             return None

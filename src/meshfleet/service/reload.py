@@ -1,7 +1,7 @@
 """Reads the settings again and applies those that can be changed while the service runs.
 
-The parts of the service register which settings they can apply. All other changes are named as needing a
-restart. Settings that cannot be used change nothing.
+The parts of the service register the settings that they can apply. A change of any other setting needs a
+restart. If the new settings are invalid, nothing changes.
 """
 
 from __future__ import annotations
@@ -26,23 +26,26 @@ _log = logging.getLogger(__name__)
 
 
 class _Applier(NamedTuple):
-    """Function that applies settings, and their names."""
+    """Function of a part of the service that applies changed settings, and the names of these settings."""
 
     names: tuple[str, ...]
     apply: Callable[[Settings], None]
     is_possible: Callable[[Settings], bool]
 
     def select(self, changed: Sequence[str]) -> list[str]:
-        """Return the changed settings that this function applies. A table stands for all its settings."""
+        """Return those of the changed settings that the function applies.
+
+        The name of a table, such as `limits`, stands for all settings in it.
+        """
         tables = tuple(f"{name}." for name in self.names)
         return [name for name in changed if name in self.names or name.startswith(tables)]
 
 
-class Reloader:
-    """Applies changed settings to a running service."""
+class SettingsReloader:
+    """Reads the settings again, and applies changed settings to a running service."""
 
     def __init__(self, settings: Settings, load: Callable[[], Settings], notifier: SystemdNotifier) -> None:
-        """Create a reloader of a service that starts with `settings`.
+        """Create the reloader of a service that was started with `settings`.
 
         `load` reads the settings again from the same sources, or raises `WrongSettings`.
         """
@@ -60,19 +63,20 @@ class Reloader:
         is_possible: Callable[[Settings], bool] = lambda _: True,
         may_fail: bool = False,
     ) -> None:
-        """Register a function that applies settings; a name is that of a setting or of a table of settings.
+        """Register the function `apply`, which is called after a reload if one of the named settings changed.
 
-        If `is_possible` returns False for new settings, they need a restart. A function that may raise
-        `WrongSettings` has `may_fail` and is called before the others, so that nothing is changed if it does.
+        A name is that of a setting, or of a table of settings. If `is_possible` returns False for the new
+        settings, these settings need a restart instead. Set `may_fail` for a function that may raise
+        `WrongSettings`: it is called before the others, so that its failure leaves nothing changed.
         """
         self._appliers.insert(0 if may_fail else len(self._appliers), _Applier(names, apply, is_possible))
 
     def request(self) -> None:
-        """Reload the settings soon; `run` does it. Called for a signal."""
+        """Request a reload of the settings, which `run` does. Called when a signal arrives."""
         self._is_requested.set()
 
     async def run(self) -> None:
-        """Reload the settings when that is requested, until canceled."""
+        """Reload the settings after each call of `request`, until canceled."""
         while True:
             await self._is_requested.wait()
             self._is_requested.clear()
@@ -80,14 +84,14 @@ class Reloader:
                 await self.reload()
             except WrongSettings as exc:
                 _log.error(
-                    "the settings cannot be reloaded, the previous ones stay in use: %s",
+                    "the settings cannot be reloaded; the previous settings stay in use: %s",
                     "; ".join(str(exc).splitlines()),
                 )
             except Exception:  # noqa: BLE001 # a wrong file must not end the service
-                _log.exception("the settings cannot be reloaded, the previous ones stay in use")
+                _log.exception("the settings cannot be reloaded; the previous settings stay in use")
 
     async def reload(self) -> ReloadedSettings:
-        """Load the settings and apply the changes. Raise `WrongSettings` if they are wrong."""
+        """Load the settings and apply the changes. Raise `WrongSettings` if the settings are invalid."""
         async with self._lock:
             self._notifier.send_reloading()
             try:
@@ -97,6 +101,7 @@ class Reloader:
                 self._notifier.send_reloaded()
 
     def _apply(self, settings: Settings, values: dict[str, object]) -> ReloadedSettings:
+        """Apply the changed settings, if possible. Return which are applied, and which need a restart."""
         changed = [name for name, value in values.items() if value != self._in_use[name]]
         in_use: set[str] = set()
         for applier in self._appliers:
@@ -115,7 +120,7 @@ class Reloader:
 
 
 def _read_values(settings: Settings) -> dict[str, object]:
-    """Return the values of all settings by name. Those of files include the version of the file."""
+    """Return the values of all settings by name. The value of a file includes the version of the file."""
     values: dict[str, object] = {}
     for setting in SETTINGS:
         value = attrgetter(setting.attribute_path)(settings)

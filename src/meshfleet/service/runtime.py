@@ -245,7 +245,7 @@ class Runtime:
         )
 
     async def restore(self) -> None:
-        """Load the state that an earlier process stored. Call this before `run`."""
+        """Load the state that an earlier process of the service stored. Call this before `run`."""
         await self._ingest.restore()
         # In threads: there may be a million entries, and no other task uses these objects yet.
         presence = await self._database.read(presence_store.load_presence)
@@ -268,7 +268,7 @@ class Runtime:
             await self._samples.open_reader(name)
 
     async def run(self) -> None:
-        """Run all tasks until canceled, then write pending device states."""
+        """Run all background tasks until canceled, then write pending device states to the database."""
         for check in (self._ingest, self._source):
             self._api.readiness.add_check(check)
         try:
@@ -317,13 +317,15 @@ class Runtime:
         self._backfill.record_gateway_connection(gateway, clock.now())
 
     async def _flush_pending(self) -> None:
-        """Write pending device states. If this fails, the next start restores them from the journal."""
+        """Write pending device states to the database. If this fails, the next start restores them."""
         try:
             async with asyncio.timeout(_FLUSH_SECONDS):
                 await self._ingest.flush()
         except (FleetError, DBAPIError, TimeoutError) as exc:
             _log.warning(
-                "pending device states could not be written, the next start does it: %s", type(exc).__name__
+                "pending device states could not be written (%s);"
+                " the next start restores them from the journal",
+                type(exc).__name__,
             )
 
 

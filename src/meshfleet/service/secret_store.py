@@ -31,5 +31,5 @@ def load_or_create_secret(connection: Connection, name: str) -> bytes:
 
 
 def format_instance_id(value: bytes) -> str:
-    """Return the id of an installation, which tells its backups from those of others."""
+    """Return the id of an installation as text, by which its backups can be told from others."""
     return hashlib.sha256(value).hexdigest()[:32]

@@ -45,7 +45,7 @@ def read_file_version(path: Path) -> FileVersion | None:
 
 
 class ServerCertificate:
-    """Certificate and key in use.
+    """TLS certificate and key in use.
 
     `context` is the TLS context for listeners. `ends_at` is the Unix time at which the newest certificate
     ends; None if that is not known.
@@ -60,30 +60,31 @@ class ServerCertificate:
         self.context.sni_callback = self._select_newest
 
     def replace(self, certificate: Path, key: Path) -> None:
-        """Use another pair for new connections; present connections continue.
+        """Use another certificate and key for new connections; open connections continue.
 
-        Raise `UnusableCertificate` if the pair cannot be used: then the previous one stays in use.
+        Raise `UnusableCertificate` if they cannot be used: then the previous certificate stays in use.
         """
         with self._lock:
             self._load(certificate, key)
 
     def apply_settings(self, settings: Settings) -> None:
-        """Use the certificate of changed settings. Raise `WrongSettings` if it cannot be used."""
+        """Use the certificate that changed settings name. Raise `WrongSettings` if it cannot be used."""
         try:
             self.replace(settings.tls_cert or self._files[0], settings.tls_key or self._files[1])
         except UnusableCertificate as exc:
             raise WrongSettings([Fault("tls-cert", str(exc))]) from exc
 
     async def watch_files(self, interval: float) -> None:
-        """Check every `interval` seconds whether the files have changed, and load them, until canceled.
+        """Check every `interval` seconds whether the certificate files have changed. If so, load them.
 
-        A pair that cannot be used is logged once, not with every check.
+        Files that cannot be used are logged once, not at every check. Runs until canceled.
         """
         while True:
             await asyncio.sleep(interval)
             await asyncio.to_thread(self._load_changed)
 
     def _load_changed(self) -> None:
+        """Load the certificate files if they have changed. Log an error if they cannot be used."""
         with self._lock:
             versions = [read_file_version(path) for path in self._files]
             if versions == self._versions:
@@ -92,11 +93,12 @@ class ServerCertificate:
                 self._load(*self._files)
             except UnusableCertificate as exc:
                 self._versions = versions
-                _log.error("the certificate cannot be replaced, the previous one stays in use: %s", exc)
+                _log.error("the certificate cannot be replaced; the previous one stays in use: %s", exc)
             else:
                 _log.info("the certificate %s has changed and is used for new connections", self._files[0])
 
     def _load(self, certificate: Path, key: Path) -> None:
+        """Load certificate and key for new connections."""
         # The versions are read before the files, so that a later change is noticed.
         versions = [read_file_version(path) for path in (certificate, key)]
         self._newest_context = create_server_context(certificate, key)
@@ -105,6 +107,7 @@ class ServerCertificate:
         self._versions = versions
 
     def _select_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Continue a new connection with the newest certificate. OpenSSL calls this (`sni_callback`)."""
         connection.context = self._newest_context
 
 

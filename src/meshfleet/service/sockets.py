@@ -55,6 +55,7 @@ def find_free_port(address: ListenAddress) -> ListenAddress:
 
 
 def _bind(address: ListenAddress) -> socket.socket:
+    """Create a TCP socket that listens on an address, on `::` for IPv4 too."""
     host, port = address
     family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
     is_dual_stack = host == "::" and socket.has_dualstack_ipv6()

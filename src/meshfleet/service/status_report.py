@@ -1,4 +1,4 @@
-"""Reports to systemd when the service is ready, how it is doing, and that it is alive."""
+"""Reports to systemd when the service is ready, its status, and that it is alive."""
 
 from __future__ import annotations
 
@@ -59,27 +59,29 @@ class StatusReporter:
             self._notifier.send("STOPPING=1")
 
     async def _wait_until_ready(self) -> None:
-        """Wait until `/readyz` is 200. systemd waits too, because a restart would not bring a broker back."""
+        """Wait until the service is ready. systemd waits too: a restart would not bring a broker back."""
         while text := await self._describe_problems():
             self._notifier.send_starting(text)
             await asyncio.sleep(_START_POLL_SECONDS)
         self._notifier.send_ready()
 
     async def _run_status(self) -> None:
+        """Send the status line to systemd periodically, until canceled."""
         while True:
             self._notifier.send_status(await self._describe_problems() or await self._describe_fleet())
             await asyncio.sleep(_STATUS_SECONDS)
 
     async def _describe_problems(self) -> str:
-        """Return why the service is not ready; an empty text if it is."""
+        """Return the reasons why the service is not ready as text; empty if it is ready."""
         try:
             reasons = await self._readiness.list_reasons(self._database)
         except Exception:  # noqa: BLE001 # logged, and the service goes on
-            _log.exception("whether the service is ready cannot be determined")
-            return "It cannot be determined whether the service is ready."
+            _log.exception("cannot determine whether the service is ready")
+            return "Cannot determine whether the service is ready."
         return f"Not ready: {' '.join(each.text for each in reasons)}" if reasons else ""
 
     async def _describe_fleet(self) -> str:
+        """Return the numbers of devices, gateways and reports per second as text."""
         try:
             connected, disconnected = await self._database.read(summary.count_connected_devices)
         except (DatabaseUnavailable, DBAPIError):

@@ -43,7 +43,7 @@ class SystemdNotifier:
         return bool(self._address)
 
     def send(self, *assignments: str) -> None:
-        """Send assignments such as `READY=1` in one message. A failure is logged: the service must go on."""
+        """Send assignments such as `READY=1` to systemd in one message. A failure is only logged."""
         if not self._address:
             return
         try:
@@ -53,7 +53,7 @@ class SystemdNotifier:
             _log.warning("systemd cannot be notified (%s): %s", assignments[0], exc.strerror or exc)
 
     def send_status(self, text: str, *assignments: str) -> None:
-        """Send a line that `systemctl status` shows, with other assignments."""
+        """Send a status line, which `systemctl status` shows, together with other assignments."""
         self.send(*assignments, f"STATUS={' '.join(text.split())}")
 
     def send_ready(self) -> None:
@@ -67,13 +67,13 @@ class SystemdNotifier:
             self.send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def send_reloaded(self) -> None:
-        """Report that the settings were read."""
+        """Report that reading the settings again has ended."""
         if self._is_ready:
             self.send("READY=1")
 
     @asynccontextmanager
     async def extend_start(self, status: str) -> AsyncIterator[None]:
-        """Keep systemd from stopping the service during a long step of its start."""
+        """Keep systemd from stopping the service during the `async with` block, a long step of its start."""
         extending = asyncio.create_task(self._extend_start(status), name="systemd.start")
         try:
             yield

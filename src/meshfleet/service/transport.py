@@ -27,7 +27,7 @@ class Transport(Protocol):
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Reason why no MQTT message can be sent at the moment; None if messages can be sent."""
+        """Reason why no MQTT message can be sent now; None if messages can be sent."""
 
     def subscribe(self, topic_filter: str, callback: Callable[[Publish], None]) -> object:
         """Call `callback` for every received MQTT message whose topic matches the filter."""
@@ -57,7 +57,7 @@ class ReportSource(Protocol):
 
     @property
     def problem(self) -> ReadinessProblem | None:
-        """Problem that keeps reports from being received or committed, or None."""
+        """Problem that keeps reports from being received or committed; None if there is none."""
 
     def set_request_max_age(self, seconds: float) -> None:
         """Change after how many seconds a request to a disconnected gateway is dropped."""

@@ -25,7 +25,7 @@ from meshfleet.settings.model import EMBEDDED, HomeAssistantSettings, InfluxSett
 from meshfleet.settings.parsers import InvalidSetting
 from meshfleet.settings.secret_files import (
     ADMIN_PASSWORD,
-    list_credentials,
+    list_credential_files,
     parse_secret_path,
     read_text_file,
 )
@@ -94,12 +94,12 @@ class _RawSetting(NamedTuple):
 def _read_sources(
     flags: Mapping[str, str], variables: Mapping[str, str], file: Path | None, faults: list[Fault]
 ) -> dict[str, _RawSetting]:
-    """Return all given settings by name. Append the faults of files to `faults`."""
+    """Return the settings that the user has given, by name. Append the faults of files to `faults`."""
     given = _read_file(file, faults)
     given |= _read_credentials(variables, faults)
     for each in SETTINGS:
         if each.is_secret and (path := variables.get(each.file_variable)):
-            _read_secret(given, each, _RawSetting(each.file_variable, path), faults)
+            _read_secret_file(given, each, _RawSetting(each.file_variable, path), faults)
             if variables.get(each.variable):
                 faults.append(Fault(each.file_variable, f"is set, and so is {each.variable}: set only one"))
         if text := variables.get(each.variable):
@@ -109,10 +109,13 @@ def _read_sources(
     return given
 
 
-def _read_secret(
+def _read_secret_file(
     given: dict[str, _RawSetting], setting: Setting, path: _RawSetting, faults: list[Fault]
 ) -> None:
-    """Read a secret setting from the file that another setting or variable names, and add it to `given`."""
+    """Read the value of a secret setting from the file at `path`, and add it to `given`.
+
+    If the file cannot be read, add a fault to `faults`.
+    """
     try:
         text = read_text_file(parse_secret_path(path.to_text(setting)))
     except InvalidSetting as exc:
@@ -122,11 +125,14 @@ def _read_secret(
 
 
 def _read_credentials(variables: Mapping[str, str], faults: list[Fault]) -> dict[str, _RawSetting]:
-    """Return the settings that are credentials of systemd. A file setting is the path of its credential."""
+    """Return the settings whose values are systemd credentials.
+
+    The value of a setting for a file is the path of the credential; of any other, the text in the credential.
+    """
     given: dict[str, _RawSetting] = {}
     by_name = {each.name: each for each in SETTINGS}
     try:
-        credentials = list_credentials(variables)
+        credentials = list_credential_files(variables)
     except InvalidSetting as exc:
         faults.append(Fault("CREDENTIALS_DIRECTORY", str(exc)))
         return given
@@ -136,7 +142,7 @@ def _read_credentials(variables: Mapping[str, str], faults: list[Fault]) -> dict
             if by_name[name].is_file:
                 given[name] = file
             else:
-                _read_secret(given, by_name[name], file, faults)
+                _read_secret_file(given, by_name[name], file, faults)
         elif name != ADMIN_PASSWORD:
             origin = f"credential {quote_name(path.name)}"
             faults.append(Fault(origin, _explain_unknown(name, [*by_name, ADMIN_PASSWORD])))
@@ -150,12 +156,13 @@ def _find_misspelled_variables(variables: Mapping[str, str]) -> Iterator[Fault]:
     """
     known = [each.variable for each in SETTINGS]
     known += [each.file_variable for each in SETTINGS if each.is_secret]
-    for name in variables.keys() - {*known, *_OTHER_VARIABLES, *map(_get_variable, _RETIRED)}:
+    for name in variables.keys() - {*known, *_OTHER_VARIABLES, *map(_build_retired_variable, _RETIRED)}:
         if name.startswith("MESHFLEET_") and (near := get_close_matches(name, known, n=1, cutoff=0.8)):
             yield Fault(name, f"unknown setting; did you mean {near[0]}?")
 
 
 def _read_file(file: Path | None, faults: list[Fault]) -> dict[str, _RawSetting]:
+    """Return the settings in the settings file, by name. Append the faults of the file to `faults`."""
     if file is None and not _FILE.exists():
         return {}
     path = file or _FILE
@@ -169,7 +176,7 @@ def _read_file(file: Path | None, faults: list[Fault]) -> dict[str, _RawSetting]
         if each.is_secret and (secret := given.pop(each.file_key, None)) is not None:
             if each.name in given:
                 faults.append(Fault(secret.origin, f"is set, and so is {each.name}: set only one"))
-            _read_secret(given, each, secret, faults)
+            _read_secret_file(given, each, secret, faults)
     known = [each.name for each in SETTINGS]
     faults += [
         Fault(f"{path}: {quote_name(name)}", _explain_unknown(name, known))
@@ -182,9 +189,9 @@ def _read_file(file: Path | None, faults: list[Fault]) -> dict[str, _RawSetting]
 def list_retired_settings(variables: Mapping[str, str], *, file: Path | None = None) -> list[Fault]:
     """Return the variables and file keys of earlier versions that are ignored now, and what replaces them.
 
-    Unreadable files are left to `load_settings`.
+    A file that cannot be read is ignored here; `load_settings` reports it.
     """
-    found = [Fault(_get_variable(name), text) for name, text in _RETIRED.items()]
+    found = [Fault(_build_retired_variable(name), text) for name, text in _RETIRED.items()]
     found = [each for each in found if each.field in variables]
     path = file or _FILE
     with suppress(InvalidSetting):
@@ -193,8 +200,8 @@ def list_retired_settings(variables: Mapping[str, str], *, file: Path | None = N
     return found
 
 
-def _get_variable(name: str) -> str:
-    """Return the environment variable of a setting that no longer exists."""
+def _build_retired_variable(name: str) -> str:
+    """Return the name that the environment variable of a retired setting had."""
     return f"MESHFLEET_{re.sub('[.-]', '_', name).upper()}"
 
 
@@ -208,6 +215,7 @@ def _parse_toml(path: Path) -> dict[str, object]:
 
 
 def _flatten(table: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield each value in nested TOML tables, with its keys joined by dots."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flatten(value, f"{prefix}{key}.")
@@ -363,7 +371,7 @@ def _check_broker_ca(
 
 
 def _refuse_password() -> str:
-    """Raise `InvalidSetting` when OpenSSL asks for the password of the key.
+    """Raise `InvalidSetting` when OpenSSL asks for the password of the private key.
 
     Otherwise OpenSSL would prompt at the terminal, and a service has none.
     """

@@ -18,7 +18,7 @@ _MONTH_SECONDS: Final = 30 * 86_400
 
 
 class Retention(Struct, frozen=True, kw_only=True):
-    """Seconds for which each kind of history is kept; None means forever."""
+    """How long each kind of history is kept, in seconds; None means forever."""
 
     property: int | None = _QUARTER_SECONDS
     measurement: int | None = _QUARTER_SECONDS
@@ -41,14 +41,14 @@ LOG_FORMATS: Final = ("text", "json")
 
 
 class ListenAddress(NamedTuple):
-    """Host and port on which connections are accepted. Port 0 means any free port."""
+    """Host and port at which the service accepts connections. Port 0 means any free port."""
 
     host: str
     port: int
 
     @property
     def local(self) -> ListenAddress:
-        """Address at which programs on this machine connect: a loopback address for a wildcard address."""
+        """Address at which programs on this machine connect; for a wildcard address, a loopback address."""
         try:
             host = ip_address(self.host)
         except ValueError:  # a host name

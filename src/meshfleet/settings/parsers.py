@@ -263,14 +263,14 @@ def parse_table_file(text: str) -> Path:
 
 
 def parse_switch(text: str) -> bool:
-    """Parse `on` or `off`."""
+    """Return True for `on` and False for `off`."""
     if text not in {"on", "off"}:
         raise InvalidSetting(f"{quote_input(text)} is neither on nor off")
     return text == "on"
 
 
 def parse_choice(text: str, *, choices: tuple[str, ...]) -> str:
-    """Parse one of several words."""
+    """Return a text that is one of `choices` unchanged."""
     if text not in choices:
         raise InvalidSetting(f"{quote_input(text)} is none of {', '.join(choices)}")
     return text
@@ -284,7 +284,7 @@ _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
 
 
 def parse_integer(text: str, *, least: int, most: int) -> int:
-    """Parse a whole number within bounds."""
+    """Parse a whole number from `least` to `most`."""
     if not _WHOLE.fullmatch(text) or not least <= int(text) <= most:
         raise InvalidSetting(f"{quote_input(text)} is not a whole number from {least} to {most}")
     return int(text)
@@ -295,7 +295,7 @@ _MIN_RETENTION_SECONDS: Final = 3600
 
 
 def parse_retention(text: str) -> int | None:
-    """Parse a number of seconds. Return None for `forever`."""
+    """Parse how long history is kept, in seconds. Return None for `forever`."""
     return None if text == "forever" else parse_integer(text, least=_MIN_RETENTION_SECONDS, most=MAX_NUMBER)
 
 

@@ -32,7 +32,7 @@ def parse_secret_path(text: str) -> Path:
 
 
 def read_text_file(path: Path) -> str:
-    """Return the text of a file without line breaks at its end. Raise `InvalidSetting` if it is unusable."""
+    """Return the text of a file without line breaks at the end. Raise `InvalidSetting` if unusable."""
     try:
         with path.open("rb") as file:
             content = file.read(_MAX_BYTES + 1)
@@ -49,7 +49,7 @@ def read_text_file(path: Path) -> str:
     return text
 
 
-def list_credentials(variables: Mapping[str, str]) -> dict[str, Path]:
+def list_credential_files(variables: Mapping[str, str]) -> dict[str, Path]:
     """Return the files `meshfleet.NAME` in `$CREDENTIALS_DIRECTORY` of systemd, by NAME.
 
     Raise `InvalidSetting` if the directory cannot be read.
@@ -64,9 +64,9 @@ def list_credentials(variables: Mapping[str, str]) -> dict[str, Path]:
 
 
 def read_credential(name: str, variables: Mapping[str, str]) -> str | None:
-    """Return the text of a credential; None if there is none. Raise `WrongSettings` if it cannot be read."""
+    """Return the text of a systemd credential; None if there is none. Raise `WrongSettings` if unreadable."""
     try:
-        path = list_credentials(variables).get(name)
+        path = list_credential_files(variables).get(name)
         return None if path is None else read_text_file(path)
     except InvalidSetting as exc:
         raise WrongSettings([Fault(f"credential {_PREFIX}{name}", str(exc))]) from exc

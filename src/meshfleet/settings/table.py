@@ -35,12 +35,12 @@ class Setting(NamedTuple):
 
     @property
     def parameter(self) -> str:
-        """Name of the setting as a Python parameter: dots and hyphens become underscores."""
+        """Name of this setting as a Python parameter: dots and hyphens become underscores."""
         return re.sub("[.-]", "_", self.name)
 
     @property
     def attribute_path(self) -> str:
-        """Name of the field of `Settings`; `table.field` if the field belongs to a nested struct."""
+        """Name of the field of `Settings` with this setting; `table.field` if it is in a nested struct."""
         if self.attribute:
             return self.attribute
         table, _, key = self.name.replace("-", "_").partition(".")
@@ -48,32 +48,32 @@ class Setting(NamedTuple):
 
     @property
     def flag(self) -> str:
-        """Name of the flag on the command line."""
+        """Name of the command-line flag for this setting."""
         return f"--{self.name.replace('.', '-')}"
 
     @property
     def variable(self) -> str:
-        """Name of the environment variable."""
+        """Name of the environment variable for this setting."""
         return f"MESHFLEET_{self.parameter.upper()}"
 
     @property
     def file_key(self) -> str:
-        """Name of the key in the settings file that names a file with the value of a secret setting."""
+        """Key in the settings file for the path of a file that contains the value of this secret setting."""
         return f"{self.name}-file"
 
     @property
     def file_variable(self) -> str:
-        """Name of the environment variable that names a file with the value of a secret setting."""
+        """Environment variable with the path of a file that contains the value of this secret setting."""
         return f"{self.variable}_FILE"
 
     @property
     def default(self) -> object:
-        """Value if the setting is not given."""
+        """Value of this setting if the user does not set it."""
         return attrgetter(self.attribute_path)(_DEFAULTS)
 
     @property
     def default_text(self) -> str:
-        """Default as the text that a flag would have; empty if there is no default."""
+        """Default value as text, as it would follow the flag; empty if there is no default."""
         if isinstance(self.default, bool):
             return "on" if self.default else "off"
         return str(self.default) if self.default else ""
@@ -101,7 +101,7 @@ def _retention_setting(name: str, help_text: str) -> Setting:
         f"retention.{name}",
         parsers.parse_retention,
         "SECONDS",
-        f"{help_text}, or forever to never delete them.",
+        f"How long to keep {help_text}, in seconds, or forever.",
     )
 
 
@@ -150,7 +150,7 @@ SETTINGS: Final = (
         "public-mqtt",
         parsers.parse_public_mqtt,
         "URL",
-        "URL of the MQTT broker for gateways (mqtt:// or mqtts://)."
+        "URL at which gateways reach the MQTT broker (mqtt:// or mqtts://)."
         " Default: --broker, else --mqtt-tls, else --mqtt.",
     ),
     Setting("topic-prefix", parsers.parse_topic_prefix, "TEXT", "Prefix of all MQTT topics, as in TEXT/mt/…"),
@@ -200,7 +200,7 @@ SETTINGS: Final = (
         "acks",
         parsers.parse_switch,
         "SWITCH",
-        "on or off: acknowledge samples to devices, through gateways of version 2.4.0 or later.",
+        "on or off: acknowledge samples to devices, through gateways with API version 2.4.0 or newer.",
         is_switch=True,
     ),
     Setting(
@@ -281,7 +281,8 @@ SETTINGS: Final = (
         "homeassistant.commands",
         parsers.parse_switch,
         "SWITCH",
-        "on or off: let Home Assistant write to devices. So can every client of its broker then.",
+        "on or off: let Home Assistant write to devices. Every client of its broker can then write to them"
+        " too.",
         is_switch=True,
     ),
     Setting(
@@ -297,14 +298,14 @@ SETTINGS: Final = (
         "Identifier table with your own identifiers and entities for Home Assistant.",
         is_file=True,
     ),
-    _retention_setting("property", "Seconds to keep property samples"),
-    _retention_setting("measurement", "Seconds to keep measurements"),
-    _retention_setting("measurement-error", "Seconds to keep failed measurements"),
-    _retention_setting("event", "Seconds to keep events"),
-    _retention_setting("link", "Seconds to keep the signal strength (RSSI) of devices at each parent"),
-    _retention_setting("heartbeat", "Seconds to keep the number of heartbeats of devices per minute"),
-    _retention_setting("connectivity", "Seconds to keep the history of connects and disconnects of devices"),
-    _retention_setting("request", "Seconds to keep the history of requests to devices"),
+    _retention_setting("property", "property samples"),
+    _retention_setting("measurement", "measurements"),
+    _retention_setting("measurement-error", "failed measurements"),
+    _retention_setting("event", "events"),
+    _retention_setting("link", "the signal strength (RSSI) of devices at each parent"),
+    _retention_setting("heartbeat", "the number of heartbeats of devices per minute"),
+    _retention_setting("connectivity", "the history of connects and disconnects of devices"),
+    _retention_setting("request", "the history of requests to devices"),
     Setting(
         "influx.url",
         parsers.parse_public_url,
@@ -354,7 +355,9 @@ SETTINGS: Final = (
     _limit_setting(
         "queues-bytes", "BYTES", "Maximum bytes of messages queued for all MQTT clients together."
     ),
-    _limit_setting("publish-rate", "NUMBER", "Maximum packets per second read from one MQTT client."),
+    _limit_setting(
+        "publish-rate", "NUMBER", "Maximum MQTT packets of any type per second read from one client."
+    ),
     _limit_setting(
         "sessions-per-account", "NUMBER", "Maximum persistent MQTT sessions per user, API key or gateway."
     ),

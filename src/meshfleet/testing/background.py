@@ -1,4 +1,4 @@
-"""Runs an async context manager in a thread of its own, where a test that blocks cannot stop it."""
+"""Runs an async context manager in a thread of its own, where it continues while the test blocks."""
 
 from __future__ import annotations
 

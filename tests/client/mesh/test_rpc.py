@@ -87,7 +87,7 @@ async def test_every_request_has_its_own_id_and_is_sent_at_qos_1(broker: str) ->
 
 async def test_a_missing_response_raises_gateway_timeout(broker: str) -> None:
     async with connect_gateway(port_of(broker), never_respond), Mesh(broker) as mesh:
-        with pytest.raises(GatewayTimeout, match=f"gateway {GATEWAY} did not answer within 0.2 s") as raised:
+        with pytest.raises(GatewayTimeout, match=f"gateway {GATEWAY} did not respond within 0.2 s") as raised:
             await mesh.read(GATEWAY, DEVICE, "8000", timeout=0.2)
         assert raised.value.code == "gateway-timeout"
         assert mesh.pending == 0

@@ -156,7 +156,7 @@ async def test_a_write_whose_response_is_lost_times_out_with_the_reason() -> Non
         if "in between" in message:
             break
     expected = (
-        f"gateway {GATEWAY} did not answer within {limit:g} s; the connection to the broker broke in between"
+        f"gateway {GATEWAY} did not respond within {limit:g} s; the connection to the broker broke in between"
     )
     assert message == expected
 

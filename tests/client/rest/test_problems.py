@@ -186,5 +186,5 @@ def test_reasons_of_a_service_that_is_not_ready_are_decoded_even_unknown_ones() 
     )
     assert (type(without_reasons), str(without_reasons)) == (
         Unavailable,
-        f"{BASE_URL} answers with HTTP status 503",
+        f"{BASE_URL} responds with HTTP status 503",
     )

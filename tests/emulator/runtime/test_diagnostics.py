@@ -1,4 +1,4 @@
-"""The diagnostics connection is opened, shared and closed, whatever the result of the questions."""
+"""The diagnostics connection is opened, shared and closed, whatever the result of the image requests."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from meshfleet.errors.emulator import ImageUnavailable
 from meshfleet.mqtt.client import MqttClient
 from meshfleet.mqtt.codec.packets import Disconnect, Puback, Publish, Subscribe, Unsuback, Unsubscribe
 from meshfleet.protocol.diagnostics import (
-    decode_question,
-    encode_answer,
-    format_answer_topic,
-    format_question_topic,
+    decode_image_request,
+    encode_image_response,
+    format_image_request_topic,
+    format_image_response_topic,
 )
 from tests.emulator.runtime.firmware_service import (
     DIGITS_ONLY_MAC,
     GATEWAY,
     IMAGE,
+    IMAGE_REQUEST,
     LONG_TIMEOUT,
-    OTHER_QUESTION,
-    QUESTION,
+    OTHER_IMAGE_REQUEST,
     SHORT_TIMEOUT,
     accept_diagnostics,
-    build_answer,
+    build_image_location,
     diagnostics_tasks,
-    receive_question,
+    receive_image_request,
     run_firmware_service,
-    send_answer,
+    send_image_response,
 )
 from tests.eventually import eventually_async
 from tests.mqtt.client.scripted_broker import ScriptedBroker, wait_until_stable, with_timeout
@@ -75,16 +75,16 @@ async def test_the_diagnostics_connection_is_separate_and_its_client_id_is_in_up
     address = replace(scripted.address, user="me", password="")
     fetch_task = asyncio.create_task(
         GatewayImageFetcher(address, GATEWAY, main_client=None, http=http, fetch_options=LONG_TIMEOUT).fetch(
-            QUESTION
+            IMAGE_REQUEST
         )
     )
     peer = await accept_diagnostics(scripted)
     message = await peer.expect(Publish)
-    question_id, question = decode_question(message.payload)
-    assert (message.topic, message.qos, message.retain) == (format_question_topic(GATEWAY), 1, False)
-    assert question == QUESTION
+    request_id, image_request = decode_image_request(message.payload)
+    assert (message.topic, message.qos, message.retain) == (format_image_request_topic(GATEWAY), 1, False)
+    assert image_request == IMAGE_REQUEST
     peer.acknowledge([message])
-    send_answer(peer, question_id, build_answer(f"{web.url}/image"))
+    send_image_response(peer, request_id, build_image_location(f"{web.url}/image"))
     assert await with_timeout(fetch_task) == IMAGE
     connect: Any = peer.received[0]
     assert (connect.client_id, connect.keep_alive, connect.clean) == ("D0CF5E0000A1", 15, True)
@@ -93,31 +93,31 @@ async def test_the_diagnostics_connection_is_separate_and_its_client_id_is_in_up
     await eventually_async(lambda: peer.gone)
 
 
-async def test_questions_at_the_same_time_share_a_connection(
+async def test_image_requests_at_the_same_time_share_a_connection(
     scripted: ScriptedBroker, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    first = asyncio.create_task(fetcher.fetch(QUESTION))
+    first = asyncio.create_task(fetcher.fetch(IMAGE_REQUEST))
     peer = await accept_diagnostics(scripted)
-    first_id = await receive_question(peer)
-    second = asyncio.create_task(fetcher.fetch(OTHER_QUESTION))
-    second_id = await receive_question(peer)
-    send_answer(peer, second_id, None)
+    first_id = await receive_image_request(peer)
+    second = asyncio.create_task(fetcher.fetch(OTHER_IMAGE_REQUEST))
+    second_id = await receive_image_request(peer)
+    send_image_response(peer, second_id, None)
     with pytest.raises(ImageUnavailable, match="no image of model 000F"):
         await with_timeout(second)
     assert not peer.finished
-    send_answer(peer, first_id, build_answer(f"{web.url}/image"))
+    send_image_response(peer, first_id, build_image_location(f"{web.url}/image"))
     assert await with_timeout(first) == IMAGE
     await eventually_async(lambda: peer.gone)
     assert len(scripted.peers) == 1
 
 
-async def test_every_later_question_opens_a_connection_again(
+async def test_every_later_image_request_opens_a_connection_again(
     scripted: ScriptedBroker, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
     for _ in range(3):
-        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+        fetch_task = asyncio.create_task(fetcher.fetch(IMAGE_REQUEST))
         peer = await accept_diagnostics(scripted)
-        send_answer(peer, await receive_question(peer), build_answer(f"{web.url}/image"))
+        send_image_response(peer, await receive_image_request(peer), build_image_location(f"{web.url}/image"))
         assert await with_timeout(fetch_task) == IMAGE
         assert peer.finished
 
@@ -125,22 +125,24 @@ async def test_every_later_question_opens_a_connection_again(
 async def test_the_next_connection_waits_until_the_previous_one_is_closed(
     scripted: ScriptedBroker, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    first = asyncio.create_task(fetcher.fetch(QUESTION))
+    first = asyncio.create_task(fetcher.fetch(IMAGE_REQUEST))
     peer = await accept_diagnostics(scripted)
     peer.lingers = True
-    send_answer(peer, await receive_question(peer), build_answer(f"{web.url}/image"))
+    send_image_response(peer, await receive_image_request(peer), build_image_location(f"{web.url}/image"))
     await eventually_async(lambda: peer.finished)
-    second = asyncio.create_task(fetcher.fetch(QUESTION))
+    second = asyncio.create_task(fetcher.fetch(IMAGE_REQUEST))
     await eventually_async(lambda: len(diagnostics_tasks()) == 2)
     assert await wait_until_stable(lambda: len(scripted.peers)) == 1
     peer.close()
     assert await with_timeout(first) == IMAGE
     next_peer = await accept_diagnostics(scripted)
-    send_answer(next_peer, await receive_question(next_peer), build_answer(f"{web.url}/image"))
+    send_image_response(
+        next_peer, await receive_image_request(next_peer), build_image_location(f"{web.url}/image")
+    )
     assert await with_timeout(second) == IMAGE
 
 
-async def test_a_question_without_an_answer_is_sent_three_times(
+async def test_an_image_request_without_an_answer_is_sent_three_times(
     scripted: ScriptedBroker, http: httpx.AsyncClient
 ) -> None:
     fetcher = GatewayImageFetcher(
@@ -150,14 +152,14 @@ async def test_a_question_without_an_answer_is_sent_three_times(
         http=http,
         fetch_options=ImageFetchOptions(idle_timeout=1),
     )
-    fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+    fetch_task = asyncio.create_task(fetcher.fetch(IMAGE_REQUEST))
     peer = await accept_diagnostics(scripted)
-    question_ids = [await receive_question(peer) for _ in range(3)]
+    request_ids = [await receive_image_request(peer) for _ in range(3)]
     with pytest.raises(
         ImageUnavailable, match=r"of model 2011 in version 1\.2\.3-beta\.4: the service does not respond"
     ):
         await with_timeout(fetch_task)
-    assert len(set(question_ids)) == 1
+    assert len(set(request_ids)) == 1
     assert isinstance(await peer.next(), Disconnect)
     assert diagnostics_tasks() == []
 
@@ -172,21 +174,21 @@ async def test_a_late_answer_to_an_earlier_attempt_is_accepted(
         http=http,
         fetch_options=ImageFetchOptions(idle_timeout=1),
     )
-    fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+    fetch_task = asyncio.create_task(fetcher.fetch(IMAGE_REQUEST))
     peer = await accept_diagnostics(scripted)
-    first = await receive_question(peer)
-    await receive_question(peer)
-    send_answer(peer, first, build_answer(f"{web.url}/image"))
+    first = await receive_image_request(peer)
+    await receive_image_request(peer)
+    send_image_response(peer, first, build_image_location(f"{web.url}/image"))
     assert await with_timeout(fetch_task) == IMAGE
 
 
 async def test_a_gateway_whose_mac_has_no_letters_uses_its_main_connection(
     mosquitto: BrokerAddress, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
-    answer = build_answer(f"{web.url}/image")
+    answer = build_image_location(f"{web.url}/image")
     async with (
         run_firmware_service(
-            mosquitto, lambda question_id: [b"nonsense", encode_answer(question_id, answer)]
+            mosquitto, lambda request_id: [b"nonsense", encode_image_response(request_id, answer)]
         ),
         MqttClient(mosquitto, DIGITS_ONLY_MAC, clean=True) as link,
     ):
@@ -197,12 +199,12 @@ async def test_a_gateway_whose_mac_has_no_letters_uses_its_main_connection(
         async def pass_on_answers() -> None:
             async for batch in link:
                 for message in batch.messages:
-                    assert message.topic == format_answer_topic(DIGITS_ONLY_MAC)
-                    fetcher.on_answer(message.payload)
+                    assert message.topic == format_image_response_topic(DIGITS_ONLY_MAC)
+                    fetcher.on_image_response(message.payload)
                 batch.acknowledge()
 
         task = asyncio.create_task(pass_on_answers())
-        assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
+        assert await with_timeout(fetcher.fetch(IMAGE_REQUEST)) == IMAGE
         assert diagnostics_tasks() == []
         task.cancel()
         await asyncio.wait((task,))
@@ -216,14 +218,14 @@ async def test_a_gateway_whose_mac_has_no_letters_unsubscribes_afterwards(
         fetcher = GatewayImageFetcher(
             scripted.address, DIGITS_ONLY_MAC, main_client=link, http=http, fetch_options=LONG_TIMEOUT
         )
-        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+        fetch_task = asyncio.create_task(fetcher.fetch(IMAGE_REQUEST))
         subscribe = await peer.grant()
-        assert subscribe.filters == ((format_answer_topic(DIGITS_ONLY_MAC), 1),)
-        answer = encode_answer(await receive_question(peer), None)
-        fetcher.on_answer(answer)
-        fetcher.on_answer(answer)  # again, before the first one is processed
+        assert subscribe.filters == ((format_image_response_topic(DIGITS_ONLY_MAC), 1),)
+        answer = encode_image_response(await receive_image_request(peer), None)
+        fetcher.on_image_response(answer)
+        fetcher.on_image_response(answer)  # again, before the first one is processed
         unsubscribe = await peer.expect(Unsubscribe)
-        assert unsubscribe.filters == (format_answer_topic(DIGITS_ONLY_MAC),)
+        assert unsubscribe.filters == (format_image_response_topic(DIGITS_ONLY_MAC),)
         peer.send(Unsuback(unsubscribe.packet_id))
         with pytest.raises(ImageUnavailable):
             await with_timeout(fetch_task)
@@ -246,12 +248,12 @@ async def test_a_closed_link_makes_the_image_unavailable(
             scripted.address, DIGITS_ONLY_MAC, main_client=link, http=http, fetch_options=LONG_TIMEOUT
         )
     with pytest.raises(ImageUnavailable, match="closed"):
-        await with_timeout(fetcher.fetch(QUESTION))
+        await with_timeout(fetcher.fetch(IMAGE_REQUEST))
     assert diagnostics_tasks() == []
 
 
 @pytest.mark.parametrize("phase", ["connecting", "subscribing", "asking", "waiting"])
-async def test_a_canceled_question_closes_the_connection(
+async def test_a_canceled_image_request_closes_the_connection(
     scripted: ScriptedBroker, http: httpx.AsyncClient, phase: str
 ) -> None:
     fetcher = GatewayImageFetcher(
@@ -263,13 +265,13 @@ async def test_a_canceled_question_closes_the_connection(
     )
     if phase == "connecting":
         scripted.connack = None
-    fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+    fetch_task = asyncio.create_task(fetcher.fetch(IMAGE_REQUEST))
     peer = await scripted.accept()
     if phase == "subscribing":
         await peer.expect(Subscribe)
     elif phase != "connecting":
         await peer.grant()
-        await (receive_question(peer) if phase == "waiting" else peer.expect(Publish))
+        await (receive_image_request(peer) if phase == "waiting" else peer.expect(Publish))
     fetch_task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await with_timeout(fetch_task)
@@ -278,22 +280,25 @@ async def test_a_canceled_question_closes_the_connection(
     assert len(scripted.peers) == 1
 
 
-async def test_a_canceled_question_does_not_affect_others(
+async def test_a_canceled_image_request_does_not_affect_others(
     scripted: ScriptedBroker, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    first, second = (asyncio.create_task(fetcher.fetch(question)) for question in (QUESTION, OTHER_QUESTION))
+    first, second = (
+        asyncio.create_task(fetcher.fetch(image_request))
+        for image_request in (IMAGE_REQUEST, OTHER_IMAGE_REQUEST)
+    )
     peer = await accept_diagnostics(scripted)
-    question_ids = [await receive_question(peer), await receive_question(peer)]
+    request_ids = [await receive_image_request(peer), await receive_image_request(peer)]
     first.cancel()
     with pytest.raises(asyncio.CancelledError):
         await with_timeout(first)
     assert not peer.finished
-    for question_id in question_ids:
-        send_answer(peer, question_id, build_answer(f"{web.url}/image"))
+    for request_id in request_ids:
+        send_image_response(peer, request_id, build_image_location(f"{web.url}/image"))
     assert await with_timeout(second) == IMAGE
 
 
-async def test_a_canceled_question_on_the_main_connection_is_unsubscribed(
+async def test_a_canceled_image_request_on_the_main_connection_is_unsubscribed(
     scripted: ScriptedBroker, http: httpx.AsyncClient
 ) -> None:
     async with MqttClient(scripted.address, DIGITS_ONLY_MAC, clean=True) as link:
@@ -301,9 +306,9 @@ async def test_a_canceled_question_on_the_main_connection_is_unsubscribed(
         fetcher = GatewayImageFetcher(
             scripted.address, DIGITS_ONLY_MAC, main_client=link, http=http, fetch_options=LONG_TIMEOUT
         )
-        fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+        fetch_task = asyncio.create_task(fetcher.fetch(IMAGE_REQUEST))
         await peer.grant()
-        await receive_question(peer)
+        await receive_image_request(peer)
         fetch_task.cancel()
         unsubscribe = await peer.expect(Unsubscribe)
         peer.send(Unsuback(unsubscribe.packet_id))
@@ -320,7 +325,7 @@ async def test_the_error_says_that_the_broker_is_unreachable(
         await with_timeout(
             GatewayImageFetcher(
                 unreachable, GATEWAY, main_client=None, http=http, fetch_options=SHORT_TIMEOUT
-            ).fetch(QUESTION)
+            ).fetch(IMAGE_REQUEST)
         )
     assert diagnostics_tasks() == []
 
@@ -333,14 +338,14 @@ async def test_the_error_says_that_the_broker_refuses_the_connection(
         await with_timeout(
             GatewayImageFetcher(
                 scripted.address, GATEWAY, main_client=None, http=http, fetch_options=SHORT_TIMEOUT
-            ).fetch(QUESTION)
+            ).fetch(IMAGE_REQUEST)
         )
 
 
 async def test_the_error_says_that_the_subscription_is_not_granted(
     scripted: ScriptedBroker, fetcher: GatewayImageFetcher
 ) -> None:
-    fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+    fetch_task = asyncio.create_task(fetcher.fetch(IMAGE_REQUEST))
     peer = await scripted.accept()
     await peer.grant(0x80)
     with pytest.raises(ImageUnavailable, match="refused the subscription"):
@@ -349,13 +354,13 @@ async def test_the_error_says_that_the_subscription_is_not_granted(
     assert diagnostics_tasks() == []
 
 
-async def test_a_question_is_sent_again_after_a_reconnect(
+async def test_an_image_request_is_sent_again_after_a_reconnect(
     scripted: ScriptedBroker, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    fetch_task = asyncio.create_task(fetcher.fetch(QUESTION))
+    fetch_task = asyncio.create_task(fetcher.fetch(IMAGE_REQUEST))
     peer = await accept_diagnostics(scripted)
     await peer.expect(Publish)
     peer.close()
     peer = await accept_diagnostics(scripted)
-    send_answer(peer, await receive_question(peer), build_answer(f"{web.url}/image"))
+    send_image_response(peer, await receive_image_request(peer), build_image_location(f"{web.url}/image"))
     assert await with_timeout(fetch_task) == IMAGE

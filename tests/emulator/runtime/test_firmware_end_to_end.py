@@ -15,10 +15,10 @@ import pytest
 from meshfleet.emulator.runtime.image_fetcher import ImageFetchOptions
 from meshfleet.emulator.updates.update_state import Error, ImageKey, State
 from meshfleet.mqtt.codec.packets import Connect
-from meshfleet.protocol.diagnostics import encode_answer
+from meshfleet.protocol.diagnostics import encode_image_response
 from meshfleet.protocol.firmware_image import build_package
 from meshfleet.protocol.ids import Mac, ModelNumber, Version
-from tests.emulator.runtime.firmware_service import build_answer, run_firmware_service
+from tests.emulator.runtime.firmware_service import build_image_location, run_firmware_service
 from tests.emulator.runtime.fleet_builder import FleetBuilder, Listener, fresh_mac, run_listener
 from tests.emulator.runtime.http_server import ScriptedHttpServer, build_response
 from tests.emulator.updates.harness import TRACKER, build_test_site
@@ -99,8 +99,8 @@ async def _run_scenario(
 
 
 def _answer_with(web: ScriptedHttpServer, target: str, **checks: Any) -> Callable[[str], list[bytes]]:
-    answer = build_answer(f"{web.url}/{target}", **checks)
-    return lambda question_id: [encode_answer(question_id, answer)]
+    answer = build_image_location(f"{web.url}/{target}", **checks)
+    return lambda request_id: [encode_image_response(request_id, answer)]
 
 
 @pytest.mark.rule("firmware-30", "firmware-21")
@@ -108,12 +108,12 @@ async def test_a_device_is_updated_from_a_package(
     mosquitto: BrokerAddress, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
     async with (
-        run_firmware_service(mosquitto, _answer_with(web, "package")) as question_ids,
+        run_firmware_service(mosquitto, _answer_with(web, "package")) as request_ids,
         _run_scenario(mosquitto, http) as scenario,
     ):
         assert await scenario.update() == (State.DONE, Error.NONE)
         assert await scenario.version() == "03020001"
-        assert len(question_ids) == len(web.requests) == 1
+        assert len(request_ids) == len(web.requests) == 1
         states = list(dict.fromkeys(state for state, _ in scenario.reported_states(TRACKER) if state))
         assert states == [
             State.FETCHING,
@@ -161,8 +161,8 @@ async def test_an_image_is_accepted_or_rejected_by_its_content(  # noqa: PLR0913
 async def test_an_update_fails_if_the_service_has_no_image(
     mosquitto: BrokerAddress, http: httpx.AsyncClient
 ) -> None:
-    def answer_no_image(question_id: str) -> list[bytes]:
-        return [encode_answer(question_id, None)]
+    def answer_no_image(request_id: str) -> list[bytes]:
+        return [encode_image_response(request_id, None)]
 
     async with run_firmware_service(mosquitto, answer_no_image), _run_scenario(mosquitto, http) as scenario:
         assert await scenario.update() == (State.FAILED, Error.NO_IMAGE)
@@ -171,27 +171,27 @@ async def test_an_update_fails_if_the_service_has_no_image(
 async def _request_without_answer(
     mosquitto: BrokerAddress, http: httpx.AsyncClient, idle_timeout: float
 ) -> list[str]:
-    """Let a gateway request an image without an answer. Return the ids of its questions."""
+    """Let a gateway request an image without an answer. Return the ids of its image_requests."""
     fetch_options = ImageFetchOptions(idle_timeout=idle_timeout)
     async with (
-        run_firmware_service(mosquitto, lambda _: []) as question_ids,
+        run_firmware_service(mosquitto, lambda _: []) as request_ids,
         _run_scenario(mosquitto, http, fetch_options) as scenario,
     ):
         assert await scenario.update() == (State.FAILED, Error.NO_IMAGE)
-        with suppress(AssertionError):  # the last question may be delayed, or was never sent
-            await eventually_async(lambda: len(question_ids) == 3, patience=idle_timeout)
-    return question_ids
+        with suppress(AssertionError):  # the last image request may be delayed, or was never sent
+            await eventually_async(lambda: len(request_ids) == 3, patience=idle_timeout)
+    return request_ids
 
 
 async def test_an_update_fails_if_the_service_does_not_answer(
     mosquitto: BrokerAddress, http: httpx.AsyncClient
 ) -> None:
-    question_ids: list[str] = []
+    request_ids: list[str] = []
     for timeout in RETRY_TIMEOUTS:
-        if len(question_ids := await _request_without_answer(mosquitto, http, timeout)) >= 3:
+        if len(request_ids := await _request_without_answer(mosquitto, http, timeout)) >= 3:
             break
-    assert len(question_ids) == 3
-    assert len(set(question_ids)) == 1
+    assert len(request_ids) == 3
+    assert len(set(request_ids)) == 1
 
 
 async def test_an_update_fails_without_a_connection(
@@ -215,9 +215,11 @@ async def test_an_update_fails_without_a_connection(
 async def test_a_device_can_be_updated_after_a_failure(
     mosquitto: BrokerAddress, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
-    answers = [build_answer(f"{web.url}/nowhere"), build_answer(f"{web.url}/package")]
+    answers = [build_image_location(f"{web.url}/nowhere"), build_image_location(f"{web.url}/package")]
     async with (
-        run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answers.pop(0))]),
+        run_firmware_service(
+            mosquitto, lambda request_id: [encode_image_response(request_id, answers.pop(0))]
+        ),
         _run_scenario(mosquitto, http) as scenario,
     ):
         assert await scenario.update() == (State.FAILED, Error.NO_IMAGE)
@@ -253,7 +255,7 @@ async def test_a_gateway_whose_mac_has_no_letters_requests_images_on_its_main_co
     builder = FleetBuilder(http, speed=SPEED)
     async with (
         Proxy(broker.address) as proxy,
-        run_firmware_service(mosquitto, _answer_with(web, "package")) as question_ids,
+        run_firmware_service(mosquitto, _answer_with(web, "package")) as request_ids,
     ):
         builder.add(proxy.address, mac, site=build_test_site(gateway=mac))
         async with run_listener(mosquitto, f"mt/gateway/{mac}/#") as listener, builder.run():
@@ -267,7 +269,7 @@ async def test_a_gateway_whose_mac_has_no_letters_requests_images_on_its_main_co
                     and scenario.reported_states(TRACKER)[-1][0] is State.DONE
                 )
             )
-        assert len(question_ids) == 2
+        assert len(request_ids) == 2
         assert len(proxy.connections) == 1, "two connections with the same client id would replace each other"
 
 

@@ -13,16 +13,16 @@ from msgspec.structs import replace
 from meshfleet.emulator.runtime.image_fetcher import GatewayImageFetcher
 from meshfleet.errors.emulator import ImageBroken, ImageUnavailable
 from meshfleet.mqtt.client import MqttOptions
-from meshfleet.protocol.diagnostics import encode_answer
+from meshfleet.protocol.diagnostics import encode_image_response
 from meshfleet.protocol.ids import Mac
 from tests.emulator.runtime.firmware_service import (
     GATEWAY,
     IMAGE,
+    IMAGE_REQUEST,
     LONG_TIMEOUT,
     PACKAGE,
-    QUESTION,
     SHORT_TIMEOUT,
-    build_answer,
+    build_image_location,
     diagnostics_tasks,
     run_firmware_service,
 )
@@ -53,13 +53,13 @@ def fetcher(mosquitto: BrokerAddress, http: httpx.AsyncClient) -> GatewayImageFe
 async def test_an_image_is_requested_and_downloaded(
     mosquitto: BrokerAddress, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    answer = build_answer(f"{web.url}/image")
+    answer = build_image_location(f"{web.url}/image")
     async with run_firmware_service(
-        mosquitto, lambda question_id: [encode_answer(question_id, answer)]
-    ) as question_ids:
-        assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
-    [question_id] = question_ids
-    assert UUID(question_id).version == 4
+        mosquitto, lambda request_id: [encode_image_response(request_id, answer)]
+    ) as request_ids:
+        assert await with_timeout(fetcher.fetch(IMAGE_REQUEST)) == IMAGE
+    [request_id] = request_ids
+    assert UUID(request_id).version == 4
     assert diagnostics_tasks() == []
 
 
@@ -67,10 +67,10 @@ async def test_an_image_is_requested_and_downloaded(
 async def test_malformed_unknown_and_late_answers_are_ignored(
     mosquitto: BrokerAddress, fetcher: GatewayImageFetcher, web: ScriptedHttpServer
 ) -> None:
-    answer = build_answer(f"{web.url}/image")
+    answer = build_image_location(f"{web.url}/image")
 
-    def replies(question_id: str) -> list[bytes]:
-        valid_answer = encode_answer(question_id, answer)
+    def replies(request_id: str) -> list[bytes]:
+        valid_answer = encode_image_response(request_id, answer)
         return [
             b"",
             b"\xff",
@@ -78,21 +78,21 @@ async def test_malformed_unknown_and_late_answers_are_ignored(
             b"{" * 5000,
             b" " * 70_000,
             b" " * 1_100_000,
-            json.dumps({"id": question_id}).encode(),
-            json.dumps({"id": question_id, "success": True}).encode(),
-            json.dumps({"id": question_id, "success": "yes", "result": {}}).encode(),
-            json.dumps({"id": question_id, "success": True, "result": {"uri": 1}}).encode(),
+            json.dumps({"id": request_id}).encode(),
+            json.dumps({"id": request_id, "success": True}).encode(),
+            json.dumps({"id": request_id, "success": "yes", "result": {}}).encode(),
+            json.dumps({"id": request_id, "success": True, "result": {"uri": 1}}).encode(),
             json.dumps({"id": 1, "success": False}).encode(),
-            encode_answer(str(uuid4()), None),
+            encode_image_response(str(uuid4()), None),
             valid_answer,
             valid_answer,
-            encode_answer(question_id, None),
+            encode_image_response(request_id, None),
         ]
 
     async with run_firmware_service(mosquitto, replies):
-        assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
-        fetcher.on_answer(encode_answer(str(uuid4()), None))
-        assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
+        assert await with_timeout(fetcher.fetch(IMAGE_REQUEST)) == IMAGE
+        fetcher.on_image_response(encode_image_response(str(uuid4()), None))
+        assert await with_timeout(fetcher.fetch(IMAGE_REQUEST)) == IMAGE
 
 
 @pytest.mark.rule("firmware-18")
@@ -100,11 +100,11 @@ async def test_an_image_that_the_service_does_not_have_is_unavailable(
     mosquitto: BrokerAddress, fetcher: GatewayImageFetcher
 ) -> None:
     async with run_firmware_service(
-        mosquitto, lambda question_id: [encode_answer(question_id, None)]
-    ) as question_ids:
+        mosquitto, lambda request_id: [encode_image_response(request_id, None)]
+    ) as request_ids:
         with pytest.raises(ImageUnavailable, match="the service has no image of model 2011"):
-            await with_timeout(fetcher.fetch(QUESTION))
-    assert len(question_ids) == 1
+            await with_timeout(fetcher.fetch(IMAGE_REQUEST))
+    assert len(request_ids) == 1
 
 
 @each_row(
@@ -121,9 +121,11 @@ async def test_an_image_with_the_announced_size_and_hash_is_accepted(
     web: ScriptedHttpServer,
     checks: dict[str, Any],
 ) -> None:
-    answer = build_answer(f"{web.url}/image", **checks)
-    async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
-        assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
+    answer = build_image_location(f"{web.url}/image", **checks)
+    async with run_firmware_service(
+        mosquitto, lambda request_id: [encode_image_response(request_id, answer)]
+    ):
+        assert await with_timeout(fetcher.fetch(IMAGE_REQUEST)) == IMAGE
 
 
 @each_row(
@@ -142,14 +144,16 @@ async def test_an_image_that_differs_from_the_announced_one_is_broken(
     mosquitto: BrokerAddress, http: httpx.AsyncClient, body: bytes, checks: dict[str, Any], message: str
 ) -> None:
     async with ScriptedHttpServer.serving({"/image": build_response(200, body)}) as web:
-        answer = build_answer(f"{web.url}/image", **checks)
-        async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
+        answer = build_image_location(f"{web.url}/image", **checks)
+        async with run_firmware_service(
+            mosquitto, lambda request_id: [encode_image_response(request_id, answer)]
+        ):
             options = replace(LONG_TIMEOUT, max_bytes=20_000)
             with pytest.raises(ImageBroken, match=message):
                 await with_timeout(
                     GatewayImageFetcher(
                         mosquitto, GATEWAY, main_client=None, http=http, fetch_options=options
-                    ).fetch(QUESTION)
+                    ).fetch(IMAGE_REQUEST)
                 )
 
 
@@ -157,26 +161,28 @@ async def test_an_image_that_differs_from_the_announced_one_is_broken(
 async def test_an_image_with_an_unusable_url_is_unavailable(
     mosquitto: BrokerAddress, fetcher: GatewayImageFetcher, web: ScriptedHttpServer, uri: str
 ) -> None:
-    answer = build_answer(f"{web.url}/gone" if uri == "gone" else uri)
-    async with run_firmware_service(mosquitto, lambda question_id: [encode_answer(question_id, answer)]):
+    answer = build_image_location(f"{web.url}/gone" if uri == "gone" else uri)
+    async with run_firmware_service(
+        mosquitto, lambda request_id: [encode_image_response(request_id, answer)]
+    ):
         with pytest.raises(ImageUnavailable):
-            await with_timeout(fetcher.fetch(QUESTION))
+            await with_timeout(fetcher.fetch(IMAGE_REQUEST))
 
 
 async def test_the_diagnostics_connection_uses_the_given_tls_settings(
     tmp_path: Path, http: httpx.AsyncClient, web: ScriptedHttpServer
 ) -> None:
-    certificates, answer = Certificates(tmp_path), build_answer(f"{web.url}/image")
+    certificates, answer = Certificates(tmp_path), build_image_location(f"{web.url}/image")
     with Mosquitto(tmp_path, *served(certificates.issue("127.0.0.1"))) as broker:
         address, trust = secured(broker), certificates.trust()
         options = replace(LONG_TIMEOUT, tls=trust)
         async with run_firmware_service(
-            address, lambda question_id: [encode_answer(question_id, answer)], MqttOptions(tls=trust)
+            address, lambda request_id: [encode_image_response(request_id, answer)], MqttOptions(tls=trust)
         ):
             fetcher = GatewayImageFetcher(
                 address, GATEWAY, main_client=None, http=http, fetch_options=options
             )
-            assert await with_timeout(fetcher.fetch(QUESTION)) == IMAGE
+            assert await with_timeout(fetcher.fetch(IMAGE_REQUEST)) == IMAGE
             reason = ""
             for idle_timeout in (0.3, 1.0, 3.0):  # on a busy machine a handshake takes long
                 untrusting = GatewayImageFetcher(
@@ -187,7 +193,7 @@ async def test_the_diagnostics_connection_uses_the_given_tls_settings(
                     fetch_options=replace(SHORT_TIMEOUT, idle_timeout=idle_timeout),
                 )
                 with pytest.raises(ImageUnavailable) as failure:
-                    await with_timeout(untrusting.fetch(QUESTION))
+                    await with_timeout(untrusting.fetch(IMAGE_REQUEST))
                 if "did not respond within" not in (reason := str(failure.value)):
                     break
             assert "certificate" in reason

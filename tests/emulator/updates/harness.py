@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from meshfleet.emulator import Site
     from meshfleet.mqtt.codec.packets import Publish
-    from meshfleet.protocol.diagnostics import FirmwareQuestion
+    from meshfleet.protocol.diagnostics import ImageRequest
 
 GATEWAY: Final = Mac("d0cf5e000001")
 EAST, WEST = Mac("c00000000010"), Mac("c00000000012")
@@ -142,9 +142,9 @@ class UpdateHarness:
         self._reports_by_key: defaultdict[tuple[Mac, str], list[Report]] = defaultdict(list)
         """Reports by device, and by kind or identifier."""
         self.responses: dict[str, dict[str, Any]] = {}
-        self.questions: list[FirmwareQuestion] = []
-        """Firmware questions without an answer yet."""
-        self.all_questions: list[FirmwareQuestion] = []
+        self.image_requests: list[ImageRequest] = []
+        """Image requests without a response yet."""
+        self.all_image_requests: list[ImageRequest] = []
         self.is_restarting = False
         self._request_count = 0
         self.advance(1.0)
@@ -177,13 +177,13 @@ class UpdateHarness:
 
     def _perform(self, action: FetchImage | CloseConnection | OpenConnection) -> None:
         match action:
-            case FetchImage(question):
+            case FetchImage(image_request):
                 assert not self.is_restarting, "a gateway that is down cannot request an image"
-                self.questions.append(question)
-                self.all_questions.append(question)
+                self.image_requests.append(image_request)
+                self.all_image_requests.append(image_request)
             case CloseConnection():
                 self.is_restarting = True
-                self.questions.clear()  # a restart cancels the fetch of images
+                self.image_requests.clear()  # a restart cancels the fetch of images
             case OpenConnection():
                 self.is_restarting = False
 
@@ -226,12 +226,12 @@ class UpdateHarness:
         return self.write(device, "8121", image_key_bytes(model, version) + bytes((stage,)))
 
     def deliver_image(self, result: ImageInfo | Error = SMALL_IMAGE) -> None:
-        """Answer the oldest question with an image or an error."""
-        question = self.questions.pop(0)
+        """Answer the oldest image request with an image or an error."""
+        image_request = self.image_requests.pop(0)
         if isinstance(result, Error):
-            self.gateway.on_image_failed(question, result, self.now)
+            self.gateway.on_image_failed(image_request, result, self.now)
         else:
-            self.gateway.on_image(question, result, self.now)
+            self.gateway.on_image_fetched(image_request, result, self.now)
         self.advance(0.0)
 
     def update_states(self, device: Mac = GATEWAY, identifier: str = "8120") -> list[ReportedUpdateState]:

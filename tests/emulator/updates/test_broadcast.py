@@ -68,7 +68,7 @@ def test_without_targets_all_devices_of_the_model_are_updated(harness: UpdateHar
         assert harness.state(device) is State.DONE
         assert harness.version(device) == NEWER
     assert harness.update_states(EMPTY)[-1][:3:2] == (State.FAILED, Error.BATTERY)
-    assert len(harness.all_questions) == 1
+    assert len(harness.all_image_requests) == 1
 
 
 @pytest.mark.rule("firmware-24")
@@ -103,7 +103,7 @@ def test_a_broadcast_without_any_valid_target_is_rejected(
     harness: UpdateHarness, targets: tuple[Mac, ...]
 ) -> None:
     assert _start(harness, *targets) == Status.INVALID_VALUE
-    assert harness.all_questions == []
+    assert harness.all_image_requests == []
     assert harness.read(GATEWAY, "8125") == bytes(13)
 
 
@@ -195,7 +195,7 @@ def test_a_broadcast_can_be_aborted_until_it_applies(harness: UpdateHarness, sta
         harness.deliver_image()
     harness.wait_for_state(state, GATEWAY, "8125")
     assert harness.write(GATEWAY, "8126", ABORT) == 0
-    if harness.questions:
+    if harness.image_requests:
         harness.deliver_image()
     harness.advance(300)
     assert _list_states(harness)[-1][:3:2] == (State.FAILED, Error.ABORTED)
@@ -326,7 +326,7 @@ def test_a_device_that_restarts_when_its_broadcast_is_applied_still_ends(
 def test_a_broadcast_with_a_malformed_list_is_an_invalid_value(harness: UpdateHarness) -> None:
     for suffix in (b"\0\1", b"\0\2" + bytes.fromhex(ONE), b"\2\0", b"\0"):
         assert harness.write(GATEWAY, "8124", image_key_bytes() + suffix) == Status.INVALID_VALUE
-    assert harness.all_questions == []
+    assert harness.all_image_requests == []
 
 
 def test_only_the_gateway_supports_broadcasts(harness: UpdateHarness) -> None:

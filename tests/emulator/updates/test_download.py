@@ -73,10 +73,10 @@ def test_a_download_reports_every_state_and_sets_the_new_version(harness: Update
 @pytest.mark.rule("firmware-21")
 def test_the_gateway_requests_the_given_image(harness: UpdateHarness) -> None:
     harness.start(ONE, version=Version(3, 1, 0, 7))
-    (question,) = harness.questions
-    assert question.model_number == MOTION
-    assert str(question.version) == "3.1.0-beta.7"
-    assert question.firmware_type is FirmwareType.NORDIC_PACKAGE
+    (image_request,) = harness.image_requests
+    assert image_request.model_number == MOTION
+    assert str(image_request.version) == "3.1.0-beta.7"
+    assert image_request.firmware_type is FirmwareType.NORDIC_PACKAGE
 
 
 @pytest.mark.parametrize("version", ["3.0.0-beta.1", "2.9.9", "3.0.0", "255.255.255-beta.255"])
@@ -140,7 +140,7 @@ def test_an_unconnected_device_can_download(harness: UpdateHarness) -> None:
 
 def test_the_gateway_updates_itself_with_a_rauc_bundle(harness: UpdateHarness) -> None:
     assert harness.start(GATEWAY, GATEWAY_MODEL, Version(2, 7, 0)) == 0
-    assert harness.questions[0].firmware_type is FirmwareType.RAUC_BUNDLE
+    assert harness.image_requests[0].firmware_type is FirmwareType.RAUC_BUNDLE
     harness.deliver_image(image(None, 5_000_000))
     harness.advance_until(lambda: harness.is_restarting)
     report_count = len(harness.reports)
@@ -256,7 +256,7 @@ def test_a_late_failure_of_an_aborted_update_does_not_affect_the_next(harness: U
 def test_an_update_for_another_model_fails_without_requesting_an_image(harness: UpdateHarness) -> None:
     assert harness.start(ONE, TRACKER_MODEL) == 0
     assert harness.update_states(ONE)[-1][:3:2] == (State.FAILED, Error.WRONG_MODEL)
-    assert harness.all_questions == []
+    assert harness.all_image_requests == []
 
 
 def test_a_package_for_another_model_fails(harness: UpdateHarness) -> None:
@@ -321,7 +321,7 @@ def test_a_restart_of_the_gateway_ends_the_transfer(harness: UpdateHarness, stat
         Error.TRANSFER_LOST,
     )
     assert harness.start(ONE) == 0
-    assert len(harness.all_questions) == 2
+    assert len(harness.all_image_requests) == 2
     harness.deliver_image()
     harness.wait_for_state(State.DONE, ONE)
 
@@ -334,7 +334,7 @@ def test_every_other_update_ends_when_the_gateway_updates_itself(harness: Update
     harness.send(GATEWAY, "write", "8122", value=APPLY.hex())
     harness.wait_for_state(State.DONE, GATEWAY)
     harness.advance(60)
-    if harness.questions:
+    if harness.image_requests:
         harness.deliver_image()
     harness.advance_until(
         lambda: ReportedUpdateState.from_bytes(harness.read(ONE, "8120")).state in (State.DONE, State.FAILED)
@@ -357,7 +357,7 @@ def test_a_device_can_be_updated_repeatedly(harness: UpdateHarness) -> None:
         harness.deliver_image()
         harness.wait_for_state(State.DONE, ONE)
         assert harness.version(ONE) == Version(4, minor, 0)
-    assert len(harness.all_questions) == 3
+    assert len(harness.all_image_requests) == 3
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_an_update_can_be_started_and_observed_with_decoded_values(harness: Upda
 def test_two_updates_with_the_same_image_request_it_once(harness: UpdateHarness) -> None:
     harness.start(ONE)
     harness.start(THREE)
-    assert len(harness.all_questions) == 1
+    assert len(harness.all_image_requests) == 1
     harness.deliver_image()
     harness.wait_for_state(State.DONE, ONE)
     harness.wait_for_state(State.DONE, THREE)
@@ -397,7 +397,7 @@ def test_each_version_and_model_is_requested_separately(harness: UpdateHarness) 
     harness.start(ONE)
     harness.start(TWO, version=Version(3, 2, 0))
     harness.start(TRACKER, TRACKER_MODEL, NEWER)
-    assert len(set(harness.all_questions)) == 3
+    assert len(set(harness.all_image_requests)) == 3
 
 
 def _measure_download(*devices: Mac) -> float:

@@ -153,7 +153,7 @@ def test_only_a_device_that_advertises_with_the_given_mac_is_updated(harness: Up
     _enter(harness)
     for other_mac in (TRACKER, ONE, Mac("c0ffee000000"), GATEWAY):
         assert _start(harness, other_mac) == Status.UNREACHABLE
-    assert harness.all_questions == []
+    assert harness.all_image_requests == []
 
 
 @pytest.mark.rule("firmware-28")

@@ -107,11 +107,11 @@ def _run_script(harness: UpdateHarness, script: list[tuple[object, float]]) -> N
         if isinstance(operation, tuple):
             identifier, device, raw = operation
             harness.send(device, "write", identifier, value=raw.hex())
-        elif harness.questions:
+        elif harness.image_requests:
             harness.deliver_image(operation)  # type: ignore[arg-type] # an image or an error
         harness.advance(seconds)
     harness.advance(15.0)  # until the last write has been executed
-    while harness.questions:
+    while harness.image_requests:
         harness.deliver_image(image(None))
     harness.advance(LONG_SECONDS)
 
@@ -195,12 +195,12 @@ def test_every_update_ends_or_waits_in_a_long_search(
 def test_an_image_that_no_update_waits_for_is_ignored() -> None:
     harness = UpdateHarness()
     harness.start(ONE)
-    question = harness.questions[0]
+    image_request = harness.image_requests[0]
     harness.deliver_image()
     harness.wait_for_state(State.DONE, ONE)
     state_count = len(harness.update_states(ONE))
-    harness.gateway.on_image(question, image(None), harness.now)
-    harness.gateway.on_image_failed(question, Error.NO_IMAGE, harness.now)
+    harness.gateway.on_image_fetched(image_request, image(None), harness.now)
+    harness.gateway.on_image_failed(image_request, Error.NO_IMAGE, harness.now)
     harness.advance(10)
     assert len(harness.update_states(ONE)) == state_count
 
@@ -216,7 +216,7 @@ def test_no_image_is_requested_while_the_gateway_restarts() -> None:
         )
         harness.send(ONE, "write", "8121", value=(image_key_bytes() + b"\0").hex())
         harness.advance(100)
-        if harness.questions:
+        if harness.image_requests:
             harness.deliver_image(image(None))
         harness.advance(300)
         for device in (ONE, BUTTON):

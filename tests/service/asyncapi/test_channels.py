@@ -101,10 +101,10 @@ def test_every_topic_matches_exactly_one_channel(prefix: str, topic: Topic) -> N
 @each_row("prefix", PREFIXES)
 def test_diagnostics_topics_match_their_channels_with_any_prefix(prefix: str) -> None:
     document = build_asyncapi_document(prefix=prefix)
-    assert _find_matching_channels(document, diagnostics.format_question_topic(EXAMPLE_GATEWAY)) == [
+    assert _find_matching_channels(document, diagnostics.format_image_request_topic(EXAMPLE_GATEWAY)) == [
         "firmware-question"
     ]
-    assert _find_matching_channels(document, diagnostics.format_answer_topic(EXAMPLE_GATEWAY)) == [
+    assert _find_matching_channels(document, diagnostics.format_image_response_topic(EXAMPLE_GATEWAY)) == [
         "firmware-answer"
     ]
 
@@ -125,8 +125,8 @@ def test_every_address_with_example_parameters_is_a_valid_topic(prefix: str) -> 
             assert "{" not in topic
             if name.startswith("firmware-"):
                 assert topic in {
-                    diagnostics.format_question_topic(EXAMPLE_GATEWAY),
-                    diagnostics.format_answer_topic(EXAMPLE_GATEWAY),
+                    diagnostics.format_image_request_topic(EXAMPLE_GATEWAY),
+                    diagnostics.format_image_response_topic(EXAMPLE_GATEWAY),
                 }
             else:
                 assert TopicCodec(prefix).format_topic(parse(topic)) == topic

@@ -11,7 +11,7 @@ import pytest
 
 from meshfleet.protocol import api_versions, diagnostics, payload, reports, requests, responses
 from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
-from meshfleet.protocol.diagnostics import FirmwareAnswer, FirmwareQuestion, FirmwareType
+from meshfleet.protocol.diagnostics import FirmwareType, ImageLocation, ImageRequest
 from meshfleet.service.asyncapi import build_asyncapi_document
 from tests.row_tables import each_row
 
@@ -69,9 +69,11 @@ def test_response_examples_are_decoded_and_encoded_unchanged(operation: Operatio
 @pytest.mark.rule("rest-162")
 def test_diagnostics_examples_are_decoded_and_encoded_unchanged() -> None:
     for example in _load_examples("firmware-question"):
-        assert diagnostics.encode_question(*diagnostics.decode_question(example)) == example
-    decoded = [diagnostics.decode_answer(example) for example in _load_examples("firmware-answer")]
-    assert [diagnostics.encode_answer(*response) for response in decoded] == _load_examples("firmware-answer")
+        assert diagnostics.encode_image_request(*diagnostics.decode_image_request(example)) == example
+    decoded = [diagnostics.decode_image_response(example) for example in _load_examples("firmware-answer")]
+    assert [diagnostics.encode_image_response(*response) for response in decoded] == _load_examples(
+        "firmware-answer"
+    )
     assert {response is None for _, response in decoded} == {True, False}
 
 
@@ -115,9 +117,10 @@ def test_a_schema_has_the_fields_of_its_struct_and_requires_those_without_defaul
 
 
 @pytest.mark.rule("rest-162")
-@pytest.mark.parametrize("struct", [FirmwareQuestion, FirmwareAnswer])
-def test_a_diagnostics_schema_has_the_fields_of_its_struct(struct: type[payload.Payload]) -> None:
-    schema, fields = SCHEMAS[struct.__name__], msgspec.structs.fields(struct)
+@each_row(("name", "struct"), [("FirmwareQuestion", ImageRequest), ("FirmwareAnswer", ImageLocation)])
+def test_a_diagnostics_schema_has_the_fields_of_its_struct(name: str, struct: type[payload.Payload]) -> None:
+    schema, fields = SCHEMAS[name], msgspec.structs.fields(struct)
+    assert schema["title"] == name
     assert list(schema["properties"]) == [field.encode_name for field in fields]
     assert set(schema["required"]) == {field.encode_name for field in fields if field.required}
 

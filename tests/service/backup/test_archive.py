@@ -170,7 +170,7 @@ def test_a_member_that_changes_after_the_check_is_found() -> None:
     reader.check()
     file.seek(content.index(MEMBERS["a.bin"]))
     file.write(b"changed")
-    with pytest.raises(BackupDamaged, match=r"a\.bin: SHA-256 differs"):
+    with pytest.raises(BackupDamaged, match=r"a\.bin: the checksum does not match"):
         b"".join(reader.read_member(reader.manifest.members[1]))
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.service.backup.backup_file import create_unfinished_file, publish_file
+from meshfleet.service.backup.backup_file import create_unfinished_file, rename_finished_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,10 +30,10 @@ def test_a_file_gets_its_name_also_without_hard_links_and_replaces_none(tmp_path
                 unfinished.file.write(content)
                 unfinished.file.flush()
                 if content == b"first":
-                    publish_file(unfinished.path, target, link=link)
+                    rename_finished_file(unfinished.path, target, link=link)
                 else:
                     with pytest.raises(FileExistsError):
-                        publish_file(unfinished.path, target, link=link)
+                        rename_finished_file(unfinished.path, target, link=link)
         assert target.read_bytes() == b"first"
         assert target.stat().st_mode & 0o777 == 0o600
     assert len(list(tmp_path.iterdir())) == 2

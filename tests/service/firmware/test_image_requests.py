@@ -14,7 +14,7 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
 
 from meshfleet.mqtt.client import BrokerAddress
-from meshfleet.protocol.diagnostics import format_answer_topic, format_question_topic
+from meshfleet.protocol.diagnostics import format_image_request_topic, format_image_response_topic
 from meshfleet.rest.firmware import FIRMWARE_PATH, IMAGES_PATH
 from meshfleet.settings import ListenAddress, Settings
 from tests.servers import NO_TRUSTED_AUTHORITIES, Mosquitto
@@ -79,7 +79,7 @@ class ImageRequester:
         self._client.connect("127.0.0.1", service.port)
         self._client.loop_start()
         assert ready.get(timeout=PATIENCE) == 0
-        self._client.subscribe(format_answer_topic(mac), 1)
+        self._client.subscribe(format_image_response_topic(mac), 1)
         assert ready.get(timeout=PATIENCE) == 1
 
     def stop(self) -> None:
@@ -87,7 +87,7 @@ class ImageRequester:
         self._client.loop_stop()
 
     def publish_payload(self, payload: bytes, topic: str | None = None) -> None:
-        sent = self._client.publish(topic or format_question_topic(self.mac), payload, qos=1)
+        sent = self._client.publish(topic or format_image_request_topic(self.mac), payload, qos=1)
         sent.wait_for_publish(PATIENCE)
 
     def request_image(self, **params: Any) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def run_service(  # noqa: PLR0913 # keyword-only settings
     clock: Clock | None = None,
     limits: HttpLimits = HTTP_LIMITS,
     hashes_slowly: bool = False,
-    blocks: ChunkSizes = DEFAULT_CHUNK_SIZES,
+    chunk_sizes: ChunkSizes = DEFAULT_CHUNK_SIZES,
 ) -> Iterator[RunningService]:
     """Run a service on a database, in a thread of its own.
 
@@ -175,7 +175,7 @@ def run_service(  # noqa: PLR0913 # keyword-only settings
             monotonic=clock.monotonic,
             limits=limits,
             hasher=hasher,
-            blocks=blocks,
+            chunk_sizes=chunk_sizes,
         )
         with run_in_thread(
             lambda started: serve_api(api, settings_used, listener, started=started, limits=limits)

@@ -20,7 +20,7 @@ from meshfleet.service.app import serve_api
 from meshfleet.service.embedded_broker.listeners import apply_bound_ports, open_mqtt_listeners
 from meshfleet.service.gateways import store as gateways
 from meshfleet.service.ingest.pipeline import IngestTimings
-from meshfleet.service.reload import Reloader
+from meshfleet.service.reload import SettingsReloader
 from meshfleet.service.runtime import open_service_samples, run_background_tasks
 from meshfleet.service.sockets import open_listener
 from meshfleet.service.systemd import SystemdNotifier
@@ -221,7 +221,7 @@ def run_service(
         effective_settings = apply_bound_ports(effective_settings, mqtt_listeners)
         with closing(open_service_samples(database, effective_settings)) as samples:
             initial = settings or Settings(mqtt=_FREE_PORT)
-            reloader = Reloader(initial, lambda: reloaded or initial, SystemdNotifier({}))
+            reloader = SettingsReloader(initial, lambda: reloaded or initial, SystemdNotifier({}))
             api = RestApi(database, effective_settings, samples, reloader=reloader, hasher=QUICK_HASHER)
 
             async def serve(started: Callable[[], None]) -> None:

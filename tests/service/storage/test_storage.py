@@ -70,7 +70,7 @@ def test_tables_of_postgresql_are_measured(postgresql_database: Database, tmp_pa
     assert after.sizes[StoragePart.SAMPLES] > before.sizes[StoragePart.SAMPLES]
     assert after.sizes[StoragePart.DATABASE] == before.sizes[StoragePart.DATABASE]
     assert after.sizes[StoragePart.IMAGES] > before.sizes[StoragePart.IMAGES]
-    assert database.read_now(store.load_oldest_sample_time) == NOW - 1000 - 3 * DAY_MS
+    assert database.read_now(store.load_oldest_sample_day) == NOW - 1000 - 3 * DAY_MS
     samples.close()
 
 

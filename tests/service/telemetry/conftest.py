@@ -22,6 +22,7 @@ __all__ = ["service", "sqlite_of_module"]
 def chunked_service(request: pytest.FixtureRequest) -> Iterator[RunningService]:
     """Run a service that reads a few samples at a time."""
     with run_service(
-        fresh_database(request, "sqlite"), blocks=ChunkSizes(csv_lines=5, series_samples=20, link_minutes=7)
+        fresh_database(request, "sqlite"),
+        chunk_sizes=ChunkSizes(csv_lines=5, series_samples=20, link_minutes=7),
     ) as service:
         yield service

@@ -47,7 +47,7 @@ _PIPE: Final = "-"
     "--keep",
     type=click.IntRange(1),
     metavar="N",
-    help="If TARGET is a directory: delete all but the newest N backups after this one was checked.",
+    help="If TARGET is a directory: delete all but the newest N backups once this one has been checked.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
@@ -63,8 +63,8 @@ def backup(  # noqa: PLR0913 # the options of the command
 ) -> None:
     """Write a backup of all data to TARGET: a new file, a directory, or - for a pipe.
 
-    The service may be running. In a directory, the file gets a name with the time. The file contains password
-    hashes and keys: keep it private, or encrypt it with a pipe.
+    The service may be running. If TARGET is a directory, the file name contains the time. The file contains
+    password hashes and keys: keep it private, or encrypt it with a pipe.
     """
     settings = load_command_settings(config, flags)
     check_database_exists(settings)
@@ -78,7 +78,7 @@ def backup(  # noqa: PLR0913 # the options of the command
         request = BackupRequest(settings, not without_samples, now, stop, announce)
         result = _write_to_pipe(request) if path is None else create_backup_file(request, path)
     if path is not None:
-        _record(settings, result)
+        _record_backup(settings, result)
         if keep is not None:
             _delete_older(path, keep)
     seconds = time.monotonic() - started
@@ -100,11 +100,16 @@ def backup(  # noqa: PLR0913 # the options of the command
 @click.argument("source")
 @settings_options("data", "database")
 @click.option("--check", is_flag=True, help="Check the file, and restore nothing.")
-@click.option("--replace", is_flag=True, help="Move existing data aside, to a directory before-TIME inside.")
+@click.option(
+    "--replace",
+    is_flag=True,
+    help="Move existing files to a subdirectory before-TIME of the data directory.",
+)
 @click.option(
     "--as-copy",
     is_flag=True,
-    help="For a rehearsal beside the original: end all logins, and create new signing secrets.",
+    help="The restored service will run beside the original, as for a rehearsal: end all logins, and create"
+    " new signing secrets.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
@@ -181,10 +186,11 @@ def _describe_contents(has_samples: bool) -> str:  # noqa: FBT001 # the only arg
 
 
 def _print_nothing(_text: str) -> None:
-    """Ignore a line for the user."""
+    """Take the place of `click.echo` if nothing is to be printed."""
 
 
-def _record(settings: Settings, result: BackupResult) -> None:
+def _record_backup(settings: Settings, result: BackupResult) -> None:
+    """Record a finished backup in the database. Print a warning if that fails."""
     try:
         record_backup(settings, result, now())
     except BackupNotRecorded as exc:
@@ -192,6 +198,7 @@ def _record(settings: Settings, result: BackupResult) -> None:
 
 
 def _choose_path(target: str) -> Path:
+    """Return the path of the backup file: TARGET, or in TARGET if it is a directory."""
     path = Path(target)
     if path.is_dir():
         return path / f"{_NAME_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar"
@@ -210,7 +217,7 @@ def _write_to_pipe(request: BackupRequest) -> BackupResult:
 
 
 def _delete_older(newest: Path, keep: int) -> None:
-    """Delete all but the newest `keep` backups of a directory, by the times in their names."""
+    """Delete all but the newest `keep` backups in the directory of `newest`, by the times in their names."""
     others = sorted(
         (path for path in newest.parent.iterdir() if _FILE_NAME.fullmatch(path.name) and path != newest),
         reverse=True,
@@ -242,9 +249,9 @@ def _open_source(source: str, data: Path) -> Iterator[IO[bytes]]:
 
 
 def _create_temporary_file(data: Path) -> IO[bytes]:
-    """Create a file without a name in the data directory, or the nearest one that exists.
+    """Create a temporary file in the data directory, or in its nearest existing parent directory.
 
-    The default directory for temporary files may be small.
+    The system's directory for temporary files may be too small.
     """
     place = next(folder for folder in (data, *data.parents) if folder.is_dir())
     try:

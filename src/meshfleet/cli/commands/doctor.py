@@ -35,8 +35,8 @@ _CERTIFICATE_SETTINGS: Final = ("tls-cert", "tls-key", "TLS_CERT", "TLS_KEY")
 def doctor(*, config: Path | None, deep: bool, as_json: bool, **flags: str | None) -> None:
     """Check an installation: settings, data, disk, database, certificate, ports, backups and more.
 
-    Each line begins with ok, warn or fail; below warn and fail is the next command to run. The exit code is
-    1 if there is a fail. The service may be running. Nothing is changed.
+    Each line begins with ok, warn or fail. A warn or fail line is followed by the command to run next. The
+    exit code is 1 if a check fails. The service may be running. Nothing is changed.
     """
     print_findings(_list_findings(config, flags, is_deep=deep), as_json=as_json)
 

@@ -92,13 +92,15 @@ def _explain_message(
         )
     entry = catalogue.find(parsed.identifier) if parsed.identifier else None
     decoded, undecodable = (
-        _decode_value(body.get("value"), entry) if not _kind_or_operation(parsed).is_decoded else (None, "")
+        _decode_value(body.get("value"), entry)
+        if not _get_kind_or_operation(parsed).is_decoded
+        else (None, "")
     )
     return Explanation(
         message=_MESSAGE_TYPES[type(parsed)],
         gateway=None if isinstance(parsed, BroadcastTopic) else parsed.gateway,
         device=parsed.device,
-        word=_kind_or_operation(parsed),
+        word=_get_kind_or_operation(parsed),
         identifier=parsed.identifier,
         name=entry.name if entry else None,
         payload=body,
@@ -117,7 +119,7 @@ _MESSAGE_TYPES = {
 }
 
 
-def _kind_or_operation(topic: Topic) -> Kind | Operation:
+def _get_kind_or_operation(topic: Topic) -> Kind | Operation:
     return topic.kind if isinstance(topic, ReportTopic) else topic.operation
 
 

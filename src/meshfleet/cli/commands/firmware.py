@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _TYPES: Final = {1: "Nordic package", 2: "RAUC bundle"}
 
 
-def _format_type(record: Firmware) -> str:
+def _format_image_type(record: Firmware) -> str:
+    """Return the printed type of a firmware image, such as "bare image"."""
     return "bare image" if record.bare else _TYPES[record.type]
 
 
@@ -42,7 +43,7 @@ _COLUMNS: Final = (
     Column("id", lambda each: each.id, no_wrap=True),
     Column("model", lambda each: each.model_number),
     Column("version", lambda each: each.version),
-    Column("type", _format_type),
+    Column("type", _format_image_type),
     Column("state", lambda each: each.state),
     Column("size", lambda each: each.size),
     Column("by", lambda each: each.created_by),
@@ -107,7 +108,9 @@ def list_firmware(*, limit: int | None, as_json: bool, **filters: Any) -> None:
 def upload(image: Path, *, as_json: bool, **fields: Any) -> None:
     """Upload a firmware image as a draft, to be released later."""
     record = call_service(lambda fleet: _upload(fleet, image, fields))
-    summary = f"{record.id} is version {record.version} for {record.model_number}, a {_format_type(record)}."
+    summary = (
+        f"{record.id} is version {record.version} for {record.model_number}, a {_format_image_type(record)}."
+    )
     print_result(record, summary, as_json=as_json)
 
 
@@ -180,7 +183,7 @@ async def _download(fleet: Fleet, firmware_id: str, file: Path | None) -> tuple[
 @firmware_argument
 @json_option
 def remove(firmware_id: str, *, as_json: bool) -> None:
-    """Delete firmware that no job has used."""
+    """Remove firmware that no job has used."""
     call_service(lambda fleet: fleet.firmware.remove(firmware_id))
     print_result({"id": firmware_id, "removed": True}, f"{firmware_id} is deleted.", as_json=as_json)
 
@@ -198,7 +201,7 @@ def _list_fields(record: Firmware) -> Iterable[tuple[str, object]]:
     yield "hardware", record.hardware_versions or "any"
     yield "minimum version", record.min_version or "any"
     yield "file", record.file_name
-    yield "type", _format_type(record)
+    yield "type", _format_image_type(record)
     yield "size", f"{record.size} bytes"
     yield "sha256", record.sha256
     yield "uploaded", f"{record.created_at} by {record.created_by}"

@@ -96,7 +96,7 @@ def add(  # noqa: PLR0913 # the options
 @_file_options
 @json_option
 def rotate(gateway: Mac | None, source: Path | None, out: Path | None, *, as_json: bool) -> None:
-    """Replace the password of a gateway. The old password stops working, the new one is shown only once.
+    """Replace the password of a gateway. The old password stops working; the new one is shown only once.
 
     With --csv, replace the passwords of all gateways of a file, and write them to the file --out. The columns
     name and labels of the file are not used.
@@ -112,7 +112,7 @@ def rotate(gateway: Mac | None, source: Path | None, out: Path | None, *, as_jso
 
 
 def _require_one(mac: Mac | None, out: Path | None) -> Mac:
-    """Return the given MAC of a single gateway."""
+    """Return the MAC argument. Raise `UsageError` if it is missing, or if `--out` is given too."""
     if mac is None:
         raise click.UsageError("Give the MAC of a gateway, or a file with --csv.")
     if out is not None:
@@ -121,7 +121,7 @@ def _require_one(mac: Mac | None, out: Path | None) -> Mac:
 
 
 def _require_file(mac: Mac | None, out: Path | None) -> Path:
-    """Return the given file for credentials."""
+    """Return the value of `--out`. Raise `UsageError` if it is missing, or if a MAC is given too."""
     if mac is not None:
         raise click.UsageError("Give either the MAC of a gateway or --csv, not both.")
     if out is None:

@@ -32,12 +32,13 @@ _TIMEOUT_SECONDS: Final = 10.0
 def healthcheck(*, config: Path | None, as_json: bool, **flags: str | None) -> None:
     """Check whether the service on this machine is ready: exit with 0 if it is, else with 1.
 
-    The settings, from the same sources as those of serve, say where it listens. The reasons are printed.
+    The address to check comes from the same settings as for serve. If the service is not ready, the reasons
+    are printed.
     """
     settings = load_valid_settings(config, flags)
     if not settings.http.port:
         raise click.ClickException("http has port 0, so the port of the service is unknown: set a port.")
-    reasons = _ask_service(settings)
+    reasons = _list_reasons(settings)
     status = "unavailable" if reasons else "ready"
     print_result(
         {"status": status, "reasons": reasons}, "\n".join(reasons) or "The service is ready.", as_json=as_json
@@ -46,8 +47,8 @@ def healthcheck(*, config: Path | None, as_json: bool, **flags: str | None) -> N
         raise click.exceptions.Exit(1)
 
 
-def _ask_service(settings: Settings) -> list[str]:
-    """Return the reasons why the service is not ready; empty if it is."""
+def _list_reasons(settings: Settings) -> list[str]:
+    """Ask the service whether it is ready. Return the reasons why not; an empty list if it is ready."""
     url = replace(settings, http=settings.http.local).listen_url
     verify = True if settings.tls_cert is None else create_pinned_context(settings.tls_cert)
     try:
@@ -55,10 +56,10 @@ def _ask_service(settings: Settings) -> list[str]:
         with httpx.Client(verify=verify, trust_env=False, timeout=_TIMEOUT_SECONDS) as client:
             response = client.get(f"{url}{READINESS_PATH}")
     except httpx.HTTPError as exc:
-        return [f"{url} does not answer: {str(exc) or type(exc).__name__}"]
+        return [f"{url} does not respond: {str(exc) or type(exc).__name__}"]
     if response.status_code == HTTPStatus.OK:
         return []
     try:
         return [each.text for each in get_decoder(NotReadyReply).decode(response.content).reasons]
     except msgspec.MsgspecError:
-        return [f"{url} answers with HTTP status {response.status_code}"]
+        return [f"{url} responds with HTTP status {response.status_code}"]

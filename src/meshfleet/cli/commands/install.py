@@ -39,23 +39,28 @@ def install() -> None:
 
 
 @install.command
-@click.option("--print", "only_print", is_flag=True, help="Print the files, and write nothing.")
+@click.option(
+    "--print",
+    "only_print",
+    is_flag=True,
+    help="Print the systemd units and the settings file instead of writing them.",
+)
 @click.option(
     "--root",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("/"),
-    help="Write below DIR instead of /, without telling systemd: for packages and images.",
+    help="Write below DIR instead of /, without reloading systemd: for packages and images.",
 )
 @json_option
 def systemd(*, only_print: bool, root: Path, as_json: bool) -> None:
-    """Write the units of the service and of its daily backup, and a settings file, and reload systemd.
+    """Write systemd units for the service and its daily backup, and a settings file; then reload systemd.
 
-    Needs root. Units are replaced; an existing settings file is left as it is.
+    Needs root. Existing units are replaced; an existing settings file is left as it is.
     """
     program = _find_program()
-    contents = {_UNITS / name: _read_unit(name, program) for name in _UNIT_NAMES}
-    contents[_SETTINGS] = _read_file(_SETTINGS.name)
+    contents = {_UNITS / name: _build_unit(name, program) for name in _UNIT_NAMES}
+    contents[_SETTINGS] = _read_packaged_file(_SETTINGS.name)
     if only_print:
         _print_files({f"/{path}": content for path, content in contents.items()}, as_json=as_json)
         return
@@ -64,7 +69,9 @@ def systemd(*, only_print: bool, root: Path, as_json: bool) -> None:
         raise click.ClickException(
             "writing to /etc needs root: run this command with sudo, or use --print or --root DIR"
         )
-    sentences = [_write(root / path, content, keep=path == _SETTINGS) for path, content in contents.items()]
+    sentences = [
+        _write_file(root / path, content, keep=path == _SETTINGS) for path, content in contents.items()
+    ]
     if is_live:
         _reload_systemd()
     next_commands = _NEXT_COMMANDS.format(program=program, settings=_SETTINGS)
@@ -99,20 +106,21 @@ def _find_program() -> str:
 
 
 def find_hidden_folder(program: str) -> str | None:
-    """Return the directory of a program that the unit hides from the service; None if it hides none."""
+    """Return the directory around the program that the unit hides from the service; None if it hides none."""
     return next((folder for folder in HIDDEN_FOLDERS if program.startswith(f"{folder}/")), None)
 
 
-def _read_unit(name: str, program: str) -> str:
-    return _read_file(name).replace(_EXAMPLE_PROGRAM, program)
+def _build_unit(name: str, program: str) -> str:
+    """Return the content of a systemd unit that runs the program at this path."""
+    return _read_packaged_file(name).replace(_EXAMPLE_PROGRAM, program)
 
 
-def _read_file(name: str) -> str:
+def _read_packaged_file(name: str) -> str:
     return (files("meshfleet") / "deploy" / "systemd" / name).read_text("utf-8")
 
 
-def _write(path: Path, content: str, *, keep: bool) -> str:
-    """Write a file, unless it exists and is kept. Return a sentence about it."""
+def _write_file(path: Path, content: str, *, keep: bool) -> str:
+    """Write a file. If `keep` is set, leave an existing file as it is. Return what was done as a sentence."""
     try:
         existing = path.read_text("utf-8", "replace") if path.exists() else None
         if existing == content:

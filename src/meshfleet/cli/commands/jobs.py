@@ -186,7 +186,7 @@ async def _print_job_changes(fleet: Fleet, job: str, *, as_json: bool) -> Job:
     "--gateway",
     type=DEVICE,
     shell_complete=complete_gateways,
-    help="Show only executions through this gateway.",
+    help="Show only updates that run through this gateway.",
 )
 @limit_option
 @json_option

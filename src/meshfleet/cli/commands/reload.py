@@ -13,8 +13,8 @@ from meshfleet.cli.service_access import call_service
 def reload(*, as_json: bool) -> None:
     """Make the service read its settings again. Needs the role admin.
 
-    Prints which changes are in use now, and which need a restart. Settings that cannot be used change
-    nothing.
+    Print which changes are in use now, and which need a restart. If the new settings are invalid, nothing
+    changes.
     """
     result = call_service(lambda fleet: fleet.operations.reload())
     sentences = []

@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 @click.command(cls=SettingsCommand)
 @settings_options()
 @click.option("--demo", is_flag=True, help="Also run a small fleet of emulated gateways and devices.")
-@click.option("--json", "as_json", is_flag=True, help="Print the addresses as JSON once it listens.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="When the service has started, print its addresses as JSON."
+)
 def serve(*, config: Path | None, demo: bool, as_json: bool, **flags: str | None) -> None:
     """Run the service until it is stopped.
 
@@ -51,18 +53,18 @@ def serve(*, config: Path | None, demo: bool, as_json: bool, **flags: str | None
     # Imported late: it is heavy, and not needed to report wrong settings.
     from meshfleet.service import app  # noqa: PLC0415
     from meshfleet.service.http.limits import HTTP_LIMITS  # noqa: PLC0415
-    from meshfleet.service.reload import Reloader  # noqa: PLC0415
+    from meshfleet.service.reload import SettingsReloader  # noqa: PLC0415
     from meshfleet.service.systemd import SystemdNotifier  # noqa: PLC0415
 
     limit_connections = partial(reduce_connection_limit, other_connections=HTTP_LIMITS.connections)
     notifier = SystemdNotifier(os.environ)
-    reloader = Reloader(
+    reloader = SettingsReloader(
         limit_connections(loaded), lambda: limit_connections(load_valid_settings(config, flags)), notifier
     )
     reloader.register("log-level", apply=lambda changed: set_log_level(_parse_level(changed)))
     started = _print_started_json if as_json else partial(_print_started, settings.data)
     work = partial(
-        _load_demo(as_json=as_json) if demo else app.serve,
+        _import_serve_demo(as_json=as_json) if demo else app.serve,
         limit_connections(settings),
         started=started,
         reloader=reloader,
@@ -75,7 +77,7 @@ def _parse_level(settings: Settings) -> int:
     return logging.getLevelNamesMapping()[settings.log_level.upper()]
 
 
-def _load_demo(*, as_json: bool) -> Callable[..., Coroutine[Any, Any, None]]:
+def _import_serve_demo(*, as_json: bool) -> Callable[..., Coroutine[Any, Any, None]]:
     from meshfleet.cli.demo_service import serve_demo  # noqa: PLC0415 # only needed with --demo
 
     return partial(serve_demo, announce=None if as_json else click.echo)

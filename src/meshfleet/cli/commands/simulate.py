@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 _MAX_GATEWAYS: Final = 50_000
 
 _FIRST_MAC: Final = 0x02 << 40
-"""First locally administered MAC address, as an integer; no vendor assigns such addresses to gateways."""
+"""First locally administered MAC, as an integer; no vendor assigns such MACs to gateways."""
 
 
 class _ServiceLogin(NamedTuple):
-    """URL of the service at which the emulated gateways are claimed, and the account that claims them."""
+    """Service that the emulated gateways are claimed at, and the user account that claims them."""
 
     url: str
     user: str
@@ -81,7 +81,7 @@ _Destination = BrokerAddress | _ServiceLogin
 @click.option(
     "--rate",
     type=NumberParamType(0.01, 1_000_000),
-    help="Reports per second of all gateways together, instead of --speed; for load tests.",
+    help="Total reports per second of all gateways, instead of --speed; for load tests.",
 )
 @click.option(
     "--seconds", type=NumberParamType(min=0), help="Stop the simulation after this many seconds of real time."
@@ -133,6 +133,7 @@ def simulate(  # noqa: PLR0913 # one for each option
 def _select_destination(
     broker: BrokerAddress | None, service: str | None, user: str | None, password: str | None
 ) -> _Destination:
+    """Return the broker, or the service with its login, that the options name."""
     if service is None:
         if broker is None:
             raise click.UsageError("Give either --broker or --service.")
@@ -156,6 +157,7 @@ async def _add_gateways(
     fleet: EmulatedFleet,
     http: httpx.AsyncClient,
 ) -> None:
+    """Add the gateways to the fleet with the address of their broker. With a service, claim them first."""
     if isinstance(destination, _ServiceLogin):
         claims = await claim_gateways(
             destination.url, user=destination.user, password=destination.password, gateways=macs, http=http

@@ -51,8 +51,9 @@ def upgrade_check(
 ) -> None:
     """Check an upgrade: run this with the new version, before the service is started with it.
 
-    Prints the steps that change the database, and what could stop them. The exit code is 1 if there is a
-    fail. The service may be running. Only a rehearsal writes anything, and only to the copy.
+    Print the steps that change the database, and what could stop them. A warn or fail line is followed by
+    the command to run next. The exit code is 1 if a check fails. The service may be running. Only a rehearsal
+    writes anything, and only to the copy.
     """
     settings = load_command_settings(config, flags)
     check_database_exists(settings)
@@ -63,7 +64,7 @@ def upgrade_check(
 
 
 def _check_settings(config: Path | None) -> Iterator[Finding]:
-    """Name the settings that this version ignores, and what replaces them."""
+    """Yield a warning for each given setting that this version ignores, with its replacement."""
     retired = list_retired_settings(os.environ, file=config)
     for origin, reason in retired:
         yield Finding(Level.WARN, "settings", f"{origin} is ignored: {reason}", "meshfleet serve --help")

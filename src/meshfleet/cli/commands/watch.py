@@ -46,7 +46,7 @@ LiveReport = LiveSample | LiveHeartbeat | LiveLink
 
 
 def to_live_report(report: Report) -> LiveReport:
-    """Convert a report received over MQTT to the content of the live event that a service would send."""
+    """Convert a report received over MQTT to the content of a live event, as the service would send it."""
     body: Any = report.body
     common: Any = {
         "device": to_device_id(report.device),
@@ -93,7 +93,7 @@ def _get_or_none(body: Any, field: str) -> Any:
 
 
 class LiveReportFilter(Struct, frozen=True, kw_only=True):
-    """Filter of live reports. A report matches if each set is empty or contains the report's value."""
+    """Filter of live reports by device, gateway, kind and identifier. An empty set matches all reports."""
 
     devices: frozenset[str]
     gateways: frozenset[str]
@@ -102,7 +102,7 @@ class LiveReportFilter(Struct, frozen=True, kw_only=True):
     """Names of identifiers; for an identifier that is not in the catalogue, its hex id."""
 
     def matches(self, report: LiveReport) -> bool:
-        """Return whether each set of the filter is empty or contains the report's value."""
+        """Return whether the report matches: each set must be empty or contain the report's value."""
         return (
             (not self.devices or report.device in self.devices)
             and (not self.gateways or report.gateway in self.gateways)
@@ -164,7 +164,7 @@ def print_notice(text: str) -> None:
     click.echo(click.style(to_printable(text), dim=True), err=True)
 
 
-def print_connection_changes() -> None:
+def print_client_log() -> None:
     """Start printing the SDK's log messages, such as connects and disconnects, to standard error."""
     log = logging.getLogger("meshfleet")
     log.setLevel(logging.INFO)
@@ -248,7 +248,7 @@ def watch(  # noqa: PLR0913 # one for each option
         if route.broker is None
         else _receive_from_broker(route, devices, gateways, connected)
     )
-    print_connection_changes()
+    print_client_log()
     try:
         with suppress(KeyboardInterrupt):
             asyncio.run(

@@ -60,10 +60,11 @@ class Samples(Proxy[samples.Samples]):
 
 
 class Requests(Proxy[requests.Requests]):
-    """Requests to devices: raw for a hex identifier, decoded for an identifier's name (request-34).
+    """Sends requests to devices through the service, and reads the history of requests.
 
-    Responses with an error status are returned too; pass them to `meshfleet.client.check` to raise an error.
-    If no response arrives, methods raise `Unanswered`.
+    For an identifier given as hex, values are raw bytes; for one given as a name, they are decoded
+    (request-34). Responses with an error status are returned too; pass them to `meshfleet.client.check` to
+    raise an error. If no response arrives, methods raise `Unanswered`.
     """
 
     read = wrap_method(requests.Requests.read)
@@ -135,7 +136,7 @@ class Audit(Proxy[accounts.Audit]):
 class Operations(Proxy[fleet.Operations]):
     """Health, readiness, metrics, settings, disk use and API documents of a service.
 
-    The metrics need a login; the disk use and `reload` need that of an admin.
+    `metrics` needs a login; `storage` and `reload` need the role admin.
     """
 
     health = wrap_method(fleet.Operations.health)

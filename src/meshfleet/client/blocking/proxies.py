@@ -85,6 +85,7 @@ class BlockingIterator(Iterator[Item]):
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
+        """Raise `ValueError` if another thread is using the iterator."""
         if not self._busy.acquire(blocking=False):
             raise ValueError("another thread is already waiting for the next item")
         try:

@@ -215,9 +215,9 @@ class Mesh:
         priority: int | None = None,
         timeout: float = _DEFAULT_TIMEOUT,  # noqa: ASYNC109
     ) -> None:
-        """Acknowledge a device's sample with this time. Return when the broker has received the ack.
+        """Send a device an ack for its sample with this time. Return when the broker has received the ack.
 
-        Gateways send no response to an ack. Only gateways of API version 2.4.0 or later support acks.
+        Gateways send no response to an ack. Only gateways with API version 2.4.0 or newer support acks.
         """
         topic = build_request_topic(gateway, device, Operation.ACK, identifier)
         await self._send_ack(topic, build_ack(time, type, priority), type, timeout)

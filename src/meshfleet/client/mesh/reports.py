@@ -60,7 +60,7 @@ class ReportFilter(Struct, frozen=True, kw_only=True):
         )
 
     def topic_filters(self, topics: TopicCodec) -> list[str]:
-        """Return the MQTT topic filters to subscribe to, which may match more reports than `matches`."""
+        """Return the MQTT topic filters to subscribe to. They may match reports that `matches` refuses."""
         prefix = f"{topics.report_filter(self.gateway).removesuffix('#')}{self.device or '+'}/"
         kinds = set(self.kinds)
         if Kind.MEASUREMENT_ERROR_DECODED in kinds:

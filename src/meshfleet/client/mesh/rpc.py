@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 # State of one request until its response arrives, and what to do after a lost connection.
 
 _MAX_LOST_CONNECTIONS: Final = 2
-"""Maximum number of times a request is sent if the connection breaks each time before the acknowledgment.
+"""Maximum number of times a request is sent if the connection breaks each time before the acknowledgement.
 
 The request itself may be the reason why the broker disconnects.
 """
@@ -90,10 +90,14 @@ class PendingRequest:
         A response counts even if the connection broke before the response was decoded.
         """
         self._outcome = self._outcome or outcome
-        self._wake()
+        self._signal_change()
 
     def on_connection_lost(self, lost: ConnectionLost) -> None:
-        """Fail the request, send it again, or keep waiting for the response, after a connection was lost."""
+        """React to a lost connection on which the request was sent.
+
+        A repeatable request is sent again, unless too many connections broke before the broker acknowledged
+        it. Another request fails if the broker had not acknowledged it; else it keeps waiting.
+        """
         delivered, self._delivered = self._delivered, None
         if delivered is None:
             return  # not sent on this connection
@@ -103,9 +107,9 @@ class PendingRequest:
         if not is_acknowledged and (not self._is_repeatable or self._unacknowledged >= _MAX_LOST_CONNECTIONS):
             self.resolve(_build_loss_error(self.topic, lost))
         elif self._is_repeatable:
-            self._wake()
+            self._signal_change()
 
-    def _wake(self) -> None:
+    def _signal_change(self) -> None:
         if not self._changed.done():
             self._changed.set_result(None)
 
@@ -301,7 +305,7 @@ class MeshRpcClient:
             self._fail_pending()
 
     def _on_response(self, message: Publish) -> None:
-        """Pass a response to the pending request; only count a response to any other request (request-29)."""
+        """Pass a response to the request that waits for it. Only count it if there is none (request-29)."""
         received = self._tracker.match_message(self._topics, message.topic, message.payload)
         if received is None:
             return
@@ -339,7 +343,7 @@ class MeshRpcClient:
         gateway = pending.topic.gateway
         if self._tracker.may_be_unreadable(request_id):
             return MalformedResponse(f"gateway {gateway} sent a response that is not JSON of at most 64 KiB")
-        return GatewayTimeout(f"gateway {gateway} did not answer within {timeout:g} s{interruption}")
+        return GatewayTimeout(f"gateway {gateway} did not respond within {timeout:g} s{interruption}")
 
     def _build_unsent_error(self, topic: RequestTopic) -> BrokerUnreachable:
         reason = self._mqtt.connection_error or f"{self._address} does not accept requests now"

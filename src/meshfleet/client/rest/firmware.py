@@ -119,7 +119,7 @@ class FirmwareImages(RestResource):
         return self._caller.decode(Firmware, await self._caller.send(request))
 
     async def show(self, firmware: str | Firmware) -> Firmware:
-        """Get the firmware record of an image."""
+        """Get a firmware record."""
         return await self._caller.get(Firmware, firmware_path(to_firmware_id(firmware)))
 
     async def download(self, firmware: str | Firmware) -> AsyncGenerator[bytes, None]:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 class Operations(RestResource):
     """Health, readiness, metrics, settings, disk use and API documents of a service.
 
-    The metrics need a login; the disk use and `reload` need that of an admin.
+    `metrics` needs a login; `storage` and `reload` need the role admin.
     """
 
     async def health(self) -> Health:
@@ -67,11 +67,11 @@ class Operations(RestResource):
         return response.body.decode("utf-8", "replace")
 
     async def reload(self) -> ReloadedSettings:
-        """Make the service read its settings again. Raise `WrongSettings` if it cannot use them."""
+        """Make the service read its settings again. Raise `WrongSettings`, without a change, if invalid."""
         return await self._caller.post(ReloadedSettings, RELOAD_PATH)
 
     async def storage(self) -> Storage:
-        """Get the size of the data, its growth, and when the disk is full. Needs the role admin."""
+        """Get the size of the service's data, its growth per day, and when the disk will be full."""
         return await self._caller.get(Storage, STORAGE_PATH)
 
     async def openapi(self) -> dict[str, Any]:
@@ -95,9 +95,9 @@ class Fleet:
     error response of the service raises an exception of `meshfleet.errors`. `ServiceUnreachable` means that
     no response arrived.
 
-    After a lost connection, calls that only read are repeated. Requests to devices and the creation of jobs
-    have an idempotency key and are repeated too. Other changes are repeated only if the service cannot have
-    received the request.
+    After a lost connection, a call that only reads is repeated. A request to a device or for a new job is
+    repeated too, because it has an idempotency key. Any other change is repeated only if the service cannot
+    have received it.
     """
 
     def __init__(  # noqa: PLR0913 # keyword-only, all optional

@@ -173,6 +173,7 @@ class HttpCaller:
         return response
 
     def _check_success(self, response: HttpResponse, request: HttpRequest) -> HttpResponse:
+        """Return a successful response. Raise the service's error for an error response."""
         if not response.is_success:
             raise self._to_error(response, request.secrets)
         return response

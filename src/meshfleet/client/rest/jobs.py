@@ -111,9 +111,9 @@ class JobOptions(TypedDict, total=False):
     timeouts: Timeouts
     """Timeouts for the steps of an update."""
     health: JobHealth
-    """Number of heartbeats with status 0 after which the update of a device counts as successful."""
+    """Number of good heartbeats after which the update of a device counts as successful."""
     on_newer_job: Literal["queue", "supersede", "reject"]
-    """Behavior if a newer job has a target device of this job."""
+    """Treatment of a device of this job that a newer job includes."""
 
 
 def build_new_job(name: str, firmware: str, options: JobOptions, *, dry_run: bool) -> NewJob:

@@ -195,7 +195,7 @@ class EventSubscription:
                 await stream.close()
 
     async def _open_stream(self) -> ResponseStream:
-        """Open an event stream. Raise the error if the first stream fails; later, retry until connected."""
+        """Open a stream of live events. Raise the error of the first stream; later, retry until connected."""
         while True:
             if self._failures:
                 await asyncio.sleep(self._backoff(self._failures))

@@ -53,7 +53,7 @@ def decode_error(response: HttpResponse, base_url: str, secrets: Iterable[str] =
         return Unavailable(_redact(reasons, secrets))
     if 300 <= response.status < 400:  # noqa: PLR2004 # the range of HTTP
         return ServiceRefused(f"{base_url} redirects to another address; use that one as the url")
-    text = f"{base_url} answers with HTTP status {response.status}"
+    text = f"{base_url} responds with HTTP status {response.status}"
     if response.status == BodyTooLarge.http:
         text += f": {_PROXY_BODY_LIMIT}"
     if response.status in _PROXY_STATUSES:

@@ -61,10 +61,11 @@ class RequestOptions(RequestParameters, total=False):
 
 
 class Requests(RestResource):
-    """Requests to devices: raw for a hex identifier, decoded for an identifier's name (request-34).
+    """Sends requests to devices through the service, and reads the history of requests.
 
-    Responses with an error status are returned too; pass them to `meshfleet.client.check` to raise an error.
-    If no response arrives, methods raise `Unanswered`.
+    For an identifier given as hex, values are raw bytes; for one given as a name, they are decoded
+    (request-34). Responses with an error status are returned too; pass them to `meshfleet.client.check` to
+    raise an error. If no response arrives, methods raise `Unanswered`.
     """
 
     async def read(self, device: str, identifier: str, **options: Unpack[RequestOptions]) -> RequestOutcome:
@@ -110,22 +111,22 @@ class Requests(RestResource):
         gateway: str | None = None,
         priority: int | None = None,
     ) -> RequestAccepted:
-        """Acknowledge a device's sample with this time. Devices send no response to an ack."""
+        """Send a device an ack for its sample with this time. Devices send no response to an ack."""
         request = _build_request(Operation.ACK, identifier, {"gateway": gateway, "priority": priority})
         formatted_time, ack_type = format_optional_time(time) or UNSET, parse_enum(AckType, type, "type")
         request = msgspec.structs.replace(request, time=formatted_time, type=int(ack_type))
-        return self._caller.decode(RequestAccepted, await self._post(device, request))
+        return self._caller.decode(RequestAccepted, await self._post_request(device, request))
 
     async def send(self, device: str, request: NewRequest) -> RequestOutcome:
         """Send a request to a device and wait for the response of the device."""
         if not request.operation.is_answered:
             raise ValueError("an ack has no response: use post")
-        response = await self._post(device, request, extra_timeout=request.timeout_ms / 1000)
+        response = await self._post_request(device, request, extra_timeout=request.timeout_ms / 1000)
         return self._caller.decode(RequestOutcome, response)
 
     async def post(self, device: str, request: NewRequest) -> RequestAccepted:
         """Send a request to a device without waiting for the response, which `show` returns later."""
-        return self._caller.decode(RequestAccepted, await self._post(device, request, _RESPOND_ASYNC))
+        return self._caller.decode(RequestAccepted, await self._post_request(device, request, _RESPOND_ASYNC))
 
     async def show(self, request: str) -> RequestRecord:
         """Get the state and the response of the request with this id."""
@@ -135,7 +136,7 @@ class Requests(RestResource):
         """List the requests to a device, the newest first."""
         return self._caller.iterate_items(RequestPage, device_requests_path(normalize_device_id(device)))
 
-    async def _post(
+    async def _post_request(
         self, device: str, request: NewRequest, *headers: tuple[str, str], extra_timeout: float = 0.0
     ) -> HttpResponse:
         return await self._caller.post_once(

@@ -27,9 +27,9 @@ _TRANSIENT_STATUSES: Final = frozenset({429, 502, 503, 504})
 
 
 def compute_backoff(tries: int) -> float:
-    """Return the seconds to wait after `tries` attempts: random, up to a limit that doubles each time.
+    """Return the seconds to wait after `tries` attempts: random, up to a limit that doubles every time.
 
-    The random time keeps clients from retrying all at once.
+    Because it is random, clients do not all retry at the same time.
     """
     return uniform(0, min(_FIRST_PAUSE_SECONDS * 2 ** (tries - 1), _MAX_PAUSE_SECONDS))  # noqa: S311 # jitter, not cryptography
 
@@ -37,8 +37,9 @@ def compute_backoff(tries: int) -> float:
 def decide_retry_after_loss(request: HttpRequest, loss: ServiceUnreachable, tries: int) -> float | None:
     """Return the seconds to wait before a retry of a request without a response; None for no retry.
 
-    A request that the service may have received is repeated only if it is repeatable. After a timeout of the
-    response, there is no retry; after a timeout of the connection, which is half as long, there is one retry.
+    `tries` is the number of attempts so far. A request that the service may have received is retried only if
+    it is repeatable. If a response did not arrive in time, there is no retry. If a connection was not open in
+    time, there is one retry.
     """
     max_tries = MAX_TRIES if not loss.is_timeout else 1 if loss.was_sent else 2
     if tries >= max_tries or (loss.was_sent and not request.is_repeatable):
@@ -51,7 +52,8 @@ def decide_retry_after_error(
 ) -> float | None:
     """Return the seconds to wait before a retry after an error response; None for no retry.
 
-    After `Unanswered`, there is no retry, because the service has already waited for the gateway.
+    `tries` is the number of attempts so far. After `Unanswered`, there is no retry, because the service has
+    already waited for the gateway.
     """
     if tries >= MAX_TRIES or not request.is_repeatable or response.status not in _TRANSIENT_STATUSES:
         return None

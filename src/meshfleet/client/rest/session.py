@@ -56,6 +56,8 @@ class Session(Struct, frozen=True, kw_only=True):
 
 
 class _Token(Struct, frozen=True, kw_only=True):
+    """Access token or API key, and the time at which to renew it."""
+
     text: str
     renew_at: float
     """Time of the monotonic clock, in seconds, at which to renew the token; infinity for an API key."""
@@ -160,7 +162,7 @@ class Credentials:
             await self._log_in()
 
     async def _refresh_token(self, current: _Token) -> bool:
-        """Exchange an access token for a new token. Return False if the token is invalid: log in instead."""
+        """Exchange an access token for a new token. Return False if the caller must log in instead."""
         request = HttpRequest(method="POST", path=REFRESH_PATH, is_repeatable=True)
         try:
             response = await self._transport.send(request, current.text)
@@ -216,7 +218,10 @@ def check_token(token: str) -> str:
 
 
 def _wrap_given_token(token: str, now: float) -> _Token:
-    """Return a given access token or API key with the time of its renewal; `now` is monotonic time."""
+    """Return the token or API key that a program passed, with its time of renewal.
+
+    `now` is the time of the monotonic clock in seconds.
+    """
     claims = _decode_claims(check_token(token))
     if claims is None:
         return _Token(text=token, renew_at=math.inf)

@@ -87,7 +87,7 @@ class HttpTransport:
     async def open_stream(
         self, request: HttpRequest, bearer: str | None, *, idle_timeout: float
     ) -> HttpResponse | ResponseStream:
-        """Send a request, with retries. Return a success as a stream, an error response as a whole.
+        """Send a request, with retries. Return a stream of the body, or a complete error response.
 
         `idle_timeout` is the maximum number of seconds between two chunks of the stream.
         """
@@ -225,6 +225,7 @@ def _get_content_type(response: httpx.Response) -> str:
 
 
 def _to_error(base: BaseUrl, exc: httpx.HTTPError) -> ServiceRefused | ServiceUnreachable:
+    """Convert an exception of httpx to an error of the SDK, without the request and its secrets."""
     match exc:
         case httpx.ConnectTimeout():
             return ServiceUnreachable(f"{base} cannot be reached in time", is_timeout=True)
@@ -238,7 +239,7 @@ def _to_error(base: BaseUrl, exc: httpx.HTTPError) -> ServiceRefused | ServiceUn
 
 
 def _build_timeout_error(base: BaseUrl) -> ServiceUnreachable:
-    return ServiceUnreachable(f"{base} does not answer in time", was_sent=True, is_timeout=True)
+    return ServiceUnreachable(f"{base} does not respond in time", was_sent=True, is_timeout=True)
 
 
 def _to_connect_error(base: BaseUrl, exc: httpx.HTTPError) -> ServiceRefused | ServiceUnreachable:

@@ -1,4 +1,4 @@
-"""Diagnostics connection, on which a gateway asks the service for firmware images and receives the answers.
+"""Diagnostics connection, on which a gateway asks the service for firmware images and receives the responses.
 
 It is a second MQTT connection (gateway-5) with the MAC in upper case as client id; the main connection has
 the MAC in lower case. The connection is open only while it is used, because few of the thousands of gateways
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from meshfleet.errors.mqtt import MqttError
 from meshfleet.mqtt.client import MqttClient
-from meshfleet.protocol.diagnostics import format_answer_topic
+from meshfleet.protocol.diagnostics import format_image_response_topic
 
 if TYPE_CHECKING:
     from asyncio import Future, Task
@@ -36,7 +36,7 @@ class DiagnosticsConnection:
     """Diagnostics connection of one gateway, shared by all image fetches that run at the same time.
 
     If the MAC has no letters, `main_client`, the client of the gateway's main connection, is used instead.
-    The owner of `main_client` then handles received answers, and `on_answer` is not called.
+    The owner of `main_client` then handles received responses, and `on_image_response` is not called.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class DiagnosticsConnection:
         gateway: Mac,
         *,
         main_client: MqttClient | None,
-        on_answer: Callable[[bytes], None],
+        on_image_response: Callable[[bytes], None],
         options: MqttOptions,
     ) -> None:
         has_same_client_id = gateway.upper() == gateway
@@ -55,7 +55,7 @@ class DiagnosticsConnection:
         self._gateway = gateway
         self._main_client = main_client if has_same_client_id else None
         self._options = replace(options, keep_alive=_KEEP_ALIVE_SECONDS, retry_first_connect=True)
-        self._on_answer = on_answer
+        self._on_image_response = on_image_response
         self._client = self._main_client
         self._users = 0
         self._ready: Future[MqttClient] | None = None
@@ -70,8 +70,8 @@ class DiagnosticsConnection:
     async def acquire(self) -> AsyncIterator[Future[MqttClient]]:
         """Open the diagnostics connection, or share it if it is already open.
 
-        Yield a future of the MQTT client. The future resolves when answers can be received. Await the future
-        with `asyncio.shield`, because other callers wait for it too. The last caller closes the connection.
+        Yield a future of the MQTT client. The future resolves when responses can be received. Await it with
+        `asyncio.shield`, because other callers wait for it too. The last caller closes the connection.
         """
         ready = self._ready = self._ready or self._start()
         self._users += 1
@@ -114,19 +114,19 @@ class DiagnosticsConnection:
             _log.debug("%s has no diagnostics connection: %s", self._gateway, error)
 
     async def _connect(self, ready: Future[MqttClient]) -> None:
-        """Open the diagnostics connection, and receive answers until canceled."""
+        """Open the diagnostics connection, and receive responses until canceled."""
         self._client = MqttClient(self._address, self._gateway.upper(), clean=True, options=self._options)
         async with self._client as client:
-            await client.subscribe(format_answer_topic(self._gateway))
+            await client.subscribe(format_image_response_topic(self._gateway))
             ready.set_result(client)
             async for batch in client:
                 for message in batch.messages:
-                    self._on_answer(message.payload)
+                    self._on_image_response(message.payload)
                 batch.acknowledge()
 
     async def _use_main_connection(self, client: MqttClient, ready: Future[MqttClient]) -> None:
-        """Subscribe to the answers on the main connection of the gateway until canceled."""
-        topic = format_answer_topic(self._gateway)
+        """Subscribe to the responses on the main connection of the gateway until canceled."""
+        topic = format_image_response_topic(self._gateway)
         try:
             await client.subscribe(topic)
             ready.set_result(client)

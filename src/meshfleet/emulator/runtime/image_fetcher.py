@@ -18,7 +18,11 @@ from meshfleet.errors.emulator import ImageBroken, ImageUnavailable
 from meshfleet.errors.mqtt import MqttError
 from meshfleet.errors.protocol import MalformedImage, MalformedInput
 from meshfleet.mqtt.client import MqttOptions
-from meshfleet.protocol.diagnostics import decode_answer, encode_question, format_question_topic
+from meshfleet.protocol.diagnostics import (
+    decode_image_response,
+    encode_image_request,
+    format_image_request_topic,
+)
 from meshfleet.protocol.firmware_image import MAX_PACKAGE_BYTES, inspect_image
 
 if TYPE_CHECKING:
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     from httpx import AsyncClient
 
     from meshfleet.mqtt.client import BrokerAddress, MqttClient
-    from meshfleet.protocol.diagnostics import FirmwareAnswer, FirmwareQuestion
+    from meshfleet.protocol.diagnostics import ImageLocation, ImageRequest
     from meshfleet.protocol.firmware_image import ImageInfo
     from meshfleet.protocol.ids import Mac
 
@@ -40,7 +44,7 @@ class ImageFetchOptions(Struct, frozen=True, kw_only=True):
     """Limits and TLS settings for fetching firmware images. Several gateways may share one instance."""
 
     idle_timeout: float = 10.0
-    """Maximum seconds to wait for an answer of the service, or for data of the image server."""
+    """Maximum seconds to wait for a response of the service, or for data of the image server."""
     total_timeout: float = 300.0
     """Maximum seconds for the whole download of a firmware image."""
     max_bytes: int = MAX_PACKAGE_BYTES
@@ -56,7 +60,8 @@ class GatewayImageFetcher:
     """Fetches firmware images for one gateway.
 
     `main_client` is the MQTT client of the gateway's main connection. It is used only if the MAC has no
-    letters (see module `diagnostics`); its owner then passes messages on the answer topic to `on_answer`.
+    letters (see module `diagnostics`). Its owner then passes messages on the response topic to
+    `on_image_response`.
     """
 
     def __init__(
@@ -71,91 +76,99 @@ class GatewayImageFetcher:
         self._gateway = gateway
         self._http = http
         self._fetch_options = fetch_options
-        self._pending: dict[str, Future[FirmwareAnswer | None]] = {}
+        self._pending: dict[str, Future[ImageLocation | None]] = {}
         options = MqttOptions(timeout=fetch_options.idle_timeout, tls=fetch_options.tls)
         self._diagnostics = DiagnosticsConnection(
-            address, gateway, main_client=main_client, on_answer=self.on_answer, options=options
+            address,
+            gateway,
+            main_client=main_client,
+            on_image_response=self.on_image_response,
+            options=options,
         )
 
-    async def fetch(self, question: FirmwareQuestion) -> ImageInfo:
+    async def fetch(self, image_request: ImageRequest) -> ImageInfo:
         """Ask the service for the URL of a firmware image, download the image and check it.
 
         Raise `ImageUnavailable` if the image cannot be fetched now, and `ImageBroken` if its size, hash or
         format is wrong. Cancellation closes the connections.
         """
-        answer = await self._request_location(question)
-        if answer is None:
-            raise ImageUnavailable(f"the service has no image {_describe_image(question)}")
+        location = await self._request_location(image_request)
+        if location is None:
+            raise ImageUnavailable(f"the service has no image {_describe_image(image_request)}")
         options = self._fetch_options
         data = await download_image(
             self._http,
-            answer.uri,
+            location.uri,
             max_bytes=options.max_bytes,
             idle_timeout=options.idle_timeout,
             total_timeout=options.total_timeout,
         )
-        _check_image(data, answer)
+        _check_image(data, location)
         try:
             return inspect_image(data)
         except MalformedImage as error:
-            raise ImageBroken(f"the image {_describe_image(question)} cannot be read: {error}") from error
+            raise ImageBroken(
+                f"the image {_describe_image(image_request)} cannot be read: {error}"
+            ) from error
 
-    def on_answer(self, payload: bytes) -> None:
-        """Handle an answer of the service to an image request. Ignore late, unknown and malformed answers."""
+    def on_image_response(self, payload: bytes) -> None:
+        """Handle a response to an image request. Ignore late, unknown and malformed responses."""
         try:
-            question_id, answer = decode_answer(payload)
+            request_id, location = decode_image_response(payload)
         except MalformedInput as error:
-            _log.debug("%s ignores a malformed answer: %s", self._gateway, error)
+            _log.debug("%s ignores a malformed response to an image request: %s", self._gateway, error)
             return
-        future = self._pending.get(question_id)
+        future = self._pending.get(request_id)
         if future is None or future.done():
-            _log.debug("%s ignores an answer without a pending question", self._gateway)
+            _log.debug("%s ignores a response without a pending image request", self._gateway)
         else:
-            future.set_result(answer)
+            future.set_result(location)
 
-    async def _request_location(self, question: FirmwareQuestion) -> FirmwareAnswer | None:
+    async def _request_location(self, image_request: ImageRequest) -> ImageLocation | None:
         """Ask the service for the location of an image. Return None if the service has no such image."""
-        question_id = str(uuid4())  # firmware-15
-        answer: Future[FirmwareAnswer | None] = asyncio.get_running_loop().create_future()
-        self._pending[question_id] = answer
+        request_id = str(uuid4())  # firmware-15
+        location: Future[ImageLocation | None] = asyncio.get_running_loop().create_future()
+        self._pending[request_id] = location
         try:
             async with self._diagnostics.acquire() as connection:
                 is_answered = await self._publish_until_answered(
-                    connection, encode_question(question_id, question), answer
+                    connection, encode_image_request(request_id, image_request), location
                 )
                 if not is_answered:
                     reason = self._diagnostics.problem or "the service does not respond"
-                    raise ImageUnavailable(f"cannot request the image {_describe_image(question)}: {reason}")
+                    raise ImageUnavailable(
+                        f"cannot request the image {_describe_image(image_request)}: {reason}"
+                    )
         except MqttError as error:
             raise ImageUnavailable(
-                f"cannot request the image {_describe_image(question)}: {error}"
+                f"cannot request the image {_describe_image(image_request)}: {error}"
             ) from error
         finally:
-            del self._pending[question_id]
-        return answer.result()
+            del self._pending[request_id]
+        return location.result()
 
     async def _publish_until_answered(
-        self, connection: Future[MqttClient], question: bytes, answer: Future[FirmwareAnswer | None]
+        self, connection: Future[MqttClient], image_request: bytes, location: Future[ImageLocation | None]
     ) -> bool:
-        """Publish an image request up to three times, until `answer` is done. Return whether it is done."""
+        """Publish an image request up to three times, until `location` is done. Return whether it is done."""
         for _ in range(_MAX_ATTEMPTS):
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._fetch_options.idle_timeout):
                     client = await asyncio.shield(connection)
-                    await client.publish(format_question_topic(self._gateway), question)
-                    await asyncio.shield(answer)
-            if answer.done():
+                    await client.publish(format_image_request_topic(self._gateway), image_request)
+                    await asyncio.shield(location)
+            if location.done():
                 return True
         return False
 
 
-def _describe_image(question: FirmwareQuestion) -> str:
-    return f"of model {question.model_number} in version {question.version}"
+def _describe_image(image_request: ImageRequest) -> str:
+    return f"of model {image_request.model_number} in version {image_request.version}"
 
 
-def _check_image(data: bytes, answer: FirmwareAnswer) -> None:
-    """Raise `ImageBroken` if size or hash of an image differ from the answer of the service."""
-    if answer.size is not UNSET and answer.size != len(data):
-        raise ImageBroken(f"the image has {len(data)} bytes, the service announced {answer.size}")
-    if answer.sha256 is not UNSET and answer.sha256 != hashlib.sha256(data).hexdigest():
+def _check_image(data: bytes, location: ImageLocation) -> None:
+    """Raise `ImageBroken` if size or hash of an image differ from what the service announced."""
+    if location.size is not UNSET and location.size != len(data):
+        raise ImageBroken(f"the image has {len(data)} bytes, the service announced {location.size}")
+    if location.sha256 is not UNSET and location.sha256 != hashlib.sha256(data).hexdigest():
         raise ImageBroken("the SHA-256 of the image is not the one that the service announced")

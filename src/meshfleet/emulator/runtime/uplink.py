@@ -15,7 +15,7 @@ from meshfleet.emulator.updates import Error
 from meshfleet.errors.emulator import ImageBroken, ImageUnavailable
 from meshfleet.errors.mqtt import ConnectionClosed, Undelivered
 from meshfleet.mqtt.client import MqttClient, OversizedPublish
-from meshfleet.protocol.diagnostics import format_answer_topic
+from meshfleet.protocol.diagnostics import format_image_response_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from meshfleet.emulator.context import IoAction
     from meshfleet.emulator.gateway import GatewayEmulator
     from meshfleet.mqtt.client import BrokerAddress, MqttOptions, Publish
-    from meshfleet.protocol.diagnostics import FirmwareQuestion
+    from meshfleet.protocol.diagnostics import ImageRequest
 
 _log = logging.getLogger(__name__)
 
@@ -118,11 +118,11 @@ class Uplink:
                 self._restart.set()
             case OpenConnection():
                 self._is_up.set()
-            case FetchImage(question):
+            case FetchImage(image_request):
                 if self._tasks is None or self._restart.is_set():
-                    self.gateway.on_image_failed(question, Error.NO_IMAGE, self._now())
+                    self.gateway.on_image_failed(image_request, Error.NO_IMAGE, self._now())
                 else:
-                    self._tasks.create_task(self._fetch(question), name=f"image for {self._mac}")
+                    self._tasks.create_task(self._fetch(image_request), name=f"image for {self._mac}")
 
     async def run(
         self,
@@ -230,12 +230,12 @@ class Uplink:
 
     async def _receive(self, client: MqttClient) -> None:
         """Pass received messages to the gateway, until the connection is closed."""
-        answer_topic = format_answer_topic(self.gateway.settings.mac)
+        response_topic = format_image_response_topic(self.gateway.settings.mac)
         async for batch in client:
             for message in batch.messages:
                 self.received += 1
-                if message.topic == answer_topic:
-                    self._get_image_fetcher(client).on_answer(message.payload)
+                if message.topic == response_topic:
+                    self._get_image_fetcher(client).on_image_response(message.payload)
                 else:
                     self._deliver(message)
             batch.acknowledge()
@@ -259,20 +259,20 @@ class Uplink:
             )
         return self._image_fetcher
 
-    async def _fetch(self, question: FirmwareQuestion) -> None:
+    async def _fetch(self, image_request: ImageRequest) -> None:
         """Fetch a firmware image, and pass the image or the error to the gateway."""
         assert self._client is not None  # noqa: S101 # fetch tasks end before the client closes
         try:
-            image = await self._get_image_fetcher(self._client).fetch(question)
+            image = await self._get_image_fetcher(self._client).fetch(image_request)
         except (ImageUnavailable, ConnectionClosed) as exc:
             _log.warning("%s cannot fetch a firmware image: %s", self._mac, exc)
-            self.gateway.on_image_failed(question, Error.NO_IMAGE, self._now())
+            self.gateway.on_image_failed(image_request, Error.NO_IMAGE, self._now())
         except ImageBroken as exc:
             _log.warning("%s fetched an invalid firmware image: %s", self._mac, exc)
-            self.gateway.on_image_failed(question, Error.BAD_HASH, self._now())
+            self.gateway.on_image_failed(image_request, Error.BAD_HASH, self._now())
         except Exception:  # noqa: BLE001 # a failure of one update must not stop the gateway
             _log.exception("%s failed to fetch a firmware image, which is a bug in the emulator", self._mac)
-            self.gateway.on_image_failed(question, Error.NO_IMAGE, self._now())
+            self.gateway.on_image_failed(image_request, Error.NO_IMAGE, self._now())
         else:
-            self.gateway.on_image(question, image, self._now())
+            self.gateway.on_image_fetched(image_request, image, self._now())
         self.on_activity(self)

@@ -12,7 +12,7 @@ from meshfleet.emulator.updates.nordic_dfu import DfuModeController, NordicDfu, 
 from meshfleet.emulator.updates.update_faults import UpdateFaultInjector
 from meshfleet.emulator.updates.update_state import Error, State
 from meshfleet.protocol.codes import Status
-from meshfleet.protocol.diagnostics import FirmwareQuestion, FirmwareType
+from meshfleet.protocol.diagnostics import FirmwareType, ImageRequest
 from meshfleet.protocol.products import UpdateMethod
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class _ImageWaiter(NamedTuple):
     """Callbacks of a firmware update that waits for an image."""
 
-    on_image: Callable[[ImageInfo], None]
+    on_image_fetched: Callable[[ImageInfo], None]
     on_failure: Callable[[Error], None]
 
 
@@ -41,7 +41,7 @@ class FirmwareUpdater:
         self._context = context
         self._behavior = behavior
         self._faults = UpdateFaultInjector(context)
-        self._image_waiters: dict[FirmwareQuestion, list[_ImageWaiter]] = {}
+        self._image_waiters: dict[ImageRequest, list[_ImageWaiter]] = {}
         self._sessions: dict[Mac, UpdateSession] = {}
         self._downloads: dict[Mac, MeshDownload] = {}
         self._broadcast: MeshBroadcast | None = None
@@ -165,20 +165,20 @@ class FirmwareUpdater:
 
     # Images
 
-    def on_image(self, question: FirmwareQuestion, image: ImageInfo) -> None:
+    def on_image_fetched(self, image_request: ImageRequest, image: ImageInfo) -> None:
         """Pass a fetched image to all firmware updates that wait for the image."""
-        for waiter in self._image_waiters.pop(question, ()):
-            waiter.on_image(image)
+        for waiter in self._image_waiters.pop(image_request, ()):
+            waiter.on_image_fetched(image)
 
-    def on_image_failed(self, question: FirmwareQuestion, error: Error) -> None:
+    def on_image_failed(self, image_request: ImageRequest, error: Error) -> None:
         """Fail all firmware updates that wait for an image which is missing or invalid."""
-        for waiter in self._image_waiters.pop(question, ()):
+        for waiter in self._image_waiters.pop(image_request, ()):
             waiter.on_failure(error)
 
     def _request_image(self, device: SimulatedDevice, image: ImageKey, waiter: _ImageWaiter) -> None:
         """Request an image once for all firmware updates that need it (firmware-21)."""
         is_gateway = device is self._context.gateway_device
-        question = FirmwareQuestion(
+        image_request = ImageRequest(
             model_number=image.model,
             version=image.version,
             firmware_type=FirmwareType.RAUC_BUNDLE if is_gateway else FirmwareType.NORDIC_PACKAGE,
@@ -186,9 +186,9 @@ class FirmwareUpdater:
         if self._context.is_restarting:
             waiter.on_failure(Error.NO_IMAGE)
             return
-        waiters = self._image_waiters.setdefault(question, [])
+        waiters = self._image_waiters.setdefault(image_request, [])
         if not waiters:
-            self._context.actions.append(FetchImage(question))
+            self._context.actions.append(FetchImage(image_request))
         waiters.append(waiter)
 
     # State

@@ -86,7 +86,7 @@ class ApiKeyHolder(NamedTuple):
 def find_api_key_holder(connection: Connection, key: str, *, now: int) -> ApiKeyHolder | None:
     """Return the actor and expiry of an API key, or None if the key does not exist or has expired."""
     query = select(api_key.c.name, api_key.c.role, api_key.c.kind, api_key.c.expires_at).where(
-        api_key.c.hash == hash_credential(key), _is_valid(now)
+        api_key.c.hash == hash_credential(key), _build_validity_condition(now)
     )
     row = connection.execute(query).first()
     if row is None:
@@ -108,7 +108,7 @@ def load_api_key_credentials(
 ) -> dict[str, ApiKeyCredential]:
     """Return hash, role and kind of API keys by name. Expired keys are left out."""
     query = select(api_key.c.name, api_key.c.hash, api_key.c.role, api_key.c.kind).where(
-        api_key.c.name.in_(names), _is_valid(now)
+        api_key.c.name.in_(names), _build_validity_condition(now)
     )
     return {
         row.name: ApiKeyCredential(row.hash, Role(row.role), ApiKeyKind(row.kind))
@@ -131,7 +131,8 @@ def delete_api_key(connection: Connection, identity: str, *, by: Actor, now: int
     audit.record_change(connection, by, "api-key.revoke", name, now=now)
 
 
-def _is_valid(now: int) -> ColumnElement[bool]:
+def _build_validity_condition(now: int) -> ColumnElement[bool]:
+    """Return the SQL condition that an API key has not expired."""
     return or_(api_key.c.expires_at.is_(None), api_key.c.expires_at > now)
 
 

@@ -97,7 +97,8 @@ class Authentication(NamedTuple):
 class BearerAuthenticator:
     """Checks bearer credentials and caches the results.
 
-    Account changes by this process apply at once (see `invalidate`), changes by others after a second.
+    Account changes by this process apply at once (see `invalidate`), changes by other processes within a
+    second.
     """
 
     def __init__(self, database: Database, signer: TokenSigner, now: Callable[[], int]) -> None:
@@ -123,7 +124,7 @@ class BearerAuthenticator:
         now = self._now()
         found = self._cache.get(bearer)
         if found is None or not 0 <= now - found.checked_at < _CACHE_MS or now >= found.valid_until:
-            found = await self._check(bearer, now)
+            found = await self._check_uncached(bearer, now)
         return found
 
     @property
@@ -136,7 +137,8 @@ class BearerAuthenticator:
         self._revision += 1
         self._cache.clear()
 
-    async def _check(self, bearer: str, now: int) -> Authentication:
+    async def _check_uncached(self, bearer: str, now: int) -> Authentication:
+        """Check a bearer credential by signature and database, and cache the result."""
         revision = self._revision
         authentication = await (
             self._authenticate_api_key

@@ -50,7 +50,10 @@ class Logins:
         now: Now,
         monotonic: Now,
     ) -> None:
-        """Create the login service. `now` is the wall clock for tokens, `monotonic` the clock for delays."""
+        """Create the login service. `now` is the wall clock for tokens, `monotonic` the clock for delays.
+
+        Both return milliseconds.
+        """
         self._database = database
         self._verifier = verifier
         self._throttle = throttle
@@ -131,6 +134,7 @@ class Logins:
                 del self._pending_checks[network]
 
     async def _check_one_at_a_time(self, username: str, password: str, network: str | None) -> str:
+        """Check a password when no other check for this user name and network is running."""
         # One at a time per name and network, so that parallel correct logins do not count as failures.
         lock = self._locks.setdefault((username, network), asyncio.Lock())
         async with lock:

@@ -42,15 +42,15 @@ class PasswordVerifier:
 
     async def hash(self, password: str) -> str:
         """Return the hash to store for a password. Raise `TooManyAttempts` if too many checks are pending."""
-        return await self._in_thread(self._hasher.hash, password)
+        return await self._run_in_thread(self._hasher.hash, password)
 
     async def verify(self, hashed: str | None, password: str) -> bool:
         """Return whether a password matches a hash. Raise `TooManyAttempts` if too many checks are pending.
 
         Pass None as `hashed` if the user does not exist: the result is False, and takes the same time.
         """
-        matches = await self._in_thread(
-            self._matches, self._dummy_hash if hashed is None else hashed, password
+        matches = await self._run_in_thread(
+            self._matches_hash, self._dummy_hash if hashed is None else hashed, password
         )
         return matches and hashed is not None
 
@@ -62,13 +62,14 @@ class PasswordVerifier:
         """Wait for running password checks and drop queued checks."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _matches(self, hashed: str, password: str) -> bool:
+    def _matches_hash(self, hashed: str, password: str) -> bool:
         try:
             return self._hasher.verify(hashed, password)
         except (Argon2Error, InvalidHashError, UnicodeEncodeError):
             return False
 
-    async def _in_thread(self, function: Callable[..., Result], *args: str) -> Result:
+    async def _run_in_thread(self, function: Callable[..., Result], *args: str) -> Result:
+        """Call a function in the thread pool. Raise `TooManyAttempts` if too many calls are pending."""
         if self._pending >= _MAX_PENDING:
             raise TooManyAttempts(1)
         self._pending += 1

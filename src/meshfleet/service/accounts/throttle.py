@@ -33,6 +33,8 @@ class ThrottleDecision(NamedTuple):
 
 
 class _Entry(NamedTuple):
+    """Number of failed logins in a row, and the time of the last one (monotonic seconds)."""
+
     failures: int
     last: float
     """Time of the last failed login in seconds of the monotonic clock."""
@@ -54,14 +56,16 @@ class LoginThrottle:
         Call `clear_failures` after a successful login. The attempt is counted before the password check, so
         that concurrent attempts count too.
         """
-        decision = ThrottleDecision(self._delay((name, address), now), self._delay((None, address), now))
-        if not decision.wait and self._count((name, address), now) == 1:
-            self._count((None, address), now)
+        decision = ThrottleDecision(
+            self._compute_delay((name, address), now), self._compute_delay((None, address), now)
+        )
+        if not decision.wait and self._add_failure((name, address), now) == 1:
+            self._add_failure((None, address), now)
         return decision
 
     def delay_after_failure(self, address: str | None, now: float) -> int:
         """Return the seconds to wait after a failed login from this address, without counting an attempt."""
-        return self._delay((None, address), now)
+        return self._compute_delay((None, address), now)
 
     def clear_failures(self, name: str, address: str | None) -> None:
         """Reset the failed logins of a user name from a client address after a successful login."""
@@ -73,21 +77,23 @@ class LoginThrottle:
             )
 
     def withdraw_attempt(self, name: str, address: str | None) -> None:
-        """Uncount one login attempt from this address, because the password could not be checked."""
+        """Take back a counted login attempt from this address, because the password could not be checked."""
         entry = self._entries.get((name, address))
         if entry is None or entry.failures <= 1:
             self.clear_failures(name, address)
         else:
             self._entries[(name, address)] = entry._replace(failures=entry.failures - 1)
 
-    def _delay(self, key: _Key, now: float) -> int:
+    def _compute_delay(self, key: _Key, now: float) -> int:
+        """Return the seconds until the next attempt is allowed; 0 if it is allowed now."""
         failures, last = self._entries.get(key, _Entry(0, now))
         if failures < _FREE_FAILURES:
             return 0
         delay: int = min(2 ** min(failures - _FREE_FAILURES, 30), _MAX_DELAY_SECONDS)
         return max(0, int(last + delay - now + 0.999))
 
-    def _count(self, key: _Key, now: float) -> int:
+    def _add_failure(self, key: _Key, now: float) -> int:
+        """Count a failed login. Return the number of failures, without those too long ago to count."""
         failures, last = self._entries.pop(key, _Entry(0, now))
         entry = _Entry(1 if now - last > _FAILURE_LIFETIME_SECONDS else failures + 1, now)
         self._entries[key] = entry

@@ -117,7 +117,7 @@ def load_user(connection: Connection, username: str) -> User:
     """Return a user. Raise `NotFound` if no user has this name."""
     row = connection.execute(select(account).where(account.c.username == username)).first()
     if row is None:
-        raise _user_not_found(username)
+        raise _build_not_found(username)
     return _to_user(row)
 
 
@@ -197,7 +197,7 @@ def update_own_password(
 def _set_password(connection: Connection, username: str, hashed: str, *, by: Actor, now: int) -> None:
     is_user = account.c.username == username
     if not connection.execute(update(account).where(is_user).values(password=hashed)).rowcount:
-        raise _user_not_found(username)
+        raise _build_not_found(username)
     audit.record_change(connection, by, "user.change-password", username, now=now)
 
 
@@ -227,7 +227,7 @@ def _lock_role(connection: Connection, username: str) -> str:
     query = select(account.c.username, account.c.role).where(is_locked).order_by(account.c.username)
     roles: dict[str, str] = {row.username: row.role for row in connection.execute(query.with_for_update())}
     if username not in roles:
-        raise _user_not_found(username)
+        raise _build_not_found(username)
     return roles[username]
 
 
@@ -239,7 +239,7 @@ def _require_other_admin(connection: Connection, username: str) -> None:
         raise LastAdmin(f"{username} is the last admin; make another user an admin first")
 
 
-def _user_not_found(username: str) -> NotFound:
+def _build_not_found(username: str) -> NotFound:
     return NotFound(f"user {username} not found")
 
 

@@ -34,8 +34,8 @@ _ACCOUNTS: Final = {
 }
 
 
-def _list_permissions(topic: str, prefix: str) -> dict[str, list[str]]:
-    """Return which accounts (gateway, or user by role) may publish to and read a topic."""
+def _describe_permissions(topic: str, prefix: str) -> dict[str, list[str]]:
+    """Return who may publish to a topic and who may read it: gateways, and users by role."""
     access = {kind: TopicPermissions(account, prefix) for kind, account in _ACCOUNTS.items()}
     return {
         "publish": [kind for kind, each in access.items() if each.may_publish(topic)],
@@ -70,7 +70,7 @@ _USES: Final[Mapping[str, Callable[[IdentifierDefinition], bool]]] = {
     "readable": lambda entry: entry.access in {IdentifierAccess.READ, IdentifierAccess.READ_WRITE},
     "writable": lambda entry: entry.access in {IdentifierAccess.WRITE, IdentifierAccess.READ_WRITE},
 }
-"""Uses of identifiers in topics, each with a function that tells whether a catalogue entry has the use."""
+"""Uses of identifiers in topics, each with a function that returns whether a catalogue entry has this use."""
 
 _OPERATION_USES: Final = {"read": "readable", "write": "writable", "ack": "sample"}
 
@@ -123,7 +123,7 @@ class ChannelDescription(NamedTuple):
         """Return the AsyncAPI channel object with `prefix` as the topic prefix."""
         start = f"{prefix}/" if prefix and self.has_prefix else ""
         example = self.topic.replace(_GATEWAY_PARAMETER, EXAMPLE_GATEWAY)
-        access = _list_permissions(start + example.replace(_DEVICE_PARAMETER, EXAMPLE_DEVICE), prefix)
+        access = _describe_permissions(start + example.replace(_DEVICE_PARAMETER, EXAMPLE_DEVICE), prefix)
         gateway = "the gateway itself" if "gateway" in self.parameters else "all gateways"
         names = {
             action: ", ".join(gateway if kind == _GATEWAY else f"{kind}s" for kind in kinds)
@@ -170,24 +170,25 @@ def iter_channels() -> Iterator[ChannelDescription]:
         response = ResponseTopic(gateway, device, operation, _identifier_parameter(operation))
         yield _build_channel("response", operation, response, messages.build_response_message(operation))
     yield ChannelDescription(
-        messages.FIRMWARE_QUESTION.name,
+        messages.IMAGE_REQUEST.name,
         "A gateway requests a firmware image here.",
-        diagnostics.format_question_topic(gateway),
+        diagnostics.format_image_request_topic(gateway),
         {"gateway": "gateway"},
-        messages.FIRMWARE_QUESTION,
+        messages.IMAGE_REQUEST,
         has_prefix=False,
     )
     yield ChannelDescription(
-        messages.FIRMWARE_ANSWER.name,
+        messages.IMAGE_RESPONSE.name,
         "The service sends the download address of the firmware image here.",
-        diagnostics.format_answer_topic(gateway),
+        diagnostics.format_image_response_topic(gateway),
         {"gateway": "gateway"},
-        messages.FIRMWARE_ANSWER,
+        messages.IMAGE_RESPONSE,
         has_prefix=False,
     )
 
 
 def _identifier_parameter(code: Kind | Operation) -> Identifier | None:
+    """Return the placeholder of the identifier in the topics of a kind of report, or of an operation."""
     if not code.has_identifier:
         return None
     return Identifier("{name}" if code.is_decoded else "{identifier}")

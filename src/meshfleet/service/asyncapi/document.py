@@ -44,9 +44,12 @@ def _iter_operations(channels: Mapping[str, ChannelDescription]) -> Iterator[tup
         text, text_to_all = (_ANSWERED, _BY_EACH) if reply else (_NOT_ANSWERED, _NOT_ANSWERED)
         yield f"send-{operation}", _build_operation("send", request, text, reply)
         yield f"send-{operation}-to-all", _build_operation("send", broadcast, text_to_all, reply)
-    question, answer = channels["firmware-question"], channels["firmware-answer"]
+    image_request, image_response = channels["firmware-question"], channels["firmware-answer"]
     text = "The response has the same `id`."
-    yield f"receive-{question.name}", _build_operation("receive", question, text, answer)
+    yield (
+        f"receive-{image_request.name}",
+        _build_operation("receive", image_request, text, image_response),
+    )
 
 
 def _build_operation(
@@ -55,7 +58,7 @@ def _build_operation(
     description: str,
     reply: ChannelDescription | None = None,
 ) -> dict[str, Any]:
-    references = _refer_to(channel)
+    references = _build_references(channel)
     operation: dict[str, Any] = {
         "action": action,
         "channel": references["channel"],
@@ -66,10 +69,10 @@ def _build_operation(
         "bindings": _BINDINGS,
         "messages": references["messages"],
     }
-    return operation | ({"reply": _refer_to(reply)} if reply else {})
+    return operation | ({"reply": _build_references(reply)} if reply else {})
 
 
-def _refer_to(channel: ChannelDescription) -> dict[str, Any]:
+def _build_references(channel: ChannelDescription) -> dict[str, Any]:
     reference = f"#/channels/{channel.name}"
     return {
         "channel": {"$ref": reference},
@@ -141,7 +144,7 @@ def list_servers(settings: Settings, host: str | None = None) -> tuple[ServerDes
 
 
 def _list_public_servers(settings: Settings) -> tuple[ServerDescription, ...]:
-    """Return the broker address that gateways are configured with as the only MQTT server (rest-168)."""
+    """Return a single MQTT server: the broker at the address that gateways use (rest-168)."""
     if (address := settings.gateway_broker) is None:
         return ()
     host = f"[{address.host}]" if ":" in address.host else address.host
@@ -150,7 +153,7 @@ def _list_public_servers(settings: Settings) -> tuple[ServerDescription, ...]:
 
 
 def _format_host(listen: ListenAddress, host: str) -> str:
-    """Return host and port of an MQTT listener, with a wildcard address replaced by `host`."""
+    """Return host and port of an MQTT listener. A wildcard address is replaced by `host`."""
     return str(listen._replace(host=host) if listen.host in _ALL_ADDRESSES else listen)
 
 

@@ -115,12 +115,12 @@ RESPONSES: Final[Mapping[Operation, Sequence[responses.Response]]] = {
 }
 """Example responses by operation, for operations that have a response."""
 
-_QUESTION: Final = diagnostics.FirmwareQuestion(
+_IMAGE_REQUEST: Final = diagnostics.ImageRequest(
     model_number=ModelNumber("2011"),
     version=Version(2, 5, 0),
     firmware_type=diagnostics.FirmwareType.NORDIC_PACKAGE,
 )
-_ANSWER: Final = diagnostics.FirmwareAnswer(
+_IMAGE_LOCATION: Final = diagnostics.ImageLocation(
     uri="https://fleet.example.org/firmware/2011-2.5.0.zip?signature=abc",
     file_name="2011-2.5.0.zip",
     firmware_type=diagnostics.FirmwareType.NORDIC_PACKAGE,
@@ -128,7 +128,10 @@ _ANSWER: Final = diagnostics.FirmwareAnswer(
     size=182_344,
 )
 
-FIRMWARE_QUESTIONS: Final = (diagnostics.encode_question(_ID, _QUESTION),)
+IMAGE_REQUESTS: Final = (diagnostics.encode_image_request(_ID, _IMAGE_REQUEST),)
 """Example payloads of firmware requests."""
-FIRMWARE_ANSWERS: Final = (diagnostics.encode_answer(_ID, _ANSWER), diagnostics.encode_answer(_ID, None))
+IMAGE_RESPONSES: Final = (
+    diagnostics.encode_image_response(_ID, _IMAGE_LOCATION),
+    diagnostics.encode_image_response(_ID, None),
+)
 """Example payloads of responses to firmware requests: image found, and image not found."""

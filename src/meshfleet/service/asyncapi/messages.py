@@ -127,19 +127,19 @@ def _build_message(  # noqa: PLR0913 # one call for each part of the interface
     )
 
 
-FIRMWARE_QUESTION: Final = MessageDescription(
+IMAGE_REQUEST: Final = MessageDescription(
     "firmware-question",
     "A gateway requests a firmware image.",
     "diagnostics",
     "FirmwareCommand",
-    schemas.FIRMWARE_QUESTION_SCHEMAS,
-    examples.FIRMWARE_QUESTIONS,
+    schemas.IMAGE_REQUEST_SCHEMAS,
+    examples.IMAGE_REQUESTS,
 )
-FIRMWARE_ANSWER: Final = MessageDescription(
+IMAGE_RESPONSE: Final = MessageDescription(
     "firmware-answer",
     "Download address of a firmware image, or that there is no such image.",
     "diagnostics",
     "FirmwareResponse",
-    schemas.FIRMWARE_ANSWER_SCHEMAS,
-    examples.FIRMWARE_ANSWERS,
+    schemas.IMAGE_RESPONSE_SCHEMAS,
+    examples.IMAGE_RESPONSES,
 )

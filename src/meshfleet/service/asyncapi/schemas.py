@@ -11,7 +11,7 @@ import msgspec
 from meshfleet.protocol import fields
 from meshfleet.protocol.api_versions import InterfacePart, find_first_version
 from meshfleet.protocol.codes import Kind, Operation, Status
-from meshfleet.protocol.diagnostics import FirmwareAnswer, FirmwareQuestion, Sha256Field
+from meshfleet.protocol.diagnostics import ImageLocation, ImageRequest, Sha256Field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +90,7 @@ _PAYLOAD_FIELD_TEXTS: Final[Mapping[tuple[str, str], str]] = {
     ("AckRequest", "id"): "As in every request; there is no response to an ack.",
     ("ReadResponse", "value"): f"{_RAW_VALUE_TEXT} Always present if `status` is 0.",
     ("ReadDecodedResponse", "value"): f"{_JSON_VALUE_TEXT} Always present if `status` is 0.",
-    ("FirmwareQuestion", "version"): "The version of the firmware.",
+    ("ImageRequest", "version"): "The version of the firmware.",
     **{
         (response, field): text
         for response in ("Response", "ApiVersionResponse", "ReadResponse", "ReadDecodedResponse")
@@ -150,7 +150,7 @@ def build_schema(
 ) -> dict[str, Any]:
     """Return the JSON schema of an MQTT payload as it is sent.
 
-    With `part` and `code`, the schema includes the interface version that added each field.
+    If `part` and `code` are given, the schema says for each field which interface version added it.
     """
     name = payload.__name__
     # Custom field types are strings; `_FIELD_FORMATS` has their patterns.
@@ -199,11 +199,11 @@ def _find_enum(hint: object) -> type[Enum] | None:
     return next(filter(None, map(_find_enum, get_args(hint))), None)
 
 
-# Envelopes of diagnostics messages: an id with the firmware request, and with the response.
+# Envelopes of diagnostics messages: an id with the image request, and with the response.
 
 _ID_SCHEMA: Final = {"type": "string", "description": "Chosen by the gateway; repeated in the response."}
 
-FIRMWARE_QUESTION_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
+IMAGE_REQUEST_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
     "FirmwareCommand": {
         "title": "FirmwareCommand",
         "description": "A firmware request with its id.",
@@ -211,11 +211,12 @@ FIRMWARE_QUESTION_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
         "properties": {"id": _ID_SCHEMA, "params": build_schema_reference("FirmwareQuestion")},
         "required": ["id", "params"],
     },
-    "FirmwareQuestion": build_schema(FirmwareQuestion),
+    # The schema names are part of the interface.
+    "FirmwareQuestion": build_schema(ImageRequest) | {"title": "FirmwareQuestion"},
 }
-"""JSON schemas of a firmware request (firmware-15), by name."""
+"""JSON schemas of an image request (firmware-15), by name."""
 
-FIRMWARE_ANSWER_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
+IMAGE_RESPONSE_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
     "FirmwareResponse": {
         "title": "FirmwareResponse",
         "description": "The response to the firmware request with the same id.",
@@ -232,6 +233,6 @@ FIRMWARE_ANSWER_SCHEMAS: Final[Mapping[str, dict[str, Any]]] = {
         "if": {"properties": {"success": {"const": True}}},
         "then": {"required": ["result"]},
     },
-    "FirmwareAnswer": build_schema(FirmwareAnswer),
+    "FirmwareAnswer": build_schema(ImageLocation) | {"title": "FirmwareAnswer"},
 }
-"""JSON schemas of the response to a firmware request (firmware-18, firmware-19), by name."""
+"""JSON schemas of the response to an image request (firmware-18, firmware-19), by name."""

@@ -41,7 +41,10 @@ class AuditFilter(msgspec.Struct, frozen=True, kw_only=True):
 def record_change(
     connection: Connection, by: Actor, action: str, target: str, *, now: int, **detail: Any
 ) -> None:
-    """Record a change in the audit log. Call this in the transaction that makes the change."""
+    """Record a change in the audit log. Call this in the transaction that makes the change.
+
+    `action` is the kind of change, such as `device.rename`; `detail` holds further facts for the log.
+    """
     record_changes(connection, by, action, [target], now=now, **detail)
 
 

@@ -56,13 +56,13 @@ _InstanceId = Annotated[str, Meta(pattern=r"\A[0-9a-f]{32}\Z")]
 
 
 class _Format(Struct, frozen=True):
-    """Number of the format of `backup.json`, which every version of the format has."""
+    """Field of `backup.json` that all versions of its format have: the number of the format."""
 
     format: int
 
 
 class BackupDescription(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Content of `backup.json`: which data the backup contains, and of which moment."""
+    """Content of `backup.json`: which data the backup contains, and its state at which time."""
 
     format: Literal[1] = _FORMAT
     version: _Version
@@ -82,7 +82,7 @@ class BackupDescription(Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Member(Struct, frozen=True, array_like=True):
-    """Entry of the manifest."""
+    """Entry of the manifest: path, size in bytes and SHA-256 of a file in the backup."""
 
     path: str
     size: Annotated[int, Meta(ge=0)]
@@ -113,11 +113,11 @@ class ArchiveWriter:
         self.add_bytes(DESCRIPTION_PATH, msgspec.json.encode(description))
 
     def add_bytes(self, path: str, content: bytes) -> None:
-        """Write a member."""
+        """Write bytes to the backup file as a member with this path."""
         self._write_member(path, len(content), [content])
 
     def add_file(self, path: str, source: Path) -> None:
-        """Write the content of a file as a member. The file must not change meanwhile."""
+        """Write the content of a file as a member with this path. The file must not change meanwhile."""
         with source.open("rb") as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
@@ -151,7 +151,7 @@ class ArchiveWriter:
 
 
 class ArchiveReader:
-    """Backup file whose manifest has been read. Call `check` before its members are used."""
+    """Reads a backup file, whose manifest was read first. Call `check` before you use its members."""
 
     def __init__(self, file: IO[bytes]) -> None:
         """Find the manifest at the end of the file. Raise `BackupDamaged` if there is none."""
@@ -174,23 +174,24 @@ class ArchiveReader:
             self._check_member(member)
         if self._members_end != self._manifest_offset:
             raise BackupDamaged(MANIFEST_PATH, "it does not follow the last member that it lists")
-        end = self._manifest_offset + self._manifest_length()
+        end = self._manifest_offset + self._count_manifest_bytes()
         self._file.seek(end)
         if self._size != end + _count_end_bytes(end) or any(self._file.read()):
             raise BackupDamaged(MANIFEST_PATH, "unexpected data follows, or the end is missing")
         self.description = self._decode_description()
 
     def read_member(self, member: Member) -> Iterator[bytes]:
-        """Yield the content of a member in pieces. Raise `BackupDamaged` at the end if it differs by now."""
+        """Yield the content of a member in pieces. Raise `BackupDamaged` at the end for a wrong checksum."""
         self._file.seek(self._offsets[member.path])
         yield from self._read_content(member)
 
     def read_json(self, path: str, kind: type[_Content]) -> _Content | None:
-        """Decode a member. Return None if there is none with this path."""
+        """Decode the JSON of the member with this path. Return None if there is no such member."""
         members = [member for member in self.manifest.members if member.path == path]
         return self._decode_member(members[0], kind) if members else None
 
     def _check_member(self, member: Member) -> None:
+        """Compare a member, at the current position of the file, with its entry in the manifest."""
         header = _build_header(member.path, member.size)
         if self._file.read(len(header)) != header:
             raise BackupDamaged(member.path, "its header differs from the manifest")
@@ -206,7 +207,7 @@ class ArchiveReader:
             remaining -= len(piece)
             yield piece
         if remaining or digest.hexdigest() != member.sha256:
-            raise BackupDamaged(member.path, "SHA-256 differs")
+            raise BackupDamaged(member.path, "the checksum does not match")
 
     def _decode_description(self) -> BackupDescription:
         if not self.manifest.members or self.manifest.members[0].path != DESCRIPTION_PATH:
@@ -214,17 +215,18 @@ class ArchiveReader:
         number = self._decode_member(self.manifest.members[0], _Format).format
         if number > _FORMAT:
             raise RestoreRefused(
-                f"made by a newer Meshfleet (format {number}; this one knows format {_FORMAT})"
+                f"this backup was made by a newer Meshfleet (format {number};"
+                f" this one knows format {_FORMAT})"
             )
         return self._decode_member(self.manifest.members[0], BackupDescription)
 
     def _decode_member(self, member: Member, kind: type[_Content]) -> _Content:
         if member.size > _MAX_JSON_BYTES:
             raise BackupDamaged(member.path, "it is too large")
-        return _decode(member.path, b"".join(self.read_member(member)), kind)
+        return _decode_json(member.path, b"".join(self.read_member(member)), kind)
 
     def _find_manifest(self) -> tuple[int, Manifest]:
-        """Search backwards from the end for the header of the manifest."""
+        """Search backwards from the end of the file for the header of the manifest."""
         block = tarfile.BLOCKSIZE
         name = MANIFEST_PATH.encode() + b"\0"
         lowest = max(0, self._size - _MAX_MANIFEST_BYTES)
@@ -244,10 +246,10 @@ class ArchiveReader:
             info = tarfile.TarInfo.frombuf(header, "utf-8", "strict")
             is_expected = header == _build_header(MANIFEST_PATH, info.size)
         except (tarfile.TarError, ValueError) as exc:
-            raise BackupDamaged(MANIFEST_PATH, f"it cannot be read: {exc}") from exc
+            raise BackupDamaged(MANIFEST_PATH, f"cannot be read: {exc}") from exc
         self._file.seek(offset + len(header))
         content = self._file.read(info.size) if is_expected else b""
-        manifest = _decode(MANIFEST_PATH, content, Manifest)
+        manifest = _decode_json(MANIFEST_PATH, content, Manifest)
         if len({member.path for member in manifest.members}) != len(manifest.members):
             raise BackupDamaged(MANIFEST_PATH, "it lists a member twice")
         if content != msgspec.json.encode(manifest) or manifest.checksum != _compute_checksum(
@@ -256,16 +258,17 @@ class ArchiveReader:
             raise BackupDamaged(MANIFEST_PATH, "its checksum differs")
         return manifest
 
-    def _manifest_length(self) -> int:
+    def _count_manifest_bytes(self) -> int:
         size = len(msgspec.json.encode(self.manifest))
         return len(_build_header(MANIFEST_PATH, size)) + size + _count_padding(size)
 
 
-def _decode(path: str, content: bytes, kind: type[_Content]) -> _Content:
+def _decode_json(path: str, content: bytes, kind: type[_Content]) -> _Content:
+    """Decode the JSON of a member. Raise `BackupDamaged` if it is invalid."""
     try:
         return get_decoder(kind).decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError) as exc:  # ValueError: not UTF-8
-        raise BackupDamaged(path, f"it cannot be read: {exc}") from exc
+        raise BackupDamaged(path, f"cannot be read: {exc}") from exc
 
 
 def _build_header(path: str, size: int) -> bytes:
@@ -281,7 +284,7 @@ def _count_padding(size: int) -> int:
 
 
 def _count_end_bytes(offset: int) -> int:
-    """Return the number of zero bytes that end a file: two blocks, and up to a full record."""
+    """Return the number of zero bytes that end a tar file: two blocks, and the rest of a full record."""
     end = 2 * tarfile.BLOCKSIZE
     return end + -(offset + end) % tarfile.RECORDSIZE
 

@@ -1,4 +1,4 @@
-"""File of a backup: written under a temporary name, and named when it is complete and on the disk."""
+"""Backup file: written under a temporary name, and renamed when it is complete and on the disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_LINK_ERRNOS: Final = {EMLINK, ENOSYS, EOPNOTSUPP, EPERM}
 
 
 class UnfinishedFile(NamedTuple):
-    """File that has only a temporary name."""
+    """Backup file that is being written, and its temporary path."""
 
     path: Path
     file: IO[bytes]
@@ -30,9 +30,9 @@ class UnfinishedFile(NamedTuple):
 
 @contextmanager
 def create_unfinished_file(folder: Path) -> Iterator[UnfinishedFile]:
-    """Create a locked file that only its owner can read. It is removed after the `with` block.
+    """Create a locked file with a temporary name, which only its owner can read.
 
-    Files of backups that were killed are removed before.
+    The temporary name is removed after the `with` block. First remove the files that killed backups left.
     """
     _remove_unfinished_files(folder)
     while True:
@@ -50,9 +50,9 @@ def create_unfinished_file(folder: Path) -> Iterator[UnfinishedFile]:
 
 
 def _remove_unfinished_files(folder: Path) -> None:
-    """Remove files of backups that were killed. Those of running backups are locked.
+    """Remove the files that killed backups left. Files of running backups are locked, and stay.
 
-    Leave alone what this user cannot open: the directory may be shared with other users.
+    Files that this user cannot open stay too: the directory may be shared with other users.
     """
     for path in folder.glob(f"{_UNFINISHED_PREFIX}*"):
         with suppress(FileNotFoundError, PermissionError):
@@ -63,8 +63,13 @@ def _remove_unfinished_files(folder: Path) -> None:
                     path.unlink()
 
 
-def publish_file(unfinished: Path, path: Path, *, link: Callable[[Path, Path], None] = os.link) -> None:
-    """Give a synced file its final name. Raise `FileExistsError` instead of replacing a file."""
+def rename_finished_file(
+    unfinished: Path, path: Path, *, link: Callable[[Path, Path], None] = os.link
+) -> None:
+    """Give a backup file that is on the disk its final name. Raise `FileExistsError` if the name is in use.
+
+    Only tests pass `link`, the function that creates a hard link.
+    """
     try:
         link(unfinished, path)  # unlike a rename, it never replaces a file
     except OSError as exc:

@@ -16,7 +16,7 @@ from meshfleet.errors.backup import BackupFailed
 from meshfleet.protocol.times import format_millis
 from meshfleet.service.backup import postgresql_backup, sqlite_backup
 from meshfleet.service.backup.archive import ArchiveReader, ArchiveWriter, BackupDescription
-from meshfleet.service.backup.backup_file import create_unfinished_file, publish_file
+from meshfleet.service.backup.backup_file import create_unfinished_file, rename_finished_file
 from meshfleet.service.backup.postgresql_backup import TablesUnavailable
 from meshfleet.service.backup.progress_texts import describe_files, describe_source, describe_tables
 from meshfleet.service.locks import is_data_folder_locked, is_service_lock_held
@@ -52,7 +52,7 @@ class BackupRequest(NamedTuple):
 
 
 class BackupResult(NamedTuple):
-    """Finished backup."""
+    """Facts about a finished backup."""
 
     moment: str
     """Every report that was acknowledged before this time (UTC) is in the backup."""
@@ -65,9 +65,9 @@ class BackupResult(NamedTuple):
 
 
 def create_backup_file(request: BackupRequest, path: Path) -> BackupResult:
-    """Write a backup to a new file that only its owner can read, and check it.
+    """Write a backup to a new file that only its owner can read, and check the file.
 
-    The file gets its name when it is complete and on the disk. Raise `BackupFailed` if that name exists.
+    The file gets the name `path` when it is complete and on the disk. Raise `BackupFailed` if `path` exists.
     """
     if path.exists():
         raise BackupFailed(f"{path} exists; choose another name, or a directory")
@@ -76,7 +76,7 @@ def create_backup_file(request: BackupRequest, path: Path) -> BackupResult:
             result = write_backup(request, unfinished.file)
             os.fsync(unfinished.file.fileno())
             ArchiveReader(unfinished.file).check()
-            publish_file(unfinished.path, path)
+            rename_finished_file(unfinished.path, path)
     except FileExistsError as exc:
         raise BackupFailed(f"{path} exists; choose another name, or a directory") from exc
     except OSError as exc:
@@ -115,7 +115,7 @@ def back_up_before_migration(
 
 
 def write_backup(request: BackupRequest, output: IO[bytes]) -> BackupResult:
-    """Write a backup front to back. The service may be running."""
+    """Write a backup to `output`, which may be a pipe. The service may be running."""
     archive = ArchiveWriter(output, request.stop)
     settings = request.settings
     if settings.database == "sqlite":
@@ -125,11 +125,11 @@ def write_backup(request: BackupRequest, output: IO[bytes]) -> BackupResult:
         with sqlite_backup.stage_files(
             settings.data, request.now, request.stop, with_samples=request.with_samples
         ) as staged:
-            return _write_files(request, archive, staged)
+            return _write_sqlite_backup(request, archive, staged)
     with closing(connect_database(settings.database, settings.data)) as database, explain_driver_errors():
         for _ in range(_ATTEMPTS):
             with suppress(TablesUnavailable):
-                return database.read_now(_write_database, request, archive)
+                return database.read_now(_write_postgresql_backup, request, archive)
             if request.stop.is_set():
                 raise BackupFailed("stopped before it was complete")
     raise BackupFailed(
@@ -137,7 +137,7 @@ def write_backup(request: BackupRequest, output: IO[bytes]) -> BackupResult:
     )
 
 
-def _write_files(request: BackupRequest, archive: ArchiveWriter, staged: StagedFiles) -> BackupResult:
+def _write_sqlite_backup(request: BackupRequest, archive: ArchiveWriter, staged: StagedFiles) -> BackupResult:
     request.announce(describe_files(staged, with_samples=request.with_samples))
     description = BackupDescription(
         version=version("meshfleet"),
@@ -155,10 +155,12 @@ def _write_files(request: BackupRequest, archive: ArchiveWriter, staged: StagedF
     ):
         for path in paths:
             archive.add_file(f"{folder}/{path.name}", path)
-    return _finish(archive, description)
+    return _finish_archive(archive, description)
 
 
-def _write_database(connection: Connection, request: BackupRequest, archive: ArchiveWriter) -> BackupResult:
+def _write_postgresql_backup(
+    connection: Connection, request: BackupRequest, archive: ArchiveWriter
+) -> BackupResult:
     moment = request.now()  # before the first query, with which the snapshot begins
     postgresql_backup.set_backup_timeouts(connection)
     contents = postgresql_backup.describe_contents(connection, with_samples=request.with_samples)
@@ -179,10 +181,10 @@ def _write_database(connection: Connection, request: BackupRequest, archive: Arc
     )
     archive.add_description(description)
     postgresql_backup.write_tables(connection, contents.tables, archive)
-    return _finish(archive, description)
+    return _finish_archive(archive, description)
 
 
-def _finish(archive: ArchiveWriter, description: BackupDescription) -> BackupResult:
+def _finish_archive(archive: ArchiveWriter, description: BackupDescription) -> BackupResult:
     archive.finish()
     return BackupResult(
         description.moment,

@@ -1,8 +1,8 @@
-"""Backup of a PostgreSQL database by COPY, in one snapshot. pg_dump is not needed, nor the same version.
+"""Backup of a PostgreSQL database by COPY, in one snapshot. It needs no pg_dump, and no equal server version.
 
 The rows of each table are in members `tables/NAME/000000.copy`, `000001.copy` and so on, in the text format
-of COPY. Samples are in one table per day, whose names tell the days. The last member has the number of rows
-of each table.
+of COPY. There is one table of samples per day, with the day in its name. The last member has the number of
+rows of each table.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PARTITION_PREFIXES: Final = ("sample_reported_", "sample_rolled_")
 
 
 class TablesUnavailable(Exception):
-    """Raised if a table was locked or dropped while a backup began, such as an expired partition."""
+    """Raised if a table was locked or dropped when a backup began, for example because it expired."""
 
 
 class DatabaseContents(NamedTuple):
@@ -62,7 +62,7 @@ class DatabaseContents(NamedTuple):
 
 
 def set_backup_timeouts(connection: Connection) -> None:
-    """Set the timeouts of a transaction that copies tables, however long that takes."""
+    """Switch off the timeouts that would end a long copy; keep one for the locks of tables."""
     disable_timeouts(connection)
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
 
@@ -76,7 +76,7 @@ def disable_timeouts(connection: Connection) -> None:
 
 
 def describe_contents(connection: Connection, *, with_samples: bool) -> DatabaseContents:
-    """Return what a backup contains, with tables in an order in which foreign keys can be restored.
+    """Return what a backup will contain. The order of the tables lets their foreign keys be restored.
 
     The tables are locked against changes of their structure until the transaction ends. Raise
     `TablesUnavailable` if one was dropped or locked before that, and `BackupFailed` if the database has no
@@ -103,7 +103,7 @@ def describe_contents(connection: Connection, *, with_samples: bool) -> Database
 
 def _lock_tables(connection: Connection, names: list[str]) -> None:
     try:
-        connection.exec_driver_sql(f"LOCK TABLE {', '.join(map(_quote, names))} IN ACCESS SHARE MODE")
+        connection.exec_driver_sql(f"LOCK TABLE {', '.join(map(_quote_name, names))} IN ACCESS SHARE MODE")
     except DBAPIError as exc:
         if getattr(exc.orig, "sqlstate", None) in _UNAVAILABLE_SQLSTATES:
             raise TablesUnavailable from exc
@@ -113,13 +113,13 @@ def _lock_tables(connection: Connection, names: list[str]) -> None:
 def write_tables(
     connection: Connection, tables: tuple[TableDescription, ...], archive: ArchiveWriter
 ) -> None:
-    """Write the rows of tables to an archive, and then their numbers."""
+    """Write the rows of tables to a backup file, and then the number of rows of each table."""
     row_counts = {table.name: _write_table(connection, table, archive) for table in tables}
     archive.add_bytes(_ROW_COUNTS_PATH, msgspec.json.encode(row_counts))
 
 
 def _write_table(connection: Connection, table: TableDescription, archive: ArchiveWriter) -> int:
-    """Write the rows of a table to an archive, and return their number."""
+    """Write the rows of a table to a backup file. Return the number of rows."""
     row_count = 0
     # If writing fails, closing the generator cancels the COPY: otherwise the server would wait forever.
     with closing(_read_chunks(connection, table)) as chunks:
@@ -144,7 +144,7 @@ def _read_chunks(connection: Connection, table: TableDescription) -> Generator[b
 
 
 def check_members(archive: ArchiveReader) -> None:
-    """Raise `BackupDamaged` if a backup has other members than those of its tables, or lacks some."""
+    """Raise `BackupDamaged` if a backup lacks members of its tables, or has others."""
     names = {table.name for table in archive.description.tables}
     expected_numbers = dict.fromkeys(names, 0)
     for member in archive.manifest.members:
@@ -172,7 +172,7 @@ def restore_tables(connection: Connection, archive: ArchiveReader) -> None:
         raise BackupDamaged(DESCRIPTION_PATH, "its tables are not those of its schema")
     row_counts = archive.read_json(_ROW_COUNTS_PATH, dict[str, int])
     # Migrations insert first rows, which the backup contains too.
-    connection.exec_driver_sql(f"TRUNCATE {', '.join(_quote(table.name) for table in contents.tables)}")
+    connection.exec_driver_sql(f"TRUNCATE {', '.join(_quote_name(table.name) for table in contents.tables)}")
     for table in description.tables:
         _insert_rows(connection, table, archive)
         if row_counts is not None:
@@ -194,7 +194,7 @@ def _create_partitions(connection: Connection, description: BackupDescription) -
 
 
 def is_partition(name: str) -> bool:
-    """Return whether a table contains the samples of one day."""
+    """Return whether the table with this name contains the samples of one day."""
     return name.startswith(_PARTITION_PREFIXES)
 
 
@@ -208,16 +208,16 @@ def _insert_rows(connection: Connection, table: TableDescription, archive: Archi
 
 
 def _check_row_count(connection: Connection, table: str, expected: int) -> None:
-    found = connection.exec_driver_sql(f"SELECT count(*) FROM {_quote(table)}").scalar_one()  # noqa: S608 # a checked name
+    found = connection.exec_driver_sql(f"SELECT count(*) FROM {_quote_name(table)}").scalar_one()  # noqa: S608 # a checked name
     if found != expected:
         raise BackupDamaged(_table_folder(table), f"it has {found:,} rows instead of {expected:,}")
 
 
 def _quote_table(table: TableDescription) -> str:
-    return f"{_quote(table.name)} ({', '.join(map(_quote, table.columns))})"
+    return f"{_quote_name(table.name)} ({', '.join(map(_quote_name, table.columns))})"
 
 
-def _quote(name: str) -> str:
+def _quote_name(name: str) -> str:
     return f'"{name}"'
 
 

@@ -1,4 +1,4 @@
-"""Lines that tell a user what a backup contains, before it is written."""
+"""Lines that show a user what a backup will contain, before it is written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def describe_files(staged: StagedFiles, *, with_samples: bool) -> str:
 
 
 def describe_tables(tables: Sequence[TableDescription], *, with_samples: bool) -> str:
-    """Return a line with the numbers of tables of a backup. Their sizes are not known before."""
+    """Return a line with the number of tables of a backup. Their sizes are not known in advance."""
     count = sum(is_partition(table.name) for table in tables)
     samples = f"samples in {count} tables of one day each" if with_samples else "without samples"
     return f"  {len(tables) - count} tables · {samples}"

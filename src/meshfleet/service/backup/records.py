@@ -1,4 +1,4 @@
-"""Records of finished backups in the database, so that their age can be watched."""
+"""Records finished backups in the database, so that their age can be monitored."""
 
 from __future__ import annotations
 
@@ -49,6 +49,6 @@ def _insert_record(connection: Connection, result: BackupResult, finished_at: in
 
 
 def load_newest_moments(connection: Connection, count: int) -> Sequence[int]:
-    """Return the moments of the newest `count` backups with samples, in milliseconds, newest first."""
+    """Return the times of the newest `count` backups with samples (Unix time in ms), the newest first."""
     query = select(backup.c.moment).where(backup.c.has_samples).order_by(backup.c.moment.desc())
     return connection.execute(query.limit(count)).scalars().all()

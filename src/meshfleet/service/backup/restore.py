@@ -67,7 +67,7 @@ _NOT_COPIED: Final = (
 
 
 class RestoreResult(NamedTuple):
-    """Side effects of a restore that the user should know."""
+    """Facts about a finished restore that the user should know."""
 
     moved_to: Path | None = None
     """Directory with the files that were there before; None if there were none."""
@@ -76,11 +76,14 @@ class RestoreResult(NamedTuple):
 
 
 def check_contents(archive: ArchiveReader) -> None:
-    """Raise `RestoreRefused` or `BackupDamaged` if a checked backup cannot be restored by this version."""
+    """Raise an error if this version cannot restore a checked backup.
+
+    The error is `RestoreRefused` for a newer backup, and `BackupDamaged` for wrong or missing files.
+    """
     description = archive.description
     if description.schema not in list_revisions():
         raise RestoreRefused(
-            f"made by a newer Meshfleet ({description.version}, schema {description.schema}; "
+            f"this backup was made by a newer Meshfleet ({description.version}, schema {description.schema}; "
             f"this one knows schema {list_revisions()[-1]})"
         )
     if description.database == "postgresql":
@@ -119,7 +122,7 @@ def restore_backup(
         raise RestoreRefused("--replace is for SQLite only; name an empty database with --database")
     with closing(connect_database(settings.database, settings.data)) as database, explain_driver_errors():
         database.write_now(_restore_tables, archive, as_copy=as_copy)
-        database.write_now(_analyze)
+        database.write_now(_update_statistics)
     return RestoreResult()
 
 
@@ -139,7 +142,8 @@ def _restore_tables(connection: Connection, archive: ArchiveReader, *, as_copy: 
                 connection.exec_driver_sql(f"DELETE FROM {table}")  # noqa: S608 # constant names
 
 
-def _analyze(connection: Connection) -> None:
+def _update_statistics(connection: Connection) -> None:
+    """Update the statistics of the query planner for the restored tables."""
     postgresql_backup.disable_timeouts(connection)
     connection.exec_driver_sql("ANALYZE")
 
@@ -152,7 +156,7 @@ def _restore_files(
         for path in folder.glob(f"{_STAGING_PREFIX}*"):  # of a restore that was killed
             shutil.rmtree(path)
         # An interrupted restore has moved some files aside already: the others belong with them.
-        aside = folder / (_read_marker(folder) or _choose_name(folder, replace))
+        aside = folder / (_read_marker(folder) or _choose_unused_name(folder, replace))
         existing = sorted(path for path in folder.iterdir() if not _KEPT_NAME.fullmatch(path.name))
         if existing and replace is None:
             raise RestoreRefused(
@@ -161,17 +165,20 @@ def _restore_files(
             )
         staging = Path(mkdtemp(prefix=_STAGING_PREFIX, dir=folder))
         try:
-            _extract(archive, staging)
+            _extract_members(archive, staging)
             missing = _adapt_database(archive.description, staging, [folder, aside], as_copy=as_copy)
-            _take_ownership([staging, folder / LOCK_FILE], folder.stat())
+            _give_to_owner([staging, folder / LOCK_FILE], folder.stat())
             _replace_files(existing, staging, folder, aside)
         finally:
             shutil.rmtree(staging, ignore_errors=True)
     return RestoreResult(aside if aside != folder and aside.exists() else None, missing)
 
 
-def _choose_name(folder: Path, name: str | None) -> str:
-    """Return a name for the directory of old files that is not in use, so that nothing is overwritten."""
+def _choose_unused_name(folder: Path, name: str | None) -> str:
+    """Return a name for the directory of old files: `name`, or `name-2` and so on if it is in use.
+
+    Return an empty name if `name` is None.
+    """
     if name is None:
         return ""
     names = chain([name], (f"{name}-{number}" for number in count(2)))
@@ -179,7 +186,10 @@ def _choose_name(folder: Path, name: str | None) -> str:
 
 
 def _replace_files(existing: list[Path], staging: Path, folder: Path, aside: Path) -> None:
-    """Move the existing files aside and the restored ones in place. Undo all moves if one fails."""
+    """Move the existing files to the directory `aside`, and the restored files in place.
+
+    If one move fails, undo all moves.
+    """
     marker = folder / _UNFINISHED_FILE
     is_resumed = marker.exists()
     _write_marker(marker, aside.name if aside != folder else "")
@@ -187,15 +197,15 @@ def _replace_files(existing: list[Path], staging: Path, folder: Path, aside: Pat
     try:
         if existing:
             aside.mkdir(mode=0o700, exist_ok=True)
-            _take_ownership([aside], folder.stat())
+            _give_to_owner([aside], folder.stat())
         for path in existing:
             if (aside / path.name).exists():  # a restored file of the interrupted restore
-                _remove(path)
+                _remove_path(path)
             else:
-                _move(path, aside / path.name, moves)
+                _move_path(path, aside / path.name, moves)
         # The database is last: a directory without one is not mistaken for a restored one.
         for path in sorted(staging.iterdir(), key=lambda path: path.name == DATABASE_FILE):
-            _move(path, folder / path.name, moves)
+            _move_path(path, folder / path.name, moves)
     except OSError:  # not if it is interrupted: the last move may not be in the list, so the marker stays
         for source, target in reversed(moves):
             target.rename(source)
@@ -209,7 +219,10 @@ def _replace_files(existing: list[Path], staging: Path, folder: Path, aside: Pat
 
 
 def _write_marker(marker: Path, text: str) -> None:
-    """Write the name of the directory of old files. After a power failure it is complete, or not there."""
+    """Write the name of the directory of old files to the marker file of an unfinished restore.
+
+    After a power failure, the marker is either complete or does not exist.
+    """
     new = marker.with_suffix(".new")
     new.unlink(missing_ok=True)
     with new.open("x") as file:  # never through a link that another user has made
@@ -219,12 +232,13 @@ def _write_marker(marker: Path, text: str) -> None:
     sync_path(marker.parent)
 
 
-def _move(source: Path, target: Path, moves: list[tuple[Path, Path]]) -> None:
+def _move_path(source: Path, target: Path, moves: list[tuple[Path, Path]]) -> None:
+    """Move a file or directory, and append the move to `moves`, so that it can be undone."""
     source.rename(target)
     moves.append((source, target))
 
 
-def _remove(path: Path) -> None:
+def _remove_path(path: Path) -> None:
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -244,7 +258,7 @@ def _read_marker(folder: Path) -> str:
     return name
 
 
-def _extract(archive: ArchiveReader, staging: Path) -> None:
+def _extract_members(archive: ArchiveReader, staging: Path) -> None:
     for name in (SAMPLES_FOLDER, IMAGES_FOLDER):
         (staging / name).mkdir(mode=0o700)
     for member in archive.manifest.members:
@@ -260,9 +274,9 @@ def _extract(archive: ArchiveReader, staging: Path) -> None:
 def _adapt_database(
     description: BackupDescription, staging: Path, places: list[Path], *, as_copy: bool
 ) -> int:
-    """Check the extracted database and change what is different in a copy, or in a backup without samples.
+    """Check the extracted database, and adapt it if it is a copy, or if the backup has no samples.
 
-    Return the number of segments that are missing. `places` are the directories that may have them.
+    Return the number of sample files that are missing. `places` are the data directories to search for them.
     """
     missing = 0
     try:
@@ -293,26 +307,27 @@ def _check_integrity(database: sqlite3.Connection) -> None:
 
 
 def _check_files(database: sqlite3.Connection, staging: Path) -> None:
-    """Raise `BackupDamaged` if the database names a segment or an image that the backup does not have."""
+    """Raise `BackupDamaged` if the database refers to a segment or image that is not in the backup."""
     paths = [segment_path(staging / SAMPLES_FOLDER, number) for number in query_segments(database)]
     paths += [staging / IMAGES_FOLDER / digest.hex() for digest in query_images(database)]
     for path in paths:
         if not path.is_file():
             raise BackupDamaged(
-                str(path.relative_to(staging)), "the database of the backup names it, but it is missing"
+                str(path.relative_to(staging)), "the database of the backup refers to it, but it is missing"
             )
 
 
 def _adopt_segments(database: sqlite3.Connection, target: Path, places: list[Path]) -> int:
-    """Link the segments of the restored database that are still there, and forget the others.
+    """Link the sample files (segments) of the restored database that still exist; delete other records.
 
-    Segments never change, but their numbers repeat in other data directories. So a segment is taken only if
-    the database beside it has the same record of it. Return the number of forgotten segments.
+    A segment never changes, but another data directory may have a different one with this number. So a
+    segment is used only if the database in its directory has the same record of it. Return the number of
+    deleted records.
     """
     missing = 0
     for number in query_segments(database):
         record = database.execute("SELECT * FROM sample_segment WHERE id = ?", (number,)).fetchone()
-        known = (place / SAMPLES_FOLDER for place in places if _knows(place, number, record))
+        known = (place / SAMPLES_FOLDER for place in places if _has_segment_record(place, number, record))
         found = (path for each in known if (path := segment_path(each, number)).is_file())
         source = next((path for path in found if not path.is_symlink()), None)
         if source is None:
@@ -323,8 +338,8 @@ def _adopt_segments(database: sqlite3.Connection, target: Path, places: list[Pat
     return missing
 
 
-def _knows(place: Path, number: int, record: tuple[object, ...]) -> bool:
-    """Return whether the database of a directory has exactly this record of a segment."""
+def _has_segment_record(place: Path, number: int, record: tuple[object, ...]) -> bool:
+    """Return whether the database in a data directory has exactly this record of a segment."""
     path = place / DATABASE_FILE
     if not path.exists():
         return False
@@ -336,7 +351,7 @@ def _knows(place: Path, number: int, record: tuple[object, ...]) -> bool:
     return bool(found == record)
 
 
-def _take_ownership(paths: Iterable[Path], owner: os.stat_result) -> None:
+def _give_to_owner(paths: Iterable[Path], owner: os.stat_result) -> None:
     """Give files and directories to the owner of the data directory, if root restores for another user.
 
     That user may replace a file by a link to one of root meanwhile: links are not followed, and a directory

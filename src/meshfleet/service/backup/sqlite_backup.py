@@ -1,8 +1,8 @@
 """Backup of a service with SQLite, without its cooperation: it may run, or not.
 
 Segments and images never change once they are written, so hard links in a staging directory keep them from
-being deleted. The database is copied by one statement, which sees a single snapshot. Files that the copy
-names but that were merged or removed before they could be linked mean that staging begins again.
+being deleted. The database is copied by one statement, which sees a single snapshot. The copy may refer to
+files that were merged or removed before they could be linked; then staging begins again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SPARE_FACTOR: Final = 1.1
 
 
 class StagedFiles(NamedTuple):
-    """Copy of the database and links to the files that it names, all of one moment."""
+    """Copy of the database, and links to the files that it refers to, all as of the same time."""
 
     database: Path
     samples: list[Path]
@@ -79,7 +79,7 @@ def stage_files(
 
 
 def remove_stale_staging(data: Path) -> None:
-    """Remove staging directories of backups that were killed. Those of running backups are locked."""
+    """Remove the staging directories that killed backups left. Those of running backups are locked."""
     for staging in data.glob(f"{_STAGING_PREFIX}*"):
         try:
             if (lock := _try_lock_staging(staging)) is not None:
@@ -102,7 +102,7 @@ def _create_staging(data: Path) -> Iterator[Path]:
 
 
 def _try_lock_staging(staging: Path) -> int | None:
-    """Lock a staging directory until the returned descriptor is closed.
+    """Lock a staging directory. The lock ends when the returned descriptor is closed.
 
     Return None if another process has locked it, or removed it.
     """
@@ -115,7 +115,7 @@ def _try_lock_staging(staging: Path) -> int | None:
 
 
 def _remove_staging(staging: Path, lock: int) -> None:
-    """Remove a locked staging directory. It stays locked until it is gone."""
+    """Remove a staging directory, then close `lock`, the descriptor that locks it."""
     try:
         shutil.rmtree(staging)
     finally:
@@ -144,7 +144,7 @@ def _check_free_space(data: Path, *, with_samples: bool) -> None:
 def _stage(
     data: Path, staging: Path, now: Callable[[], int], stop: Event, *, with_samples: bool
 ) -> StagedFiles:
-    """Copy the database and link the files that the copy names. Some of them may be gone already."""
+    """Copy the database, and link the files that the copy refers to. Some files may already be deleted."""
     folders = [IMAGES_FOLDER, *([SAMPLES_FOLDER] if with_samples else [])]
     for name in folders:
         _link_files(data / name, staging / name)
@@ -230,17 +230,17 @@ def _open_database(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def query_segments(connection: sqlite3.Connection) -> list[int]:
-    """Return the numbers of the segments that a database names."""
+    """Return the numbers of the sample files (segments) that a database refers to."""
     return _query(connection, "sample_segment", "CAST(id AS INTEGER)", "id IS NOT NULL")
 
 
 def query_images(connection: sqlite3.Connection) -> list[bytes]:
-    """Return the hashes of the firmware images that a database names."""
+    """Return the SHA-256 of each firmware image that a database refers to."""
     return _query(connection, "firmware", "DISTINCT CAST(sha256 AS BLOB)", "sha256 IS NOT NULL")
 
 
 def _query(connection: sqlite3.Connection, table: str, column: str, condition: str = "true") -> list[Any]:
-    """Return a column of a table; nothing if the schema is older than the table."""
+    """Return the values of a table's column; an empty list if the schema is older than the table."""
     if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone():
         return []
     query = f"SELECT {column} FROM {table} WHERE {condition}"  # noqa: S608 # constant texts

@@ -135,6 +135,7 @@ class ConsoleMiddleware:
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
     def _find_file(self, path: str) -> StaticFile | None:
+        """Return the file at a path, or the index page for a page of the console; else None."""
         if path == _API_DOCS_PATH:
             return self._static_files[INDEX_PATH]
         if any(path == each or path.startswith(f"{each}/") for each in _API_PREFIXES):

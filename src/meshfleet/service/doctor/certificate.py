@@ -1,4 +1,4 @@
-"""Check of the TLS certificate: when it ends, and whether it names the addresses that others use."""
+"""Check of the TLS certificate: when it expires, and whether it names the hosts that clients use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ _DAY_SECONDS: Final = 86_400
 
 
 def check_certificate(settings: Settings, *, now: int) -> Iterator[Finding]:
-    """Check the certificate of the listeners. The settings have proved that its key fits."""
+    """Check the TLS certificate of the listeners: when it expires, and which hosts it names.
+
+    That its key fits was checked with the settings.
+    """
     if settings.tls_cert is None or settings.tls_key is None:
         yield Finding(Level.OK, "certificate", "none: listeners have no TLS")
         return
@@ -38,14 +41,17 @@ def check_certificate(settings: Settings, *, now: int) -> Iterator[Finding]:
     names = [value for _, value in certificate.get("subjectAltName", ())]
     texts = [f"{name} ends in {math.floor(days)} days", f"names {', '.join(names) or 'nothing'}"]
     for setting, host in _list_public_hosts(settings):
-        if not any(_matches(host, each) for each in names):
+        if not any(_matches_name(host, each) for each in names):
             level = Level.FAIL
             texts.append(f"does not name {host}, the host of {setting}")
     yield Finding(level, "certificate", "; ".join(texts), None if level is Level.OK else command)
 
 
 def _list_public_hosts(settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield the settings with hosts that clients verify, unless a proxy has a certificate of its own."""
+    """Yield the name and host of each setting whose host clients find in this certificate.
+
+    `public-url` is left out if a proxy is trusted, because the proxy has a certificate of its own.
+    """
     if settings.public_url is not None and not settings.trusted_proxies:
         parts = urlsplit(settings.public_url)
         if parts.scheme == "https" and parts.hostname:
@@ -54,7 +60,8 @@ def _list_public_hosts(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "public-mqtt", settings.public_mqtt.host
 
 
-def _matches(host: str, name: str) -> bool:
+def _matches_name(host: str, name: str) -> bool:
+    """Return whether a name in a certificate, such as `*.example.org`, applies to a host."""
     try:
         return ip_address(host) == ip_address(name)
     except ValueError:

@@ -39,8 +39,8 @@ _FULL_BYTES: Final = 200_000_000
 _FAIL_DAYS, _WARN_DAYS = 3, 30
 
 
-def name_database(settings: Settings) -> str:
-    """Return the kind and place of the database, without the password."""
+def describe_database(settings: Settings) -> str:
+    """Return the kind and place of the database as text, without the password."""
     if settings.database == "sqlite":
         return f"SQLite in {settings.data.absolute()}"
     url = make_url(settings.database)
@@ -49,15 +49,15 @@ def name_database(settings: Settings) -> str:
     )
 
 
-def report_unusable(settings: Settings, exc: DBAPIError) -> Finding:
-    """Return the finding for a database that cannot be opened, with the code of `/readyz`."""
-    text = f"{classify_error(exc)}: {name_database(settings)}: {describe_error(exc)}"
+def build_unusable_finding(settings: Settings, exc: DBAPIError) -> Finding:
+    """Return the finding for a database that cannot be opened, with the reason code that `/readyz` has."""
+    text = f"{classify_error(exc)}: {describe_database(settings)}: {describe_error(exc)}"
     return Finding(Level.FAIL, "database", text, _build_serve_command(settings))
 
 
-def report_missing(settings: Settings) -> Finding:
-    """Return the finding for a data directory without a database."""
-    text = f"{name_database(settings)}: there is no database; give the data directory with --data"
+def build_missing_finding(settings: Settings) -> Finding:
+    """Return the finding for a data directory that contains no database."""
+    text = f"{describe_database(settings)}: there is no database; give the data directory with --data"
     return Finding(Level.FAIL, "database", text, _build_serve_command(settings))
 
 
@@ -66,9 +66,9 @@ def _build_serve_command(settings: Settings) -> str:
 
 
 def check_server(connection: Connection, settings: Settings) -> Iterator[Finding]:
-    """Check the version of the database server, and that it has connections left."""
+    """Check the version of the PostgreSQL server, and that it has connections left."""
     version = connection.dialect.server_version_info or ()
-    text = f"{name_database(settings)}, version {'.'.join(map(str, version))}"
+    text = f"{describe_database(settings)}, version {'.'.join(map(str, version))}"
     if connection.dialect.name == "sqlite":
         yield Finding(Level.OK, "database", text)
         return
@@ -88,7 +88,7 @@ def check_server(connection: Connection, settings: Settings) -> Iterator[Finding
 
 
 def check_schema(revision: str | None) -> Iterator[Finding]:
-    """Check that this version of Meshfleet can use the schema of the database; None: it has no tables."""
+    """Check that this version can use the schema of the database. `revision` is None without tables."""
     newest = list_revisions()[-1]
     if revision == newest:
         yield Finding(Level.OK, ReadinessCode.SCHEMA, f"{revision}, current")
@@ -104,13 +104,16 @@ def check_schema(revision: str | None) -> Iterator[Finding]:
 
 
 def check_disk(connection: Connection, settings: Settings, *, now: int) -> Iterator[Finding]:
-    """Check the free disk space, and when it will be used."""
+    """Check the free disk space, and when it will be used up."""
     status = assess_storage(connection, settings, now=now)
     yield judge_disk(status, f"du -xh --max-depth=1 {shlex.quote(str(settings.data.absolute()))}", now=now)
 
 
 def judge_disk(status: StorageStatus, command: str, *, now: int) -> Finding:
-    """Return the finding for a measurement. `command` shows what uses the disk."""
+    """Return the finding for a measurement of the disk.
+
+    `command`, the next command of a warning, shows what uses the disk.
+    """
     free, growth = status.measurement.free, status.forecast.total_growth
     used = format_bytes(sum(status.measurement.sizes.values()))
     rate = "growth not known yet" if growth is None else f"{format_bytes(growth)} a day"

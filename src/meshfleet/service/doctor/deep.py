@@ -23,7 +23,7 @@ _PIECE_BYTES: Final = 1 << 20
 
 
 def check_integrity(connection: Connection) -> Iterator[Finding]:
-    """Check the structure of a SQLite database. PostgreSQL checks its pages itself."""
+    """Check the structure of an SQLite database. PostgreSQL checks its pages itself."""
     found = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
     if found == ["ok"]:
         yield Finding(Level.OK, "integrity", "the database is intact")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def examine(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[Finding]:
     """Yield the findings about an installation with valid settings. Nothing is changed.
 
-    If it cannot be found out whether a service is running, checks that depend on it are left out.
+    If it is unknown whether a service is running, the checks that depend on this are left out.
     """
     try:
         service = find_running_service(settings.data)
@@ -34,7 +34,7 @@ def examine(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[Finding]
         yield Finding(Level.FAIL, "data", text, "sudo meshfleet doctor")
     else:
         yield from guard_check("data", partial(machine.check_data_folder, settings, service))
-        yield from guard_check("descriptors", partial(machine.check_descriptors, settings, service))
+        yield from guard_check("descriptors", partial(machine.check_open_file_limit, settings, service))
         yield from guard_check("listeners", partial(network.check_listeners, settings, service))
         yield from guard_check("public-url", partial(network.check_public_url, settings, service))
     yield from guard_check("certificate", partial(certificate.check_certificate, settings, now=now()))
@@ -48,7 +48,7 @@ def examine(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[Finding]
 def check_database(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[Finding]:
     """Check the database and what it contains; with `is_deep`, also read all samples and images."""
     if settings.database == "sqlite" and not (settings.data / "meshfleet.sqlite").exists():
-        yield database.report_missing(settings)
+        yield database.build_missing_finding(settings)
         return
     try:
         with open_read_only(settings.database, settings.data) as connection:
@@ -58,7 +58,7 @@ def check_database(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[F
             if revision == list_revisions()[-1]:  # otherwise tables may be missing
                 yield from _check_contents(connection, settings, now(), is_deep=is_deep)
     except DBAPIError as exc:
-        yield database.report_unusable(settings, exc)
+        yield database.build_unusable_finding(settings, exc)
 
 
 def _check_contents(
@@ -81,7 +81,7 @@ def _check_contents(
 
 
 def guard_check(check: str, run: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Yield the findings of a check, and one about the check itself if it fails."""
+    """Yield the findings of a check. If the check raises an error, yield a finding with the error."""
     try:
         yield from run()
     except Exception as exc:  # noqa: BLE001 # the other checks still run, and an operator wants no traceback

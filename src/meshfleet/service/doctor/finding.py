@@ -1,4 +1,4 @@
-"""Result of a check."""
+"""Result of a check of `doctor` or `upgrade-check`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ class Finding(Struct, frozen=True, rename="camel"):
 
 
 def describe_error(exc: Exception) -> str:
-    """Describe an error in one line, without the secrets that the texts of unknown errors may contain."""
+    """Describe an error in one line.
+
+    The text of an error of another library may contain secrets: only the name of its class is returned.
+    """
     if isinstance(exc, DBAPIError):
         return describe_driver_error(exc)
     if isinstance(exc, OSError) and exc.strerror:

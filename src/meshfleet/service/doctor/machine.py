@@ -31,7 +31,7 @@ _CLOCK_UNSYNCHRONIZED: Final = 5
 
 
 def check_data_folder(settings: Settings, service: RunningService | None) -> Iterator[Finding]:
-    """Check that the data directory exists, is private, and whether a service uses it."""
+    """Check that the data directory exists and is private, and say whether a service uses it."""
     data = settings.data.absolute()
     try:
         status = data.stat()
@@ -63,8 +63,8 @@ def _find_user_name(uid: int) -> str:
         return str(uid)
 
 
-def check_descriptors(settings: Settings, service: RunningService | None) -> Iterator[Finding]:
-    """Check that the service may open enough files for all its connections."""
+def check_open_file_limit(settings: Settings, service: RunningService | None) -> Iterator[Finding]:
+    """Check that the limit of open files is high enough for all MQTT connections."""
     limit = read_open_file_limit(None if service is None else service.pid)
     has_listener = any((settings.mqtt, settings.mqtt_tls, settings.mqtt_ws))
     connections = settings.limits.connections if has_listener else 0
@@ -82,7 +82,7 @@ def check_descriptors(settings: Settings, service: RunningService | None) -> Ite
 
 
 def check_clock(state: int | None) -> Iterator[Finding]:
-    """Check that the clock is synchronized. `state` is the result of `read_clock_state`."""
+    """Check that the clock of the machine is synchronized. `state` is the result of `read_clock_state`."""
     if state is None:
         yield Finding(Level.OK, "clock", "not known whether it is synchronized")
     elif state == _CLOCK_UNSYNCHRONIZED:
@@ -93,7 +93,7 @@ def check_clock(state: int | None) -> Iterator[Finding]:
 
 
 def read_clock_state() -> int | None:
-    """Return the state of the clock of Linux, as `adjtimex` returns it; None if it is not known."""
+    """Return the state of the Linux clock, as `adjtimex` returns it; None if unknown."""
     if sys.platform != "linux":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Checks of what others connect to: listeners, the public URL, and the external broker."""
+"""Checks of connections: to the listeners, to the public URL, and to the external broker."""
 
 from __future__ import annotations
 
@@ -48,14 +48,15 @@ def check_listeners(settings: Settings, service: RunningService | None) -> Itera
     problems = [
         Finding(Level.FAIL, "listeners", problem, f"meshfleet serve --{name} HOST:PORT")
         for name, address in listeners.items()
-        if (problem := _find_problem(name, address, service)) is not None
+        if (problem := _find_listener_problem(name, address, service)) is not None
     ]
     texts = ", ".join(f"{name} {address}" for name, address in listeners.items())
     state = "free" if service is None else "accepting connections"
     yield from problems or [Finding(Level.OK, "listeners", f"{texts or 'any free ports'}: {state}")]
 
 
-def _find_problem(name: str, address: ListenAddress, service: RunningService | None) -> str | None:
+def _find_listener_problem(name: str, address: ListenAddress, service: RunningService | None) -> str | None:
+    """Return why a listener does not work, or why its port cannot be used; None if all is well."""
     if service is not None:
         try:
             socket.create_connection(_to_loopback(address), timeout=_TIMEOUT_SECONDS).close()
@@ -71,11 +72,12 @@ def _find_problem(name: str, address: ListenAddress, service: RunningService | N
 
 
 def _to_loopback(address: ListenAddress) -> tuple[str, int]:
+    """Return host and port at which a listener is reached from this machine."""
     return _LOOPBACK.get(address.host, address.host), address.port
 
 
 def check_public_url(settings: Settings, service: RunningService | None) -> Iterator[Finding]:
-    """Check that the service is ready, at the URL that clients and gateways use."""
+    """Check that the service responds as ready at its public URL, which clients and gateways use."""
     url = settings.public_url
     if service is None:
         yield Finding(Level.OK, "public-url", "not asked: no service is running")
@@ -87,9 +89,9 @@ def check_public_url(settings: Settings, service: RunningService | None) -> Iter
         host, port = _to_loopback(settings.http)
         url = f"http://{settings.http._replace(host=host, port=port)}"
     try:
-        problem, forwarding = _ask_readiness(url, settings.tls_cert)
+        problem, forwarding = _request_readiness(url, settings.tls_cert)
     except (OSError, HTTPException) as exc:
-        problem, forwarding = f"does not answer: {_describe_network_error(exc)}", None
+        problem, forwarding = f"does not respond: {_describe_network_error(exc)}", None
     command = f"curl -i {url}{READINESS_PATH}"
     if problem is None:
         yield Finding(Level.OK, "public-url", f"{url} is ready")
@@ -100,7 +102,7 @@ def check_public_url(settings: Settings, service: RunningService | None) -> Iter
 
 
 def _assess_proxy(forwarding: str, command: str, *, is_expected: bool) -> Finding:
-    """Assess what became of `X-Forwarded-For` of a request to the public URL."""
+    """Return the finding about proxies: whether `X-Forwarded-For` arrived, and was trusted or ignored."""
     match forwarding:
         case Forwarding.TRUSTED:
             return Finding(Level.OK, "proxy", "X-Forwarded-For arrives and is trusted")
@@ -122,10 +124,10 @@ def _describe_network_error(exc: Exception) -> str:
     return describe_error(exc)
 
 
-def _ask_readiness(url: str, own_certificate: Path | None) -> tuple[str | None, str | None]:
-    """Ask `/readyz`. Return what is wrong with the answer, and what became of `X-Forwarded-For`.
+def _request_readiness(url: str, own_certificate: Path | None) -> tuple[str | None, str | None]:
+    """Request `/readyz`. Return why the service is not ready, and how `X-Forwarded-For` was treated.
 
-    The first is None if the service is ready, the second if the answer does not tell.
+    The first text is None if the service is ready. The second is None if the response does not say it.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -146,19 +148,19 @@ def _ask_readiness(url: str, own_certificate: Path | None) -> tuple[str | None, 
     try:
         codes = [reason.code for reason in get_decoder(NotReady).decode(body).reasons]
     except msgspec.MsgspecError:
-        return f"answers with HTTP status {response.status}, not as a Meshfleet service", None
+        return f"responds with HTTP status {response.status}, not as a Meshfleet service", None
     return f"is not ready: {', '.join(codes)}", forwarding
 
 
 def check_broker(settings: Settings) -> Iterator[Finding]:
-    """Check that the external broker accepts the login of the service, with another client id."""
+    """Check that the external broker accepts the login of the service. Use another MQTT client id."""
     address = settings.external_broker
     if address is None:
         listeners = (settings.mqtt, settings.mqtt_tls, settings.mqtt_ws)
         yield Finding(Level.OK, "broker", "embedded" if any(listeners) else "embedded, no listener")
         return
     try:
-        asyncio.run(_log_in(settings))
+        asyncio.run(_log_in_to_broker(settings))
     except MqttError as exc:
         text = str(exc) if str(address) in str(exc) else f"{address}: {exc}"
         yield Finding(Level.FAIL, "broker", text, "meshfleet broker-config mosquitto --help")
@@ -167,7 +169,7 @@ def check_broker(settings: Settings) -> Iterator[Finding]:
 
 
 def check_influx(settings: Settings) -> Iterator[Finding]:
-    """Check that InfluxDB answers and accepts the login."""
+    """Check that InfluxDB responds and accepts the login."""
     if settings.influx.url is None:
         return
     target = InfluxTarget(settings.influx)
@@ -198,7 +200,7 @@ def check_homeassistant(settings: Settings) -> Iterator[Finding]:
         yield Finding(Level.OK, "homeassistant", f"{address} accepts the login")
 
 
-async def _log_in(settings: Settings) -> None:
+async def _log_in_to_broker(settings: Settings) -> None:
     options = replace(build_link_options(settings), retry_first_connect=False, timeout=_TIMEOUT_SECONDS)
     assert settings.external_broker is not None  # noqa: S101 # checked by the caller
     client_id = f"meshfleet{secrets.token_hex(7)}"

@@ -1,4 +1,4 @@
-"""Facts about other processes: the service that uses a data directory, and who listens on a port."""
+"""Facts about other processes: which service uses a data directory, and which process uses a port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RunningService(NamedTuple):
     """Service that has locked a data directory."""
 
     pid: int | None
-    """Process id; None if this system does not tell."""
+    """Process id; None if this system does not show it."""
 
     def __str__(self) -> str:
         return "a running service" if self.pid is None else f"pid {self.pid}"
@@ -44,6 +44,7 @@ def find_running_service(data: Path) -> RunningService | None:
 
 
 def _find_lock_owner(inode: int) -> int | None:
+    """Return the id of the process that has locked the file with this inode; None if unknown."""
     with suppress(OSError):
         for line in (_PROC / "locks").read_text().splitlines():
             _, kind, *_, pid, place, _, _ = line.split()
@@ -53,7 +54,7 @@ def _find_lock_owner(inode: int) -> int | None:
 
 
 def find_port_owner(port: int) -> str | None:
-    """Return the process that listens on a port, as text; None if this user may not know."""
+    """Return the process that listens on a port, as text; None if this user is not allowed to see it."""
     sockets = {f"socket:[{inode}]" for inode in _list_listening_inodes(port)}
     for folder in _PROC.glob("[0-9]*"):
         with suppress(OSError):
@@ -63,6 +64,7 @@ def find_port_owner(port: int) -> str | None:
 
 
 def _list_listening_inodes(port: int) -> Iterator[str]:
+    """Yield the inodes of the sockets that listen on a TCP port."""
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
             for line in (_PROC / "net" / name).read_text().splitlines()[1:]:
@@ -73,7 +75,10 @@ def _list_listening_inodes(port: int) -> Iterator[str]:
 
 
 def read_open_file_limit(pid: int | None) -> int | None:
-    """Return how many files a process may open at most; `pid` None means this process. None: no limit."""
+    """Return the maximum number of open files of a process; None if there is no limit.
+
+    If `pid` is None, the limit is that of this process.
+    """
     if pid is not None:
         with suppress(OSError):
             for line in (_PROC / str(pid) / "limits").read_text().splitlines():

@@ -43,7 +43,7 @@ _ACTIVE_JOB_STATES: Final = (JobState.IN_PROGRESS, JobState.CANCELING)
 
 
 def examine_upgrade(settings: Settings) -> Iterator[Finding]:
-    """Yield what this version would change in an installation. Nothing is changed."""
+    """Yield findings about what this version would change in an installation, without changing anything."""
     yield Finding(
         Level.OK, "version", f"Meshfleet {version('meshfleet')}, Python {platform.python_version()}"
     )
@@ -60,6 +60,7 @@ def examine_upgrade(settings: Settings) -> Iterator[Finding]:
 
 
 def _list_migrations(revision: str) -> Iterator[Finding]:
+    """Yield the schema changes that the next start will make, from this revision on."""
     newest = list_revisions()[-1]
     if revision == newest:
         yield Finding(Level.OK, "schema", f"{revision}, current: the database is not changed")
@@ -102,7 +103,9 @@ def rehearse_upgrade(settings: Settings, folder: Path, *, copy_database: str, no
     path = folder / "rehearsal.tar"
     try:
         started = time.monotonic()
-        request = BackupRequest(settings, with_samples=True, now=now, stop=Event(), announce=_ignore)
+        request = BackupRequest(
+            settings, with_samples=True, now=now, stop=Event(), announce=_discard_progress
+        )
         result = create_backup_file(request, path)
         with path.open("rb") as file:
             archive = ArchiveReader(file)
@@ -122,5 +125,5 @@ def rehearse_upgrade(settings: Settings, folder: Path, *, copy_database: str, no
     yield from check_database(copy, now, is_deep=True)
 
 
-def _ignore(_line: str) -> None:
-    """Print nothing: the findings tell the same."""
+def _discard_progress(_line: str) -> None:
+    """Discard a progress line of the backup: the findings contain the same facts."""

@@ -37,7 +37,10 @@ def _build_account(kind: AccountKind, name: str, credential: bytes, role: Role |
 
 
 def load_accounts(connection: Connection, accounts: Iterable[Account], *, now: int) -> dict[str, Account]:
-    """Load the stored state of accounts, by `str(account)`. Accounts that do not exist are left out."""
+    """Load the current state of MQTT accounts from the database, by `str(account)`.
+
+    Accounts that no longer exist are left out.
+    """
     names: dict[AccountKind, set[str]] = {kind: set() for kind in AccountKind}
     for account in accounts:
         names[account.kind].add(account.name)
@@ -70,7 +73,7 @@ _API_KEY_USERNAME: Final = "apikey"
 
 
 class _WrongGatewayPassword(Exception):
-    """A gateway failed to log in: its password is wrong, or its MAC is not claimed (`is_known` False)."""
+    """Raised when a gateway cannot log in. `is_known` is False if its MAC is not claimed."""
 
     def __init__(self, *, is_known: bool) -> None:
         super().__init__(is_known)
@@ -90,7 +93,10 @@ class AccountAuthenticator:
         now: Callable[[], int],
         monotonic: Callable[[], int],
     ) -> None:
-        """`now` is the wall clock for the expiry of API keys, `monotonic` the clock for login delays."""
+        """Create it. `now` is the wall clock for the expiry of API keys, `monotonic` the clock for delays.
+
+        Both return milliseconds.
+        """
         self._database = database
         self._logins = logins
         self._denied_access = denied_access
@@ -108,11 +114,11 @@ class AccountAuthenticator:
         user, password = _parse_credentials(connect)
         if user == _API_KEY_USERNAME:
             key = api_key_store.hash_credential(password).hex()
-            return await self._attempt(
+            return await self._throttle_attempt(
                 f"{AccountKind.API_KEY} {key}", address, lambda: self._authenticate_api_key(password)
             )
         if (mac := _parse_gateway_username(user)) is not None:
-            return await self._attempt(
+            return await self._throttle_attempt(
                 f"{AccountKind.GATEWAY} {mac}", address, lambda: self._authenticate_gateway(mac, password)
             )
         return await self._authenticate_user(normalize_username(user), password, address)
@@ -139,27 +145,28 @@ class AccountAuthenticator:
         try:
             hashed = await self._logins.check_password(name, password, address)
         except WrongCredentials:
-            raise _wrong_credentials() from None
+            raise _build_credentials_error() from None
         except TooManyAttempts as exc:
             raise NotAdmitted(ConnectReturnCode.SERVER_UNAVAILABLE, str(exc)) from None
         credential = (await self._database.read(user_store.load_user_credentials, [name])).get(name)
         if credential is None or credential.password_hash != hashed:
-            raise _wrong_credentials()
+            raise _build_credentials_error()
         return _build_user_account(name, credential)
 
-    async def _attempt(
+    async def _throttle_attempt(
         self, name: str, address: str, authenticate: Callable[[], Awaitable[Account | None]]
     ) -> Account:
-        """Call `authenticate`. Raise `NotAdmitted` if earlier failed logins require a delay."""
+        """Call `authenticate`, unless earlier failed logins require a delay; then raise `NotAdmitted`."""
         network = to_network(address)
         # One at a time per name and network, so that parallel correct logins do not count as failures.
         lock = self._locks.setdefault((name, network), asyncio.Lock())
         async with lock:
-            return await self._attempt_locked(name, network, authenticate)
+            return await self._attempt_login(name, network, authenticate)
 
-    async def _attempt_locked(
+    async def _attempt_login(
         self, name: str, network: str | None, authenticate: Callable[[], Awaitable[Account | None]]
     ) -> Account:
+        """Count a login attempt, call `authenticate`, and count the attempt as failed or succeeded."""
         wait = self._throttle.count_attempt(name, network, self._monotonic() / 1000).wait
         if wait:
             self._metrics.count_login("throttled")
@@ -179,15 +186,15 @@ class AccountAuthenticator:
                 raise NotAdmitted(
                     ConnectReturnCode.SERVER_UNAVAILABLE, str(TooManyAttempts(wait_after_failures))
                 )
-            raise _wrong_credentials()
+            raise _build_credentials_error()
         self._throttle.clear_failures(name, network)
         self._metrics.count_login("succeeded")
         return account
 
     def _count_unknown_mac(self, name: str, network: str | None, *, is_known: bool) -> int:
-        """Return the delay in seconds after a failed gateway login. Count the login if its MAC is unclaimed.
+        """Return the delay in seconds after a failed login of a gateway. Count it if the MAC is not claimed.
 
-        The delay applies to claimed MACs too, so that it does not reveal which MACs are claimed.
+        A claimed MAC gets the delay too, so that the delay does not reveal which MACs are claimed.
         """
         now = self._monotonic() / 1000
         if is_known:
@@ -196,12 +203,13 @@ class AccountAuthenticator:
 
 
 def _parse_credentials(connect: Connect) -> tuple[str, str]:
+    """Return user name and password in CONNECT. Raise `NotAdmitted` if one is missing."""
     if connect.user is None or connect.password is None:
-        raise NotAdmitted(ConnectReturnCode.NOT_AUTHORIZED, "user name or password is missing")
+        raise NotAdmitted(ConnectReturnCode.NOT_AUTHORIZED, "the user name or password is missing")
     try:
         return connect.user, connect.password.decode()
     except UnicodeDecodeError:
-        raise _wrong_credentials() from None
+        raise _build_credentials_error() from None
 
 
 def _parse_gateway_username(user: str) -> Mac | None:
@@ -212,5 +220,5 @@ def _parse_gateway_username(user: str) -> Mac | None:
         return None
 
 
-def _wrong_credentials() -> NotAdmitted:
+def _build_credentials_error() -> NotAdmitted:
     return NotAdmitted(ConnectReturnCode.BAD_CREDENTIALS, "wrong user name or password")

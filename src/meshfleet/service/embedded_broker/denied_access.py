@@ -39,11 +39,15 @@ _ACTOR_KINDS: Final[Mapping[AccountKind, Literal["gateway", "user", "api-key"]]]
 
 
 class _DeniedAction(NamedTuple):
+    """Account, and the action that it was denied; repetitions within a minute are only counted."""
+
     account: str
     action: str
 
 
 class _DeniedAccess(NamedTuple):
+    """Denied publish or subscription that is to be recorded in the audit log."""
+
     actor: Actor
     action: str
     topic: str

@@ -43,6 +43,8 @@ async def accept_clients(broker: Broker, listeners: Sequence[MqttListener]) -> N
 
 
 class _Acceptor:
+    """Accepts the MQTT clients of one listener."""
+
     def __init__(self, broker: Broker, listener: MqttListener) -> None:
         self._broker = broker
         self._socket = listener.bound_socket
@@ -50,7 +52,7 @@ class _Acceptor:
         self._tls = listener.tls
 
     async def run(self) -> None:
-        """Accept connections until canceled; close those that exceed a connection limit."""
+        """Accept connections until canceled. Close a connection that exceeds a connection limit."""
         self._socket.setblocking(False)  # noqa: FBT003 # positional-only parameter
         loop = asyncio.get_running_loop()
         async with asyncio.TaskGroup() as tasks:
@@ -71,9 +73,9 @@ class _Acceptor:
                     await asyncio.sleep(0)
 
     async def _start_connection(self, client: socket.socket, address: str) -> None:
-        """Wait until the client may log in, then start the protocol of the connection, using TLS if set.
+        """Wait until a client may log in, then start its MQTT connection, over TLS if the listener has it.
 
-        Close the connection if too many logins of its network failed.
+        Close the connection if too many logins from the network of the client have failed.
         """
         connections = self._broker.connections
         try:
@@ -146,7 +148,7 @@ def open_mqtt_listeners(
 
 
 def apply_bound_ports(settings: Settings, listeners: list[MqttListener]) -> Settings:
-    """Return the settings with port 0 replaced by the actual ports, which are sent to gateways."""
+    """Return the settings with the actual ports in place of port 0. Gateways are sent these ports."""
     ports = {each.scheme: each.bound_socket.getsockname()[1] for each in listeners}
     changes = {
         name: address._replace(port=ports[scheme]) for name, address, scheme in _list_configured(settings)

@@ -1,7 +1,7 @@
 """Revocation: disconnects MQTT clients within a second after their account was changed (broker-19).
 
 Every change of an account adds a row to the audit log, whichever process makes the change. So one small query
-of the audit log tells whether accounts must be checked.
+of the audit log shows whether accounts must be checked.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class RevocationWatcher:
                 raise
 
     async def _check_accounts(self) -> None:
+        """Disconnect the MQTT clients of accounts that changed or expired since the last check."""
         admitted, accounts = self._broker.connect_handler.admitted_count, set(self._verified)
         revision = await self._database.read(audit.load_revision)
         if revision != self._revision or admitted != self._admitted:

@@ -113,7 +113,7 @@ class ExternalBrokerClient:
         `max_age` is the maximum number of seconds that a message waits for the broker (request-30).
         """
         # Messages in flight when a connection breaks are discarded: a request must not be executed twice. A
-        # lost acknowledgment of a sample does no harm: the device resends the sample and gets another one.
+        # lost acknowledgement of a sample does no harm: the device resends the sample and gets another one.
         self._link = MqttClient(
             address, client_id, clean=False, options=replace(options, discard_on_disconnect=True)
         )
@@ -144,7 +144,7 @@ class ExternalBrokerClient:
 
     @property
     def problem(self) -> ReadinessProblem | None:
-        """Problem that keeps the service from receiving or committing reports, or None."""
+        """Problem that keeps the service from receiving or committing reports; None if there is none."""
         if self._commit_problem is not None:
             return self._commit_problem
         if self._link.connection_error is not None and not isinstance(
@@ -162,7 +162,7 @@ class ExternalBrokerClient:
         self._max_age = seconds
 
     def send(self, messages: Sequence[Publish]) -> None:
-        """Send messages with QoS 1, or queue messages until the broker accepts them; see `Transport`."""
+        """Send messages with QoS 1, or queue them until the broker accepts them; see `Transport`."""
         sent = 0 if self._outbox else self._link.try_publish(messages)
         free = max(0, _MAX_OUTBOX - len(self._outbox))
         expires_at = asyncio.get_running_loop().time() + self._max_age
@@ -185,7 +185,7 @@ class ExternalBrokerClient:
 
     @property
     def unavailable_reason(self) -> str | None:
-        """Reason why no message can be sent to the broker at the moment; None if messages can be sent."""
+        """Reason why no message can be sent to the broker now; None if messages can be sent."""
         match self._link.connection_error:
             case None:
                 return None
@@ -225,7 +225,7 @@ class ExternalBrokerClient:
             for topic_filter in (self._reports, *self._topic_filters):
                 task_name = f"external_broker.subscribe {topic_filter}"
                 tasks.create_task(self._subscribe(topic_filter), name=task_name)
-            tasks.create_task(self._receive(consumer), name="external_broker.receive")
+            tasks.create_task(self._receive_messages(consumer), name="external_broker.receive")
             tasks.create_task(self._send_outgoing(), name="external_broker.send")
 
     # Background tasks
@@ -253,7 +253,8 @@ class ExternalBrokerClient:
                 return
             await asyncio.sleep(pause)
 
-    async def _receive(self, consumer: ReportConsumer) -> None:
+    async def _receive_messages(self, consumer: ReportConsumer) -> None:
+        """Pass received responses to their subscribers, and commit received reports."""
         async for received in self._link:
             if reports := self._dispatch_responses(received.messages):
                 await self._commit(consumer, ReportBatch(reports, PendingChanges(), b""))
@@ -294,7 +295,7 @@ class ExternalBrokerClient:
                 self._has_outgoing.clear()
 
     def _send_urgent_messages(self) -> bool:
-        """Send the urgent messages. Return False if the connection did not accept all urgent messages."""
+        """Send the urgent messages. Return False if the connection did not accept all of them."""
         while self._urgent:
             message, sent = self._urgent[0]
             if not sent.done():  # else canceled
@@ -305,6 +306,7 @@ class ExternalBrokerClient:
         return True
 
     def _drop_expired(self) -> None:
+        """Drop queued messages that have waited too long for the broker."""
         now = asyncio.get_running_loop().time()
         while self._outbox and self._outbox[0].expires_at < now:
             self._outbox.popleft()

@@ -55,7 +55,10 @@ def build_acl_file(prefix: str, homeassistant: HomeAssistantSettings = _HOME_ASS
     The user name of a gateway is its MAC. Raise `WrongSettings` if mosquitto would misread the topic prefix.
     """
     if "%u" in prefix or "%c" in prefix or prefix.startswith(" "):
-        reason = "must not contain %u or %c or start with a space: mosquitto's access rules interpret these"
+        reason = (
+            "must not contain %u or %c or start with a space:"
+            " mosquitto's access rules give these a special meaning"
+        )
         raise WrongSettings([Fault("topic-prefix", reason)])
     topics = TopicCodec(prefix)
     root = topics.broadcast_filter().removesuffix("mt/gateways/#")
@@ -103,7 +106,7 @@ max_inflight_messages 2000
 # While the service is disconnected no report is dropped. mosquitto keeps them in memory: provide enough.
 max_queued_messages 0
 
-# Acknowledgments are small: send them at once.
+# Acknowledgements are small: send them at once.
 set_tcp_nodelay true
 
 # Any client with a password can use the client id of another client and disconnect it. This setting prevents

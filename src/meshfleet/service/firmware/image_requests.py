@@ -16,7 +16,7 @@ from meshfleet.errors import FleetError
 from meshfleet.errors.protocol import MalformedInput
 from meshfleet.mqtt.codec.packets import Publish
 from meshfleet.protocol import diagnostics
-from meshfleet.protocol.diagnostics import FirmwareAnswer, FirmwareQuestion, FirmwareType
+from meshfleet.protocol.diagnostics import FirmwareType, ImageLocation, ImageRequest
 from meshfleet.protocol.hex import Hex
 from meshfleet.service.firmware import store
 
@@ -35,12 +35,12 @@ _QUEUE_LIMIT: Final = 1000
 _WORKERS: Final = 4
 
 
-class _ImageRequest(NamedTuple):
-    """Request of a gateway for the URL of a firmware image."""
+class _QueuedRequest(NamedTuple):
+    """Image request of a gateway that waits for a worker task."""
 
     gateway: Mac
     id: str
-    question: FirmwareQuestion
+    image: ImageRequest
 
 
 class ImageRequestHandler:
@@ -50,10 +50,10 @@ class ImageRequestHandler:
         self._database = database
         self._transport = transport
         self._url_signer = url_signer
-        self._queue: asyncio.Queue[_ImageRequest] = asyncio.Queue(_QUEUE_LIMIT)
+        self._queue: asyncio.Queue[_QueuedRequest] = asyncio.Queue(_QUEUE_LIMIT)
         self.outcomes: Counter[str] = Counter()
         """Number of image requests by outcome: answered, malformed, dropped, unknown firmware or gateway."""
-        transport.subscribe(diagnostics.QUESTION_FILTER, self._on_message)
+        transport.subscribe(diagnostics.IMAGE_REQUEST_FILTER, self._on_message)
 
     async def run(self) -> None:
         """Answer image requests until this task is canceled."""
@@ -64,8 +64,8 @@ class ImageRequestHandler:
     def _on_message(self, message: Publish) -> None:
         """Queue the image request in an MQTT message. Drop a malformed request, or if the queue is full."""
         try:
-            gateway = diagnostics.parse_question_topic(message.topic)
-            request = _ImageRequest(gateway, *diagnostics.decode_question(message.payload))
+            gateway = diagnostics.parse_image_request_topic(message.topic)
+            request = _QueuedRequest(gateway, *diagnostics.decode_image_request(message.payload))
         except MalformedInput as exc:
             self.outcomes["malformed"] += 1
             _log.debug("malformed firmware image request: %s", exc)
@@ -85,17 +85,19 @@ class ImageRequestHandler:
                 self.outcomes["dropped"] += 1
                 _log.warning("firmware image request dropped: %s", exc)
 
-    async def _answer_request(self, request: _ImageRequest) -> None:
+    async def _answer_request(self, request: _QueuedRequest) -> None:
         """Send the image URL, or that there is no such firmware, to the gateway that requested the image."""
-        firmware = await self._database.read(store.find_requested_firmware, request.gateway, request.question)
+        firmware = await self._database.read(store.find_requested_firmware, request.gateway, request.image)
         response = None if firmware is None else self._build_response(firmware, request.gateway)
-        payload = diagnostics.encode_answer(request.id, response)
-        self._transport.send([Publish(diagnostics.format_answer_topic(request.gateway), payload, qos=1)])
+        payload = diagnostics.encode_image_response(request.id, response)
+        self._transport.send(
+            [Publish(diagnostics.format_image_response_topic(request.gateway), payload, qos=1)]
+        )
         self.outcomes["unknown" if firmware is None else "answered"] += 1
 
-    def _build_response(self, firmware: Firmware, gateway: Mac) -> FirmwareAnswer:
+    def _build_response(self, firmware: Firmware, gateway: Mac) -> ImageLocation:
         """Build the response with the signed image URL for a gateway."""
-        return FirmwareAnswer(
+        return ImageLocation(
             uri=self._url_signer.build_url(firmware, gateway),
             file_name=firmware.file_name,
             firmware_type=FirmwareType(firmware.type),

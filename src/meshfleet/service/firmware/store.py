@@ -21,7 +21,7 @@ from meshfleet.service.jobs.commands import cancel_jobs_of_firmware
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
 
-    from meshfleet.protocol.diagnostics import FirmwareQuestion
+    from meshfleet.protocol.diagnostics import ImageRequest
     from meshfleet.service.actor import Actor
     from meshfleet.service.firmware.image_store import ImageStore
     from meshfleet.service.firmware.partial_images import ReceivedImage
@@ -123,7 +123,7 @@ def load_firmware(connection: Connection, firmware_id: str, *, for_update: bool 
     return _build_firmware(row)
 
 
-def find_requested_firmware(connection: Connection, mac: Mac, question: FirmwareQuestion) -> Firmware | None:
+def find_requested_firmware(connection: Connection, mac: Mac, request: ImageRequest) -> Firmware | None:
     """Find the released firmware that a gateway requests (firmware-16).
 
     Return None if there is no such firmware, or if the gateway is not claimed.
@@ -132,9 +132,9 @@ def find_requested_firmware(connection: Connection, mac: Mac, question: Firmware
         return None
     columns = firmware.c
     query = select(firmware).where(
-        columns.model == int(question.model_number, 16),
-        columns.version == str(question.version),
-        columns.type == int(question.firmware_type),
+        columns.model == int(request.model_number, 16),
+        columns.version == str(request.version),
+        columns.type == int(request.firmware_type),
         columns.state == "released",
     )
     row = connection.execute(query).first()

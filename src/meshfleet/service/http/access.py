@@ -108,7 +108,7 @@ class AccessMiddleware(ASGIMiddleware):
     scopes = (ScopeType.HTTP,)
 
     def __init__(self, identify: Callable[[str, str | None], Awaitable[Actor]]) -> None:
-        """`identify` returns the actor of an access token or API key that a client address sent."""
+        """`identify` returns the actor for an access token or API key, and the client's address."""
         self._identify = identify
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
@@ -163,12 +163,12 @@ def get_client_address(scope: Scope) -> str | None:
 
 
 def remember_peer(scope: Scope) -> None:
-    """Keep the address of the TCP connection, before a forwarded address replaces it."""
+    """Store the address of the TCP connection, before the address that a proxy reports replaces it."""
     scope[_PEER] = scope.get("client")  # type: ignore[typeddict-unknown-key] # a key of our own
 
 
 def get_forwarding(scope: Scope) -> Forwarding:
-    """Return what became of the header `X-Forwarded-For` of a request (rest-169)."""
+    """Return whether `X-Forwarded-For` was absent in a request, ignored, or trusted (rest-169)."""
     if all(name != b"x-forwarded-for" for name, _ in scope["headers"]):
         return Forwarding.ABSENT
     is_replaced = scope["client"] is not scope.get(_PEER)

@@ -190,7 +190,7 @@ class HttpConnection(HttpToolsProtocol):
     def _count_head(self, size: int) -> None:
         """Count a parsed part of the request head. Raise `_RequestRejected` if the head is too large."""
         self._head_parsed += size
-        self._check_head(self._head_parsed)
+        self._check_head_size(self._head_parsed)
 
     def _count_unfinished(self, data: bytes) -> None:
         """Count received bytes of an incomplete request head. Raise `_RequestRejected` if it is too large.
@@ -202,9 +202,9 @@ class HttpConnection(HttpToolsProtocol):
         elif not self._has_body:  # after a body the start of the head is unknown
             previous_end = data.rfind(b"\r\n\r\n")
             self._head_read = len(data) - (0 if previous_end < 0 else previous_end + 4)
-        self._check_head(self._head_read)
+        self._check_head_size(self._head_read)
 
-    def _check_head(self, size: int) -> None:
+    def _check_head_size(self, size: int) -> None:
         if size > _MAX_HEAD_BYTES:
             status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             detail = f"the request line and headers are larger than {_MAX_HEAD_BYTES // 1024} KiB"
@@ -224,6 +224,7 @@ class HttpConnection(HttpToolsProtocol):
         raise _RequestRejected(HTTPStatus.BAD_REQUEST, "invalid-request", detail)
 
     def _feed_parser(self, data: bytes) -> None:
+        """Pass received data to the HTTP parser. Follow an upgrade to WebSocket, or ignore it."""
         while not self.transport.is_closing():
             try:
                 self.parser.feed_data(data)
@@ -253,6 +254,7 @@ class HttpConnection(HttpToolsProtocol):
         return self.url.partition(b"?")[0] == _WEBSOCKET_PATH
 
     def _rebuild_head(self, without: bytes | None = None) -> bytes:
+        """Return the bytes of the parsed request head, without the header of the name `without`."""
         line = f"{self.scope['method']} {self.url.decode('latin-1')} HTTP/{self.scope['http_version']}"
         lines = [name + b": " + value for name, value in self.headers if name != without]
         return b"\r\n".join([line.encode("latin-1"), *lines, b"", b""])
@@ -319,6 +321,7 @@ class HttpConnection(HttpToolsProtocol):
             self._write_rejection(self._rejection)
 
     def _write_rejection(self, response: bytes) -> None:
+        """Write the error response, end the running requests, and close the connection after a while."""
         self.transport.write(response)
         self._rejection = None
         self._disconnect_cycles()

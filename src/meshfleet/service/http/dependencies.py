@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _current_dependencies: Final[ContextVar[object]] = ContextVar("shared")
 
 
-class DependencyMiddleware:
+class RouteDependencyMiddleware:
     """ASGI middleware that provides the objects of one service, such as its database, to the routes."""
 
     def __init__(self, app: ASGIApp, dependencies: object) -> None:
@@ -34,7 +34,10 @@ class DependencyMiddleware:
 
 
 def build_provider(name: str) -> Callable[[], Any]:
-    """Return a Litestar provider for the object `name` of the service that handles the current request."""
+    """Return a function that Litestar calls to get an object, such as `database`, for a route argument.
+
+    The object is the one of this name in the service that handles the current request.
+    """
 
     def provide() -> Any:
         return getattr(_current_dependencies.get(), name)

@@ -47,13 +47,13 @@ class PageTokens:
         try:
             data = base64.b64decode(token + "=" * (-len(token) % 4), altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
-            raise _invalid_token() from None
+            raise _build_invalid_token() from None
         # Only the canonical encoding is accepted; a base64 decoder accepts more than one.
         if base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii") != token:
-            raise _invalid_token()
+            raise _build_invalid_token()
         signature, encoded = data[:_SIGNATURE_BYTES], data[_SIGNATURE_BYTES:]
         if not hmac.compare_digest(signature, self._sign(query, encoded)):
-            raise _invalid_token()
+            raise _build_invalid_token()
         position: list[Any] = msgspec.json.decode(encoded)
         return tuple(position)
 
@@ -77,9 +77,10 @@ class PageTokens:
         return {"items": items, "next_token": self.encode(query, position(items[-1])) if has_more else None}
 
     def _sign(self, query: Struct | str, encoded: bytes) -> bytes:
+        """Return the signature of an encoded position for this query."""
         scope = hashlib.sha256(msgspec.json.encode((type(query).__name__, query))).digest()
         return hmac.digest(self._secret, scope + encoded, "sha256")[:_SIGNATURE_BYTES]
 
 
-def _invalid_token() -> InvalidToken:
+def _build_invalid_token() -> InvalidToken:
     return InvalidToken("NextToken is invalid for this list and these filters")

@@ -82,7 +82,7 @@ class QueryReader:
     def read(
         self, parse: Callable[[str, str], Value], text: str | None, field: str, *, default: Other
     ) -> Value | Other:
-        """Return a parsed parameter, or `default` if it is missing or invalid. Invalid adds a fault."""
+        """Parse a parameter. Return `default` if it is missing or invalid; add a fault if it is invalid."""
         try:
             return default if text is None else parse(text, field)
         except MalformedInput as exc:
@@ -103,12 +103,12 @@ class QueryReader:
 def build_choice_parser(known: Mapping[str, Value]) -> Callable[[str, str], Value]:
     """Return a parser of query parameters that accepts the keys of `known` and returns their values."""
 
-    def parse(text: str, field: str) -> Value:
+    def parse_choice(text: str, field: str) -> Value:
         if text not in known:
             raise MalformedText(field, f"must be one of {', '.join(known)}")
         return known[text]
 
-    return parse
+    return parse_choice
 
 
 def parse_flag(text: str, field: str) -> bool:
@@ -138,7 +138,7 @@ class QueryNameMiddleware(ASGIMiddleware):
         """Normalize the query parameter names of a request and pass it on. Raise `InvalidRequest`."""
         if query := scope["query_string"]:
             known = {each.name.lower(): each for each in _list_parameters(scope["route_handler"])}
-            scope["query_string"] = urlencode(_canonicalize(query, known)).encode("ascii")
+            scope["query_string"] = urlencode(_canonicalize_names(query, known)).encode("ascii")
         await next_app(scope, receive, send)
 
 
@@ -154,7 +154,11 @@ def list_invalid_query_parameters(request: Request[Any, Any, Any], error: Valida
     ]
 
 
-def _canonicalize(query: bytes, known: Mapping[str, _Parameter]) -> list[tuple[str, str]]:
+def _canonicalize_names(query: bytes, known: Mapping[str, _Parameter]) -> list[tuple[str, str]]:
+    """Return the parameters of a query with the names that the route has; `known` has them in lower case.
+
+    Raise `InvalidRequest` for unknown or repeated names.
+    """
     try:
         given = parse_qsl(query.decode("ascii"), keep_blank_values=True, errors="strict")
     except UnicodeError:

@@ -87,7 +87,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
 
     def keepalive_timeout(self) -> None:
-        """Abort the connection of a client that does not answer pings, as a close would wait for it."""
+        """Abort the connection of a client that does not respond to pings: a close would wait for it."""
         super().keepalive_timeout()
         self.transport.abort()
 
@@ -125,6 +125,7 @@ class WebSocketConnection(WebSocketsSansIOProtocol):
         self._update_reading()
 
     def _update_reading(self) -> None:
+        """Read from the socket only after the handshake, and while neither direction is paused."""
         if self.handshake_complete and self.writable.is_set() and not self.read_paused:
             self.transport.resume_reading()
         else:

@@ -70,7 +70,7 @@ class ParsedBatch:
     ) -> None:
         self.now = now
         self.acking_gateways = acking_gateways
-        """Gateways that accept acknowledgments of samples."""
+        """Gateways that accept acknowledgements of samples."""
         self.unacked_samples: list[UnackedSample] = []
         """Samples to acknowledge after the commit."""
         self.earliest = now - _MAX_BEHIND_MS

@@ -24,14 +24,14 @@ from meshfleet.service.fleet_metrics import FleetMetrics
 from meshfleet.service.http.access import get_forwarding
 from meshfleet.service.metrics import METRICS_MEDIA_TYPE, Metrics
 from meshfleet.service.readiness import Readiness
-from meshfleet.service.reload import Reloader
+from meshfleet.service.reload import SettingsReloader
 
 _UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
 
 
 @get("/healthz")
 async def get_health() -> Health:
-    """Report that the process is alive."""
+    """Report that the process of the service is alive."""
     return Health(status="ok")
 
 
@@ -41,7 +41,7 @@ async def get_readiness(
 ) -> Response[Ready]:
     """Report whether the service is ready, and the reasons if it is not.
 
-    The header `X-Meshfleet-Forwarding` tells whether `X-Forwarded-For` was trusted, ignored or absent.
+    The header `X-Meshfleet-Forwarding` says whether `X-Forwarded-For` was trusted, ignored or absent.
     """
     reasons = await readiness.list_reasons(database)
     response = _build_not_ready_response(reasons) if reasons else Response(Ready(status="ready"))
@@ -68,7 +68,7 @@ async def get_metrics(
 
 @post("/api/v1/reload", status_code=HTTPStatus.OK)
 async def reload_settings(
-    actor: Given[Actor], database: Given[Database], reloader: Given[Reloader], now: Given[Now]
+    actor: Given[Actor], database: Given[Database], reloader: Given[SettingsReloader], now: Given[Now]
 ) -> ReloadedSettings:
     """Read the settings again, and apply those that can be changed while the service runs."""
     result = await reloader.reload()

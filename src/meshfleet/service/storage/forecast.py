@@ -1,4 +1,4 @@
-"""Forecast when the disk of the data is full. Pure functions.
+"""Forecasts when the disk with the data will be full. Pure functions.
 
 The model is simple, and rather too early than too late. Each part grows as it did in the last seven days; a
 part that shrank does not grow. Samples stop growing when the oldest of them reach their retention, because
@@ -28,7 +28,7 @@ _HORIZON_DAYS: Final = 3650
 
 
 class SampleAge(NamedTuple):
-    """Age of the samples, which decides when they stop growing."""
+    """Age of the oldest sample, and how long samples are kept: both decide when samples stop growing."""
 
     oldest: int | None
     """Time of the oldest sample, in milliseconds; None if there are no samples yet."""
@@ -37,7 +37,7 @@ class SampleAge(NamedTuple):
 
 
 class Forecast(NamedTuple):
-    """Measured growth, and what follows from it."""
+    """Measured growth of the data, and the time at which the disk will be full."""
 
     growth: Mapping[StoragePart, int | None]
     """Bytes per day of each part; None if it is not known yet."""
@@ -54,7 +54,7 @@ class Forecast(NamedTuple):
 
 
 def find_longest_retention(retention: Retention) -> int | None:
-    """Return for how many milliseconds samples are kept, of the kind that is kept longest; None: forever."""
+    """Return how long samples are kept, in milliseconds, for the kind that is kept longest; None: forever."""
     kinds = (
         *(retention.property, retention.measurement, retention.measurement_error),
         *(retention.event, retention.link, retention.heartbeat),
@@ -66,9 +66,9 @@ def find_longest_retention(retention: Retention) -> int | None:
 def forecast_storage(
     measured: Measurement, history: Mapping[int, Mapping[StoragePart, int]], age: SampleAge, *, now: int
 ) -> Forecast:
-    """Forecast from the current sizes and those at the end of earlier days.
+    """Forecast growth from the current sizes, and from the sizes of earlier days in `history`.
 
-    The keys of `history` are the days: milliseconds of the midnight with which they begin.
+    A key of `history` is the start of a day (Unix time in milliseconds).
     """
     today = now - now % DAY_MS
     first = min((day for day in history if today - GROWTH_DAYS * DAY_MS <= day < today), default=None)
@@ -85,6 +85,7 @@ def forecast_storage(
 def _find_full_time(
     free: int | None, growth: Mapping[StoragePart, int | None], age: SampleAge, now: int
 ) -> int | None:
+    """Return the time at which the disk will be full (Unix time in ms); None if not foreseen."""
     if free is None or None in growth.values():
         return None
     rates = {part: max(0, each or 0) / DAY_MS for part, each in growth.items()}

@@ -28,7 +28,7 @@ _PAUSE_SECONDS: Final = 3600.0
 
 
 class StorageStatus(NamedTuple):
-    """Size of the data at one moment, with the forecast."""
+    """Measured size of the data, with its time and a forecast."""
 
     measured_at: int
     measurement: Measurement
@@ -36,17 +36,17 @@ class StorageStatus(NamedTuple):
 
 
 def assess_storage(connection: Connection, settings: Settings, *, now: int) -> StorageStatus:
-    """Measure the data now, and forecast from the sizes of earlier days."""
+    """Measure the size of the data now, and forecast its growth from the sizes of earlier days."""
     is_sqlite = connection.dialect.name == "sqlite"
     measurement = measure_files(settings.data) if is_sqlite else measure_tables(connection)
-    age = SampleAge(store.load_oldest_sample_time(connection), find_longest_retention(settings.retention))
+    age = SampleAge(store.load_oldest_sample_day(connection), find_longest_retention(settings.retention))
     return StorageStatus(
         now, measurement, forecast_storage(measurement, store.load_sizes(connection), age, now=now)
     )
 
 
 class StorageMonitor:
-    """Measures the data of a service."""
+    """Measures the size of the data of a service."""
 
     def __init__(self, database: Database, settings: Settings, now: Now) -> None:
         self._database = database
@@ -56,11 +56,11 @@ class StorageMonitor:
         """Newest measurement; None before the first one."""
 
     def set_retention(self, retention: Retention) -> None:
-        """Forecast with changed retention periods from the next measurement on."""
+        """Use changed retention periods for the forecast, from the next measurement on."""
         self._settings = replace(self._settings, retention=retention)
 
     async def measure(self) -> StorageStatus:
-        """Measure the data now."""
+        """Measure the size of the data now, and store it as `newest`."""
         status = await self._database.read(assess_storage, self._settings, now=self._now())
         self.newest = status
         return status
@@ -68,7 +68,7 @@ class StorageMonitor:
     async def run(self) -> None:
         """Measure and store the sizes at once and then every hour, until canceled.
 
-        A failure is logged and does not end this: the forecast is not worth an outage.
+        A failure is only logged: a missing forecast must not stop the service.
         """
         while True:
             try:

@@ -10,7 +10,7 @@ from meshfleet.service.storage.monitor import StorageMonitor
 
 @get()
 async def get_storage(storage_monitor: Given[StorageMonitor]) -> Storage:
-    """Get the size of the data on disk, its growth, and the time at which the disk is full."""
+    """Get the size of the data on disk, its growth, and the time at which the disk will be full."""
     status = await storage_monitor.measure()
     full_at = status.forecast.full_at
     return Storage(

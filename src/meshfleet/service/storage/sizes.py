@@ -29,7 +29,7 @@ _TABLE_SIZES: Final = """
 
 
 class Measurement(NamedTuple):
-    """Bytes of each part of the data at one moment."""
+    """Size of each part of the data in bytes, and the free bytes of the disk."""
 
     sizes: Mapping[StoragePart, int]
     free: int | None
@@ -37,20 +37,20 @@ class Measurement(NamedTuple):
 
 
 def measure_files(data: Path) -> Measurement:
-    """Measure the data directory of a service with SQLite."""
+    """Measure the files in the data directory of a service with SQLite."""
     sizes = {part: _measure_folder(data / name) for part, name in _FOLDERS.items()}
     sizes[StoragePart.DATABASE] = sum(_measure_file(data / name) for name in _DATABASE_FILES)
     return Measurement(sizes, shutil.disk_usage(data).free)
 
 
 def measure_tables(connection: Connection) -> Measurement:
-    """Measure a PostgreSQL database."""
+    """Measure the tables of a PostgreSQL database."""
     found = {part: size for part, size in connection.exec_driver_sql(_TABLE_SIZES)}  # noqa: C416 # rows
     return Measurement({part: int(found.get(part, 0)) for part in StoragePart}, free=None)
 
 
 def _measure_folder(folder: Path) -> int:
-    """Return the bytes of all files below a directory. Files may be deleted meanwhile."""
+    """Return the total size of all files below a directory, in bytes. Files may be deleted meanwhile."""
     total = 0
     with suppress(FileNotFoundError), os.scandir(folder) as entries:
         for entry in entries:
@@ -64,6 +64,7 @@ def _measure_folder(folder: Path) -> int:
 
 
 def _measure_file(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if the file was deleted meanwhile."""
     try:
         return path.stat().st_size
     except FileNotFoundError:

@@ -28,7 +28,7 @@ _OLDEST_PARTITION: Final = (
 
 
 def save_sizes(connection: Connection, sizes: Mapping[StoragePart, int], *, now: int) -> None:
-    """Store the sizes of today, in place of earlier ones of the same day. Delete those of old days."""
+    """Store the sizes of today, and replace those stored earlier today. Delete the sizes of old days."""
     today = now - now % DAY_MS
     connection.execute(delete(storage_size).where(storage_size.c.day <= today - _KEPT_DAYS * DAY_MS))
     rows = [(today, part.value, size) for part, size in sorted(sizes.items())]
@@ -36,17 +36,17 @@ def save_sizes(connection: Connection, sizes: Mapping[StoragePart, int], *, now:
 
 
 def load_sizes(connection: Connection) -> dict[int, dict[StoragePart, int]]:
-    """Load the sizes of all stored days, by day."""
+    """Load all stored sizes in bytes, by day (Unix time of its start in ms) and part of the data."""
     days: defaultdict[int, dict[StoragePart, int]] = defaultdict(dict)
     for day, part, size in connection.execute(select(storage_size)):
         days[day][StoragePart(part)] = size
     return dict(days)
 
 
-def load_oldest_sample_time(connection: Connection) -> int | None:
-    """Return the midnight before the oldest stored sample; None if there is none.
+def load_oldest_sample_day(connection: Connection) -> int | None:
+    """Return the start of the day of the oldest stored sample (Unix time in ms); None without samples.
 
-    With SQLite, the newest samples are still in the journal and do not count.
+    With SQLite, samples that are still in the journal, not yet in sample files, are ignored.
     """
     if connection.dialect.name == "sqlite":
         day: int | None = connection.exec_driver_sql("SELECT min(day) FROM sample_segment").scalar()

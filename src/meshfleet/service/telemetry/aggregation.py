@@ -43,7 +43,7 @@ class TimeGrid(Struct, frozen=True):
 
     @classmethod
     def divide(cls, since: int, until: int, *, parts: int) -> TimeGrid:
-        """Divide a time range into `parts` parts, or fewer if parts were shorter than a millisecond."""
+        """Divide a time range into `parts` parts, or into fewer parts of at least one millisecond."""
         return cls(since, until, min(parts, until - since))
 
     def find_part(self, time: int) -> int:
@@ -109,6 +109,8 @@ class SeriesAggregator:
 
 
 class _BucketSum:
+    """Minimum, maximum, sum, count and last value of the samples in one bucket so far."""
+
     __slots__ = (
         "_compensation",
         "_count",

@@ -51,7 +51,7 @@ async def export_samples(
     sample_selection: Given[SampleSelection],
     database: Given[Database],
     samples: Given[SkipValidation[SampleStore]],
-    blocks: Given[SkipValidation[ChunkSizes]],
+    chunk_sizes: Given[SkipValidation[ChunkSizes]],
     export_format: _FormatText = None,
 ) -> Stream:
     """Export the samples of all devices that match all filters, ordered by device and time.
@@ -64,7 +64,7 @@ async def export_samples(
         export_format is None and wants_csv(request.headers.getall("accept", []))
     )
     await request.body()  # empty, but a disconnect before its end would count as an error
-    export = FleetExport(database, samples, device_filter, sample_selection, chunk_size=blocks.csv_lines)
+    export = FleetExport(database, samples, device_filter, sample_selection, chunk_size=chunk_sizes.csv_lines)
     return Stream(
         export.stream_csv() if is_csv else export.stream_json_lines(),
         media_type=csv_export.CONTENT_TYPE if is_csv else JSON_LINES_TYPE,

@@ -55,7 +55,7 @@ async def load_foreign_names(database: Database, numbers: Iterable[int]) -> dict
 def describe_identifier(number: int, foreign: Mapping[int, str]) -> IdentifierTitle:
     """Return the hex id, name and unit of an identifier that is stored as an integer.
 
-    They come from the catalogue, or from `foreign`, the names that are not in the catalogue.
+    `foreign` has the names that are not in the catalogue, by stored integer.
     """
     return IdentifierTitle(None, foreign.get(number)) if number < 0 else _describe_hex_identifier(number)
 

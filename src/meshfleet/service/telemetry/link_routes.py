@@ -26,7 +26,7 @@ async def show_links(
     database: Given[Database],
     samples: Given[SkipValidation[SampleStore]],
     rollups: Given[SkipValidation[Rollups]],
-    blocks: Given[SkipValidation[ChunkSizes]],
+    chunk_sizes: Given[SkipValidation[ChunkSizes]],
 ) -> Links:
     """Show the mesh parents that receive a device, with their latest signal strength and its history.
 
@@ -38,15 +38,15 @@ async def show_links(
     open_minutes = link_selection.filter_minutes(
         rollups.list_unwritten_minutes(mac_to_int(device), LINK_KINDS)
     )
-    links = await _aggregate(
-        samples, link_selection.to_query(device), blocks, LinkAggregator(link_selection.grid)
+    links = await _aggregate_links(
+        samples, link_selection.to_query(device), chunk_sizes, LinkAggregator(link_selection.grid)
     )
     links.add(open_minutes)
     if links.is_truncated:
-        links = await _aggregate(
+        links = await _aggregate_links(
             samples,
             link_selection.to_query(device),
-            blocks,
+            chunk_sizes,
             LinkAggregator(link_selection.grid, only=links.parents),
         )
         links.add(open_minutes)
@@ -56,9 +56,10 @@ async def show_links(
     return Links(items=items)
 
 
-async def _aggregate(
+async def _aggregate_links(
     samples: SampleStore, query: SampleQuery, chunk_sizes: ChunkSizes, links: LinkAggregator
 ) -> LinkAggregator:
+    """Add all minute roll-ups that the query selects to `links`, chunk by chunk. Return `links`."""
     async for _ in read_in_chunks(samples, query, links.add, size=chunk_sizes.link_minutes):
         pass
     return links

@@ -27,6 +27,8 @@ MAX_PARENTS: Final = 50
 
 
 class _ParentLink(Struct):
+    """Link of the device to one parent: aggregated readings, and the newest minute."""
+
     over_time: SeriesAggregator
     total: SeriesAggregator
     """Signal statistics of the whole time range, as one bucket."""
@@ -60,9 +62,9 @@ class LinkAggregator:
                 continue
             minute = decode_minute(sample)
             if minute is not None and sample.number is not None:
-                self._add(sample, sample.number, minute)
+                self._add_minute(sample, sample.number, minute)
 
-    def _add(self, sample: StoredSample, mean: float, minute: MinuteSummary) -> None:
+    def _add_minute(self, sample: StoredSample, mean: float, minute: MinuteSummary) -> None:
         link = self._by_parent.get(sample.identifier)
         if link is not None and sample.time <= link.time:
             return  # a duplicate: an open minute that was committed while the store was read

@@ -81,7 +81,7 @@ class SampleSelection(Struct, frozen=True, kw_only=True):
     def to_query(
         self, device: Mac, *, newest_first: bool, after: SampleIdentity | None = None
     ) -> SampleQuery:
-        """Build the query of the sample store for a device."""
+        """Build the query that reads the samples of a device that match this filter."""
         return SampleQuery(
             device=mac_to_int(device),
             kinds=frozenset(self.kinds),
@@ -100,7 +100,7 @@ class SeriesSelection(Struct, frozen=True, kw_only=True):
     grid: TimeGrid
 
     def to_query(self, device: Mac) -> SampleQuery:
-        """Build the query of the sample store for a device."""
+        """Build the query that reads the samples of this series from the sample store."""
         return SampleQuery(
             device=mac_to_int(device),
             kinds=_NUMERIC_KINDS,
@@ -116,7 +116,7 @@ class LinkSelection(Struct, frozen=True, kw_only=True):
     grid: TimeGrid
 
     def to_query(self, device: Mac) -> SampleQuery:
-        """Build the query of the sample store for a device."""
+        """Build the query that reads the minute roll-ups of a device's links in the time range."""
         return SampleQuery(
             device=mac_to_int(device), kinds=LINK_KINDS, since=self.grid.since, until=self.grid.until
         )

@@ -68,7 +68,7 @@ async def list_samples(
     limit: Given[int],
     database: Given[Database],
     samples: Given[SkipValidation[SampleStore]],
-    blocks: Given[SkipValidation[ChunkSizes]],
+    chunk_sizes: Given[SkipValidation[ChunkSizes]],
     pages: Given[PageTokens],
     next_token: NextToken = None,
 ) -> Response[SamplePage]:
@@ -80,7 +80,7 @@ async def list_samples(
     if wants_csv(request.headers.getall("accept", [])):
         _reject_paging(request)
         await request.body()  # empty, but a disconnect before its end would count as an error
-        return await _stream_csv(database, samples, device, sample_selection, blocks.csv_lines)  # type: ignore[return-value] # documented by _JsonOrCsv
+        return await _stream_csv(database, samples, device, sample_selection, chunk_sizes.csv_lines)  # type: ignore[return-value] # documented by _JsonOrCsv
     request_key = SampleListing(device=device, selection=sample_selection)
     after = None if next_token is None else pages.decode(request_key, next_token)
     query = sample_selection.to_query(device, newest_first=True, after=after)
@@ -88,7 +88,7 @@ async def list_samples(
     if not stored:
         await _check_device_exists(database, device)
     page = pages.build_page(request_key, stored, limit, lambda last: last.identity)
-    items = await _build_items(database, page["items"])
+    items = await _to_rest_samples(database, page["items"])
     return Response(SamplePage(items=items, next_token=page["next_token"]))
 
 
@@ -98,14 +98,14 @@ async def show_series(
     series_selection: Given[SeriesSelection],
     database: Given[Database],
     samples: Given[SkipValidation[SampleStore]],
-    blocks: Given[SkipValidation[ChunkSizes]],
+    chunk_sizes: Given[SkipValidation[ChunkSizes]],
     now: Given[Now],
 ) -> Series:
     """Show the numeric values of one identifier over time, aggregated in buckets of equal length."""
     device = parse_path_device(device_id)
     aggregator = SeriesAggregator(series_selection.grid)
     async for _ in read_in_chunks(
-        samples, series_selection.to_query(device), aggregator.add, size=blocks.series_samples
+        samples, series_selection.to_query(device), aggregator.add, size=chunk_sizes.series_samples
     ):
         pass
     buckets = await asyncio.to_thread(aggregator.build_buckets)
@@ -134,7 +134,7 @@ async def _check_device_exists(database: Database, device: Mac) -> None:
     await database.read(listing.load_device, device)
 
 
-async def _build_items(database: Database, samples: list[StoredSample]) -> list[Sample]:
+async def _to_rest_samples(database: Database, samples: list[StoredSample]) -> list[Sample]:
     foreign_names = await load_foreign_names(database, (sample.identifier for sample in samples))
     return [to_rest_sample(sample, foreign_names) for sample in samples]
 
