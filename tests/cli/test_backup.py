@@ -188,6 +188,18 @@ def test_a_copy_has_neither_the_logins_nor_the_secrets_of_the_original(data: Pat
     assert b"s-1" not in (copy / "meshfleet.sqlite").read_bytes()
 
 
+def test_a_certificate_that_cannot_be_used_does_not_prevent_a_backup(data: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "meshfleet.toml"
+    settings.write_text(
+        f'data = "{data}"\nmqtt-tls = "127.0.0.1:0"\ntls-cert = "/nowhere/chain.pem"\n'
+        'tls-key = "/nowhere/key.pem"\n'
+    )
+    config = ("--config", str(settings))
+    assert run_command("serve", *config).exit_code == 2
+    assert run_command("backup", str(tmp_path / "backup.tar"), *config).exit_code == 0
+    assert run_command("users", "reset-password", "anna", *config).exit_code == 0
+
+
 def test_a_directory_in_use_by_a_service_is_refused(data: Path, tmp_path: Path) -> None:
     file = tmp_path / "backup.tar"
     with lock_data_folder(data):

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from meshfleet.cli.database import check_database_exists
-from meshfleet.cli.settings_options import load_command_settings, settings_options
+from meshfleet.cli.settings_options import load_data_settings, settings_options
 from meshfleet.cli.shutdown import end_on_signals
 from meshfleet.db.schema import list_revisions
 from meshfleet.errors.backup import BackupFailed, BackupNotRecorded, RestoreRefused
@@ -67,7 +67,7 @@ def backup(  # noqa: PLR0913 # the options of the command
     The service may be running. In a directory, the file gets a name with the time. The file contains password
     hashes and keys: keep it private, or encrypt it with a pipe.
     """
-    settings = load_command_settings(config, flags)
+    settings = load_data_settings(config, flags)
     check_database_exists(settings)
     path = None if target == _PIPE else _choose_path(target)
     if keep is not None and (path is None or path.parent != Path(target)):
@@ -124,7 +124,7 @@ def restore(  # noqa: PLR0913 # the options of the command
 
     The whole file is checked before anything is written. The service must not be running.
     """
-    settings = load_command_settings(config, flags)
+    settings = load_data_settings(config, flags)
     with end_on_signals(), _open_source(source, settings.data) as file:
         archive = ArchiveReader(file)
         archive.check()
