@@ -79,6 +79,12 @@ def test_the_options_of_the_units_exist(tmp_path: Path) -> None:
         assert [option for option in options if option not in help_text] == []
 
 
+def test_the_service_may_read_what_the_metrics_of_its_process_need(tmp_path: Path) -> None:
+    install(tmp_path)
+    # With ProcSubset=pid there is no /proc/stat, and prometheus_client returns no metrics of the process.
+    assert "\nProcSubset=" not in (tmp_path / UNITS / "meshfleet.service").read_text()
+
+
 def test_a_second_run_replaces_units_and_leaves_the_settings(tmp_path: Path) -> None:
     install(tmp_path)
     (tmp_path / UNITS / "meshfleet.service").write_text("[Unit]\n")
