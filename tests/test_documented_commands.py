@@ -117,7 +117,7 @@ def test_every_command_and_option_exists(page: Path) -> None:
 def _find_problem(call: list[str]) -> str | None:
     """Return what is wrong with a call of `meshfleet`; None if its command and options exist."""
     command: click.Command = main
-    words = [word for word in call if word not in {"--json", "--help"}]
+    words = [word for word in call if word not in {"--json", "--help", "--version"}]
     if words[:1] == ["requests"] and words[1] != "show":
         words.insert(1, "list")  # as the command does itself
     while isinstance(command, click.Group):
@@ -130,7 +130,8 @@ def _find_problem(call: list[str]) -> str | None:
         if found is None:
             return f"meshfleet {' '.join(call)}: no such command"
         command = found
-    options = {"--help", *(option for parameter in command.params for option in parameter.opts)}
+    parameters = command.params
+    options = {option for each in parameters for option in (*each.opts, *each.secondary_opts, "--help")}
     unknown = {word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)} - options
     return f"meshfleet {' '.join(call)}: no option {', '.join(sorted(unknown))}" if unknown else None
 
