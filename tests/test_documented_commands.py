@@ -156,6 +156,24 @@ def test_every_target_of_make_exists() -> None:
     assert {"dist", "release-data", "docs"} <= named <= targets
 
 
+def test_every_query_parameter_exists(shell: Shell) -> None:
+    paths = json.loads(shell.run("curl -s $URL/api/v1/openapi.json"))["paths"]
+    names = {
+        each["name"]
+        for path in paths.values()
+        for call in path.values()
+        for each in call.get("parameters", [])
+    }
+    unknown = {
+        (page.name, name)
+        for page in list_pages()
+        for query in re.findall(r"/api/v1/[^\s?`'\"]*\?([^\s`'\"]+)", page.read_text())
+        for name in re.findall(r"(?:^|&)(\w+)=", query)
+        if name not in names
+    }
+    assert unknown == {("rest.md", "Conected")}, "besides the example of a misspelled one"
+
+
 def test_calls_of_programs_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
