@@ -8,6 +8,7 @@ from contextlib import closing
 from threading import Event
 from typing import TYPE_CHECKING
 
+from meshfleet.db.schema import list_revisions
 from meshfleet.service.backup.archive import ArchiveWriter, BackupDescription
 from tests.cli.programs import run_command
 from tests.databases import sqlite_template_file
@@ -86,7 +87,7 @@ def describe(**fields: str) -> BackupDescription:
     """Return a description for `build_archive`."""
     values = {
         "version": "9.0.0",
-        "schema": "0014",
+        "schema": list_revisions()[-1],
         "database": "sqlite",
         "moment": "2026-11-17T00:00:00.000Z",
     }
