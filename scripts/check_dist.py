@@ -29,6 +29,9 @@ MUST_CONTAIN: Final = (
     "meshfleet/deploy/container/Containerfile",
     "meshfleet/deploy/nginx/meshfleet.conf",
     "meshfleet/deploy/caddy/Caddyfile",
+    "meshfleet/deploy/prometheus/alerts.yml",
+    "meshfleet/deploy/grafana/fleet.json",
+    "meshfleet/deploy/grafana/provisioning/datasources/meshfleet.yaml",
     "meshfleet/py.typed",
     ".data/data/share/man/man1/meshfleet.1",
 )

@@ -130,10 +130,8 @@ def _find_problem(call: list[str]) -> str | None:
         if found is None:
             return f"meshfleet {' '.join(call)}: no such command"
         command = found
-    options = {
-        "--help",
-        *(option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)),
-    }
+    parameters = command.params
+    options = {option for each in parameters for option in (*each.opts, *each.secondary_opts, "--help")}
     unknown = {word.partition("=")[0] for word in words if re.match(r"--[a-z]", word)} - options
     return f"meshfleet {' '.join(call)}: no option {', '.join(sorted(unknown))}" if unknown else None
 
@@ -156,6 +154,24 @@ def test_every_target_of_make_exists() -> None:
         for name in call.split()
     }
     assert {"dist", "release-data", "docs"} <= named <= targets
+
+
+def test_every_query_parameter_exists(shell: Shell) -> None:
+    paths = json.loads(shell.run("curl -s $URL/api/v1/openapi.json"))["paths"]
+    names = {
+        each["name"]
+        for path in paths.values()
+        for call in path.values()
+        for each in call.get("parameters", [])
+    }
+    unknown = {
+        (page.name, name)
+        for page in list_pages()
+        for query in re.findall(r"/api/v1/[^\s?`'\"]*\?([^\s`'\"]+)", page.read_text())
+        for name in re.findall(r"(?:^|&)(\w+)=", query)
+        if name not in names
+    }
+    assert unknown == {("rest.md", "Conected")}, "besides the example of a misspelled one"
 
 
 def test_calls_of_programs_are_found(tmp_path: Path) -> None:

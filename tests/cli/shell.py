@@ -58,9 +58,9 @@ class Shell:
     def __call__(self, *arguments: str, stdin: str = "", **variables: str) -> Result:
         return run_command(*arguments, stdin=stdin, **{**self.variables, **variables})
 
-    def start(self, *arguments: str, umask: str = "", **variables: str) -> Program:
+    def start(self, *arguments: str, before: str = "", umask: str = "", **variables: str) -> Program:
         """Start a command in its own process."""
-        return Program(*arguments, umask=umask, **{**self.variables, **variables})
+        return Program(*arguments, before=before, umask=umask, **{**self.variables, **variables})
 
     def text(self, *arguments: str, **variables: str) -> str:
         """Run a command that succeeds, and return its output."""

@@ -48,7 +48,7 @@ def test_a_backup_is_restored_to_another_directory(data: Path, tmp_path: Path) -
     result = restore(file, restored)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (
         0,
-        "Gateways and users can log in as before; start the service: meshfleet serve",
+        f"Gateways and users can log in as before; start the service: meshfleet serve --data {restored}",
     )
     assert list_files(restored) == list_files(data)
     assert [count_rows(restored, table) for table in ("account", "session", "secret")] == [1, 1, 2]
@@ -176,9 +176,28 @@ def test_existing_data_is_refused_or_moved_aside(data: Path, tmp_path: Path) -> 
 def test_a_copy_has_neither_the_logins_nor_the_secrets_of_the_original(data: Path, tmp_path: Path) -> None:
     file, copy = tmp_path / "backup.tar", tmp_path / "copy"
     back_up(data, file)
-    assert restore(file, copy, "--as-copy").exit_code == 0
+    result = restore(file, copy, "--as-copy")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (
+        0,
+        (
+            "Passwords are as before; start the copy without MQTT: "
+            f"meshfleet serve --data {copy} --http 127.0.0.1:8090 --mqtt off"
+        ),
+    )
     assert [count_rows(copy, table) for table in ("account", "session", "secret")] == [1, 0, 0]
     assert b"s-1" not in (copy / "meshfleet.sqlite").read_bytes()
+
+
+def test_a_certificate_that_cannot_be_used_does_not_prevent_a_backup(data: Path, tmp_path: Path) -> None:
+    settings = tmp_path / "meshfleet.toml"
+    settings.write_text(
+        f'data = "{data}"\nmqtt-tls = "127.0.0.1:0"\ntls-cert = "/nowhere/chain.pem"\n'
+        'tls-key = "/nowhere/key.pem"\n'
+    )
+    config = ("--config", str(settings))
+    assert run_command("serve", *config).exit_code == 2
+    assert run_command("backup", str(tmp_path / "backup.tar"), *config).exit_code == 0
+    assert run_command("users", "reset-password", "anna", *config).exit_code == 0
 
 
 def test_a_directory_in_use_by_a_service_is_refused(data: Path, tmp_path: Path) -> None:

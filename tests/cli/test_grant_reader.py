@@ -344,6 +344,8 @@ def test_an_administrator_can_create_the_view_for_the_service(server: Server) ->
             " WHERE relnamespace = 'meshfleet_read'::regnamespace"
         ).fetchall()
     assert owners == [(service,)]
+    refused = server.grant(service, "--new-password")
+    assert (refused.exit_code, f"{service} is the role of the service itself" in refused.stderr) == (1, True)
 
 
 def test_the_view_survives_backup_and_restore(server: Server, postgresql_server: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -62,7 +63,8 @@ def test_all_files_are_written_and_run_this_program(tmp_path: Path) -> None:
 
 def test_a_program_that_the_unit_hides_from_the_service_is_reported(tmp_path: Path) -> None:
     result = run_command("install", "systemd", "--root", str(tmp_path))
-    assert ("the service cannot run" in result.stderr) == (find_hidden_folder(str(MESHFLEET)) is not None)
+    needed = (str(MESHFLEET), os.path.realpath(sys.executable))
+    assert ("the service cannot run" in result.stderr) == any(map(find_hidden_folder, needed))
     hidden = [find_hidden_folder(f"{folder}/venv/bin/meshfleet") for folder in HIDDEN_FOLDERS]
     assert hidden == [*HIDDEN_FOLDERS]
     assert find_hidden_folder("/opt/meshfleet/bin/meshfleet") is None
@@ -75,6 +77,12 @@ def test_the_options_of_the_units_exist(tmp_path: Path) -> None:
         options = re.findall(r" (--[a-z-]+)", start)
         help_text = run_command(start.split()[1], "--help").output
         assert [option for option in options if option not in help_text] == []
+
+
+def test_the_service_may_read_what_the_metrics_of_its_process_need(tmp_path: Path) -> None:
+    install(tmp_path)
+    # With ProcSubset=pid there is no /proc/stat, and prometheus_client returns no metrics of the process.
+    assert "\nProcSubset=" not in (tmp_path / UNITS / "meshfleet.service").read_text()
 
 
 def test_a_second_run_replaces_units_and_leaves_the_settings(tmp_path: Path) -> None:

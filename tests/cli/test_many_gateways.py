@@ -7,7 +7,10 @@ import io
 import json
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from signal import SIGINT
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -237,9 +240,13 @@ def test_options_that_do_not_fit_are_wrong_usage(
 
 
 class _FailingService(BaseHTTPRequestHandler):
-    """Handler of a service that has no gateways, claims one batch, and refuses the next one."""
+    """Handler of a service that has no gateways, claims one batch, and refuses the next one.
+
+    With the token `slow` it does not respond to the next one until the connection is closed.
+    """
 
     claimed = 0
+    has_second = Event()
 
     def do_GET(self) -> None:
         self._respond(200, {"items": [], "nextToken": None})
@@ -248,6 +255,10 @@ class _FailingService(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         macs = [each["mac"] for each in body["gateways"]]
         if type(self).claimed:
+            type(self).has_second.set()
+            if self.headers["Authorization"] == "Bearer slow":
+                self.rfile.read()
+                return
             self._respond(409, {"code": "already-exists", "detail": f"{macs[0]} is claimed"})
             return
         type(self).claimed = len(macs)
@@ -270,22 +281,34 @@ class _FailingService(BaseHTTPRequestHandler):
         """Suppress the log."""
 
 
-@pytest.mark.rule("rest-232")
-def test_a_failure_after_the_first_thousand_says_what_was_done(
-    logged_out: Shell, source: Path, out: Path
-) -> None:
-    source.write_text("mac\n" + "".join(f"02005e02{number:04x}\n" for number in range(1001)))
+@contextmanager
+def _running_failing_service() -> Iterator[str]:
+    """Run a service that fails after the first batch, and yield its URL."""
+    _FailingService.claimed = 0
+    _FailingService.has_second.clear()
     with ThreadingHTTPServer(("127.0.0.1", 0), _FailingService) as server, ThreadPoolExecutor() as pool:
         pool.submit(server.serve_forever)
-        address = f"http://127.0.0.1:{server.server_port}"
-        logged_out.write_login(json.dumps({"url": address, "user": "ada", "token": "key"}))
         try:
-            result = logged_out("gateways", "add", "--csv", str(source), "--out", str(out))
+            yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
-    assert (result.exit_code, result.stdout, _FailingService.claimed) == (1, "", 1000)
-    assert result.stderr.splitlines() == [
-        "Error: 02005e0203e8 is claimed",
+
+
+@pytest.mark.rule("rest-232")
+@each_row(("token", "reason"), [("key", "Error: 02005e0203e8 is claimed"), ("slow", "Interrupted.")])
+def test_a_failure_after_the_first_thousand_says_what_was_done(
+    logged_out: Shell, source: Path, out: Path, token: str, reason: str
+) -> None:
+    source.write_text("mac\n" + "".join(f"02005e02{number:04x}\n" for number in range(1001)))
+    out.unlink(missing_ok=True)
+    with _running_failing_service() as url:
+        logged_out.write_login(json.dumps({"url": url, "user": "ada", "token": token}))
+        with logged_out.start("gateways", "add", "--csv", str(source), "--out", str(out)) as command:
+            eventually(_FailingService.has_second.is_set, "that the second batch has arrived")
+            result = command.wait_for_exit(SIGINT if token == "slow" else None)  # noqa: S105 # not a secret
+    assert result[:2] == (1, "")
+    assert result[2].splitlines()[:4] == [
+        reason,
         f"1000 gateways are claimed, and their credentials in {out}.",
         (
             "The gateways of line 1002 may be claimed without their passwords being stored. "
@@ -295,3 +318,23 @@ def test_a_failure_after_the_first_thousand_says_what_was_done(
     ]
     credentials = _read_credentials(out)
     assert (len(credentials), credentials[0]["tls"]) == (1000, "yes")
+
+
+@pytest.mark.rule("rest-232")
+def test_a_full_disk_says_that_gateways_are_claimed_without_stored_passwords(
+    admin: Shell, fleet: Fleet, source: Path, out: Path
+) -> None:
+    macs = [f"02005e03{number:04x}" for number in range(30)]
+    source.write_text("mac\n" + "\n".join(macs))
+    arguments = ("gateways", "add", "--csv", str(source), "--out", str(out))
+    with admin.start(*arguments, before="ulimit -f 1") as command:
+        code, printed, errors = command.wait_for_exit()
+    assert (code, printed, out.exists()) == (1, "", False)
+    assert errors.splitlines() == [
+        "Error: the credentials cannot be written: File too large",
+        (
+            "The gateways of lines 2 to 31 may be claimed without their passwords being stored. "
+            "See meshfleet gateways list; create new passwords with meshfleet gateways rotate --csv."
+        ),
+    ]
+    assert set(macs) <= {each.mac for each in fleet.gateways.list()}

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import re
 import runpy
-import shlex
 from typing import TYPE_CHECKING, Any
 
-import click
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from meshfleet.cli import main
 from meshfleet.client.blocking import Fleet
 from meshfleet.testing import running_fleet
 from tests.deployment.monitoring_files import (
@@ -129,28 +126,3 @@ def test_every_alert_says_what_to_do() -> None:
         assert rule["labels"]["severity"] in page.split("\n")[2], name
     assert {path.stem for path in RUNBOOK.glob("*.md")} == {rule["alert"] for rule in rules}
     assert {rule["group"] for rule in rules} == {"meshfleet-service", "meshfleet-fleet"}
-
-
-def test_commands_of_the_runbook_and_the_guide_exist() -> None:
-    pages = [*sorted(RUNBOOK.glob("*.md")), ROOT / "docs" / "guides" / "monitoring.md"]
-    lines = [
-        line
-        for page in pages
-        for line in re.findall(
-            r"(?:^|`)meshfleet (--?\w[^`|\n]*|\w[^`|\n]*)", page.read_text("utf-8"), re.MULTILINE
-        )
-    ]
-    assert len(lines) > 20
-    assert [line for line in lines if not _is_command(shlex.split(line))] == []
-
-
-def _is_command(words: list[str]) -> bool:
-    """Return whether words are a command of meshfleet with options that it has."""
-    command: click.Command = main
-    while isinstance(command, click.Group) and words != ["--version"]:
-        found = command.get_command(click.Context(command), words[0]) if words else None
-        if found is None:
-            return False
-        command, words = found, words[1:]
-    options = {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
-    return {word for word in words if word.startswith("--")} <= options

@@ -46,8 +46,10 @@ class CertificateFiles:
         pair.private_key_pem.write_to_path(self.key)
 
     def mix(self) -> None:
-        """Replace the key by that of another certificate."""
-        self._authority.issue_cert("localhost").private_key_pem.write_to_path(self.key)
+        """Replace the key by that of another certificate, at once: the files may be watched."""
+        new = self.key.with_suffix(".new")
+        self._authority.issue_cert("localhost").private_key_pem.write_to_path(new)
+        new.rename(self.key)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +46,9 @@ async def claim_file(fleet: Fleet, source: Path, out: Path, *, skip_claimed: boo
                 credentials.add(await fleet.gateways.claim_many(map(_to_body, batch)))
             except (FleetError, OSError) as exc:
                 raise click.ClickException(_describe_failed_claim(exc, credentials, batch)) from exc
+            except asyncio.CancelledError as exc:
+                click.echo(_describe_failed_claim(exc, credentials, batch), err=True)
+                raise
     return {"claimed": len(gateways), "skipped": skipped, "out": str(out) if gateways else None}
 
 
@@ -67,12 +71,11 @@ async def rotate_file(fleet: Fleet, source: Path, out: Path) -> dict[str, object
                 # One by one, and each is on the disk before the next: a crash costs at most one password.
                 credentials.add([await fleet.gateways.rotate(each.mac)])
             except (FleetError, OSError) as exc:
-                raise click.ClickException(
-                    f"{_describe_error(exc)}\n"
-                    f"{credentials.count} of {len(file.gateways)} gateways have new passwords, which are in "
-                    f"{out}; the password of {each.mac} (line {each.line}) may have changed, the others have "
-                    "not. Run the command again with another --out."
-                ) from exc
+                text = _describe_failed_rotation(exc, credentials, each, len(file.gateways))
+                raise click.ClickException(text) from exc
+            except asyncio.CancelledError as exc:
+                click.echo(_describe_failed_rotation(exc, credentials, each, len(file.gateways)), err=True)
+                raise
     return {"rotated": len(file.gateways), "out": str(out)}
 
 
@@ -104,7 +107,9 @@ def _to_body(gateway: GatewayLine) -> BatchGateway:
     return BatchGateway(mac=gateway.mac, friendly_name=gateway.name, labels=gateway.labels)
 
 
-def _describe_failed_claim(error: Exception, credentials: CredentialsFile, batch: list[GatewayLine]) -> str:
+def _describe_failed_claim(
+    error: BaseException, credentials: CredentialsFile, batch: list[GatewayLine]
+) -> str:
     """Say which gateways are claimed, which may be, and what to do."""
     lines = f"lines {batch[0].line} to {batch[-1].line}" if len(batch) > 1 else f"line {batch[0].line}"
     texts = [_describe_error(error)]
@@ -112,7 +117,7 @@ def _describe_failed_claim(error: Exception, credentials: CredentialsFile, batch
         texts.append(
             f"{credentials.count} gateways are claimed, and their credentials in {credentials.path}."
         )
-    if isinstance(error, (AlreadyExists, OSError)) or (
+    if isinstance(error, (AlreadyExists, OSError, asyncio.CancelledError)) or (
         isinstance(error, ServiceUnreachable) and error.was_sent
     ):
         texts.append(
@@ -126,7 +131,21 @@ def _describe_failed_claim(error: Exception, credentials: CredentialsFile, batch
     return "\n".join(texts)
 
 
-def _describe_error(error: Exception) -> str:
+def _describe_failed_rotation(
+    error: BaseException, credentials: CredentialsFile, gateway: GatewayLine, total: int
+) -> str:
+    """Say which gateways have new passwords, and what to do."""
+    return (
+        f"{_describe_error(error)}\n"
+        f"{credentials.count} of {total} gateways have new passwords, which are in {credentials.path}; the "
+        f"password of {gateway.mac} (line {gateway.line}) may have changed, the others have not. Run the "
+        "command again with another --out."
+    )
+
+
+def _describe_error(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError):
+        return "Interrupted."
     if isinstance(error, OSError):
         return f"the credentials cannot be written: {error.strerror}"
     return str(error)

@@ -6,6 +6,7 @@ import csv
 import io
 import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, TypeVar
 
 import click
@@ -194,26 +195,29 @@ class CredentialsFile:
             raise click.ClickException(f"{path} cannot be created: {exc.strerror}") from exc
         self.path = path
         self.count = 0
-        """Number of gateways in the file."""
+        """Number of gateways whose credentials are on the disk."""
         self._file = os.fdopen(descriptor, "w", encoding="utf-8", newline="")
         self._writer = csv.writer(self._file)
         self._writer.writerow(_CREDENTIAL_COLUMNS)
 
     def add(self, claims: Iterable[GatewayClaim]) -> None:
         """Append the credentials of gateways. They are on the disk when this method returns."""
+        count = 0
         for claim in claims:
             tls = "yes" if claim.broker.tls else "no"
             row = (claim.mac, claim.username, claim.password, claim.broker.host, claim.broker.port, tls)
             self._writer.writerow(row)
-            self.count += 1
+            count += 1
         self._file.flush()
         os.fsync(self._file.fileno())
+        self.count += count
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_exc: object) -> None:
         """Close the file, and remove it if it has no credentials."""
-        self._file.close()
+        with suppress(OSError):  # `add` has failed with the same error; what it has counted is on the disk
+            self._file.close()
         if not self.count:
             self.path.unlink(missing_ok=True)

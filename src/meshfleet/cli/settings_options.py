@@ -70,9 +70,21 @@ def _flag_values(flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_command_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Load the settings as `load_valid_settings` does, but raise a `UsageError` that lists all faults."""
+    """Load settings from flags, environment and settings file. Raise `UsageError` that lists all faults."""
+    return _load_settings(config, flags, with_certificate=True)
+
+
+def load_data_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
+    """Load settings for a command that only needs the data. Raise `UsageError` that lists all faults.
+
+    The certificate is not read: it may be wrong, or readable for the service only.
+    """
+    return _load_settings(config, flags, with_certificate=False)
+
+
+def _load_settings(config: Path | None, flags: dict[str, Any], *, with_certificate: bool) -> Settings:
     try:
-        return load_valid_settings(config, flags)
+        return load_settings(_flag_values(flags), os.environ, file=config, with_certificate=with_certificate)
     except WrongSettings as exc:
         raise click.UsageError(f"invalid settings:\n{exc}") from exc
 

@@ -69,7 +69,10 @@ def grant_reader(
     _ensure_view(connection)
     update_identifier_names(connection, names)
     role = connection.exec_driver_sql(
-        "SELECT rolname = current_user AS is_own, rolsuper OR rolcreaterole OR rolcreatedb OR rolreplication"
+        # With the URL of an administrator, the service has another role: that of the tables.
+        "SELECT rolname = current_user"
+        " OR oid = (SELECT relowner FROM pg_class WHERE oid = 'device'::regclass) AS is_own,"
+        " rolsuper OR rolcreaterole OR rolcreatedb OR rolreplication"
         " OR rolbypassrls AS is_privileged FROM pg_roles WHERE rolname = %s",
         (name,),
     ).first()

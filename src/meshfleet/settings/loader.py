@@ -46,6 +46,9 @@ _DEFAULTS: Final = Settings()
 
 _FILE: Final = Path("meshfleet.toml")
 
+_CERTIFICATE_SETTINGS: Final = {"tls-cert", "tls-key", "mqtt-tls"}
+"""Settings that are valid only with a certificate that can be used."""
+
 _OTHER_VARIABLES: Final = {
     "MESHFLEET_ADMIN_PASSWORD",
     "MESHFLEET_HOMEASSISTANT_PASSWORD",
@@ -229,16 +232,23 @@ def _explain_unknown(name: str, known: list[str]) -> str:
 
 
 def load_settings(
-    flags: Mapping[str, str], variables: Mapping[str, str], *, file: Path | None = None
+    flags: Mapping[str, str],
+    variables: Mapping[str, str],
+    *,
+    file: Path | None = None,
+    with_certificate: bool = True,
 ) -> Settings:
     """Load the settings: flags take precedence over variables, and variables over the file (rest-164).
 
     Credentials of systemd come between variables and the file. `flags` has the names of settings as keys.
     Empty variables are ignored. If `file` is None, read `meshfleet.toml` in the working directory if it
-    exists. Raise `WrongSettings` with all faults.
+    exists. Without `with_certificate`, ignore the certificate and what needs it. Raise `WrongSettings` with
+    all faults.
     """
     faults: list[Fault] = []
     given = _read_sources(flags, variables, file, faults)
+    if not with_certificate:
+        given = {name: raw for name, raw in given.items() if name not in _CERTIFICATE_SETTINGS}
     faults += _find_misspelled_variables(variables)
     values = _parse_values(given, faults)
     faults += _check_tls_complete(given, values)

@@ -67,6 +67,18 @@ def test_many_gateways_are_claimed_named_and_labeled(service: RunningService) ->
     assert "password" not in service.admin.get("/api/v1/audit", params={"MaxResults": 1000}).text
 
 
+@pytest.mark.rule("rest-226", "rest-228")
+def test_every_gateway_may_have_labels_of_its_own(service: RunningService) -> None:
+    macs = _new_macs(service, 200)
+    bodies = [{"mac": mac, "labels": [f"{mac} {number}" for number in range(20)]} for mac in macs]
+    assert _claim(service, *bodies).status_code == 201
+    for each in (bodies[0], bodies[-1]):
+        shown = service.viewer.get(f"/api/v1/devices/bmac-{each['mac']}").json()
+        assert sorted(shown["labels"]) == sorted(each["labels"])
+        assert len(_list_audit(service, f"bmac-{each['mac']}")) == 21
+        assert _list_audit(service, each["labels"][0]) == [("label.create", {})]
+
+
 @pytest.mark.rule("rest-226")
 def test_all_mistakes_are_reported_and_nothing_is_claimed(service: RunningService) -> None:
     good = service.new_mac()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import sys
 import time
@@ -17,7 +18,7 @@ import click
 import msgspec
 
 from meshfleet.cli.database import check_database_exists
-from meshfleet.cli.settings_options import load_command_settings, settings_options
+from meshfleet.cli.settings_options import load_data_settings, settings_options
 from meshfleet.cli.shutdown import end_on_signals
 from meshfleet.db.schema import list_revisions
 from meshfleet.errors.backup import BackupFailed, BackupNotRecorded, RestoreRefused
@@ -66,7 +67,7 @@ def backup(  # noqa: PLR0913 # the options of the command
     The service may be running. If TARGET is a directory, the file name contains the time. The file contains
     password hashes and keys: keep it private, or encrypt it with a pipe.
     """
-    settings = load_command_settings(config, flags)
+    settings = load_data_settings(config, flags)
     check_database_exists(settings)
     path = None if target == _PIPE else _choose_path(target)
     if keep is not None and (path is None or path.parent != Path(target)):
@@ -128,7 +129,7 @@ def restore(  # noqa: PLR0913 # the options of the command
 
     The whole file is checked before anything is written. The service must not be running.
     """
-    settings = load_command_settings(config, flags)
+    settings = load_data_settings(config, flags)
     with end_on_signals(), _open_source(source, settings.data) as file:
         archive = ArchiveReader(file)
         archive.check()
@@ -154,6 +155,7 @@ def restore(  # noqa: PLR0913 # the options of the command
         _print_origin(description)
     elif not quiet:
         _print_restored(description, result, settings)
+        _print_next_command(settings, config, flags, as_copy=as_copy)
 
 
 def _describe_schema(schema: str) -> str:
@@ -178,7 +180,23 @@ def _print_restored(description: BackupDescription, result: RestoreResult, setti
         click.echo(
             f"{result.missing_segments} files with samples no longer exist, or are not those of this backup."
         )
-    click.echo("Gateways and users can log in as before; start the service: meshfleet serve")
+
+
+def _print_next_command(
+    settings: Settings, config: Path | None, flags: dict[str, str | None], *, as_copy: bool
+) -> None:
+    """Print how to start the service with what was restored. The URL of a database may contain a password."""
+    if as_copy:
+        # With MQTT its update jobs would continue, beside those of the original.
+        options = ["--data", str(settings.data), "--http", "127.0.0.1:8090", "--mqtt", "off"]
+        options += [] if settings.external_broker is None else ["--broker", "embedded"]
+        sentence = "Passwords are as before; start the copy without MQTT"
+    else:
+        given = {"--config": config, "--data": flags["data"]}
+        options = [part for name, value in given.items() if value is not None for part in (name, str(value))]
+        sentence = "Gateways and users can log in as before; start the service"
+    database = "" if flags["database"] is None else " and the same --database"
+    click.echo(f"{sentence}: {shlex.join(['meshfleet', 'serve', *options])}{database}")
 
 
 def _describe_contents(has_samples: bool) -> str:  # noqa: FBT001 # the only argument

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import sysconfig
 from importlib.resources import files
 from pathlib import Path
@@ -96,10 +97,18 @@ def _find_program() -> str:
         raise click.ClickException(
             f"systemd needs quotes for the path of the program, {program!r}: install it in /opt/meshfleet"
         )
+    # The Python of a virtual environment may be a link to one in a home directory, as with pyenv and uv.
+    python = os.path.realpath(sys.executable)
     if (folder := find_hidden_folder(program)) is not None:
         click.echo(
             f"Warning: the service cannot run {program}: its unit hides {folder}."
             " Install Meshfleet in /opt/meshfleet, and run this command from there.",
+            err=True,
+        )
+    elif (folder := find_hidden_folder(python)) is not None:
+        click.echo(
+            f"Warning: the service cannot run {program}: its Python is {python}, and the unit hides {folder}."
+            " Create the virtual environment with a Python of the system, such as /usr/bin/python3.",
             err=True,
         )
     return program

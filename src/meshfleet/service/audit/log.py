@@ -12,7 +12,7 @@ from meshfleet.protocol.times import format_millis, parse_millis
 from meshfleet.rest.accounts import AuditRow
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from sqlalchemy import Connection, Row
 
@@ -52,13 +52,13 @@ def record_changes(
     connection: Connection, by: Actor, action: str, targets: Sequence[str], *, now: int, **detail: Any
 ) -> None:
     """Record the same change of several targets in the audit log, one row per target."""
-    record_details(connection, by, action, dict.fromkeys(targets, detail), now=now)
+    record_details(connection, by, action, [(target, detail) for target in targets], now=now)
 
 
 def record_details(
-    connection: Connection, by: Actor, action: str, details: Mapping[str, dict[str, Any]], *, now: int
+    connection: Connection, by: Actor, action: str, details: Sequence[tuple[str, dict[str, Any]]], *, now: int
 ) -> None:
-    """Record a change of several targets in the audit log, one row per target, with the detail of each."""
+    """Record a change of several targets in the audit log, one row per target, each with its detail."""
     if not details:
         return
     row = {
@@ -69,7 +69,7 @@ def record_details(
     }
     rows = [
         {**row, "target": target, "detail": msgspec.json.encode(detail).decode()}
-        for target, detail in details.items()
+        for target, detail in details
     ]
     connection.execute(insert(audit), rows)
 

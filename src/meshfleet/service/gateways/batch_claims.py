@@ -113,12 +113,13 @@ def claim_gateways(
     passwords = {mac: generate_password() for mac in macs}
     _insert_claims(connection, passwords, now)
     _label_gateways(connection, gateways, by=by, now=now)
-    details: dict[str, dict[str, Any]] = {
-        to_device_id(mac): {}
-        if name in {None, names_before[mac]}
-        else {"before": names_before[mac], "after": name}
+    details: list[tuple[str, dict[str, Any]]] = [
+        (
+            to_device_id(mac),
+            {} if name in {None, names_before[mac]} else {"before": names_before[mac], "after": name},
+        )
         for mac, name, _ in gateways
-    }
+    ]
     audit.record_details(connection, by, "gateway.claim", details, now=now)
     if key is not None:
         detail = {"gateways": len(gateways), "digest": key.digest}
@@ -189,8 +190,7 @@ def _label_gateways(
     for each in gateways:
         for text in each.labels:
             macs_by_label[text].append(each.mac)
-    for text, macs in sorted(macs_by_label.items()):
-        labels.add_label(connection, text, macs, by=by, now=now)
+    labels.add_labels(connection, macs_by_label, by=by, now=now)
 
 
 def _to_numbers(macs: Sequence[Mac]) -> list[int]:

@@ -15,7 +15,7 @@ from meshfleet.service.audit import log as audit
 from meshfleet.service.devices import listing
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection, Row, Table
 
@@ -32,18 +32,30 @@ def add_label(connection: Connection, text: str, devices: Collection[Mac], *, by
 
     Raise `NotFound` if one of the devices does not exist.
     """
-    label_id = _lock_or_insert_label(connection, text, by=by, now=now)
-    _lock_devices(connection, devices)
-    _attach_label_to_devices(connection, label_id, text, devices, by=by, now=now)
-    return _load_label(connection, label_id)
+    label_ids = add_labels(connection, {text: devices}, by=by, now=now)
+    return _load_label(connection, label_ids[text])
+
+
+def add_labels(
+    connection: Connection, devices_by_label: Mapping[str, Collection[Mac]], *, by: Actor, now: int
+) -> dict[str, int]:
+    """Create the labels that do not exist, attach each label to its devices, and return the label ids.
+
+    The number of statements does not depend on that of labels: meanwhile no report can be committed. Raise
+    `NotFound` if one of the devices does not exist.
+    """
+    label_ids = _lock_or_insert_labels(connection, devices_by_label, by=by, now=now)
+    _lock_devices(connection, {mac for devices in devices_by_label.values() for mac in devices})
+    attachments = [(label_ids[text], mac) for text, devices in devices_by_label.items() for mac in devices]
+    _attach_labels_to_devices(connection, attachments, label_ids, by=by, now=now)
+    return label_ids
 
 
 def attach_label(connection: Connection, text: str, mac: Mac, *, by: Actor, now: int) -> Device:
     """Attach a label to a device. Create the label if it does not exist (rest-62)."""
     _lock_devices(connection, [mac])
-    _attach_label_to_devices(
-        connection, _lock_or_insert_label(connection, text, by=by, now=now), text, [mac], by=by, now=now
-    )
+    label_ids = _lock_or_insert_labels(connection, [text], by=by, now=now)
+    _attach_labels_to_devices(connection, [(label_ids[text], mac)], label_ids, by=by, now=now)
     return listing.load_device(connection, mac)
 
 
@@ -88,39 +100,57 @@ def _load_label(connection: Connection, label_id: int) -> Label:
     return Label(label=text, device_count=count)
 
 
-def _lock_or_insert_label(connection: Connection, text: str, *, by: Actor, now: int) -> int:
-    """Return the id of a label. Create the label if it does not exist.
+def _lock_or_insert_labels(
+    connection: Connection, texts: Iterable[str], *, by: Actor, now: int
+) -> dict[str, int]:
+    """Return the ids of labels. Create the labels that do not exist.
 
-    Lock the label, so that it cannot be deleted during this transaction. Raise `Conflict` if other
-    transactions keep deleting the label.
+    Lock the labels, so that they cannot be deleted during this transaction. Raise `Conflict` if other
+    transactions keep deleting one of them.
     """
-    query = select(label.c.id).where(label.c.text == text).with_for_update(read=True, key_share=True)
+    label_ids: dict[str, int] = {}
+    missing = set(texts)
     for _ in range(_MAX_ATTEMPTS):
-        label_id: int | None = connection.execute(query).scalar()
-        if label_id is not None:
-            return label_id
-        if _insert_missing_rows(connection, label, [{"text": text, "created_at": now}]):
-            audit.record_change(connection, by, "label.create", text, now=now)
+        query = select(label.c.text, label.c.id).where(label.c.text.in_(missing)).order_by(label.c.text)
+        found = connection.execute(query.with_for_update(read=True, key_share=True))
+        label_ids |= {text: label_id for text, label_id in found}  # noqa: C416 # rows
+        missing -= label_ids.keys()
+        if not missing:
+            return label_ids
+        rows = [{"text": text, "created_at": now} for text in sorted(missing)]
+        created = [each.text for each in _insert_missing_rows(connection, label, rows)]
+        audit.record_changes(connection, by, "label.create", created, now=now)
     raise Conflict("the label is being removed by other requests; try again")
 
 
-def _attach_label_to_devices(  # noqa: PLR0913 # keyword-only after the devices
-    connection: Connection, label_id: int, text: str, devices: Collection[Mac], *, by: Actor, now: int
+def _attach_labels_to_devices(
+    connection: Connection,
+    attachments: Iterable[tuple[int, Mac]],
+    label_ids: Mapping[str, int],
+    *,
+    by: Actor,
+    now: int,
 ) -> None:
-    """Attach a label to the devices that do not have it, and audit each new attachment."""
-    rows = [{"label": label_id, "device": mac_to_int(mac)} for mac in sorted(set(devices))]
-    new = _insert_missing_rows(connection, device_label, rows) if rows else []
-    targets = [to_device_id(mac_from_int(each.device)) for each in new]
-    audit.record_changes(connection, by, "device.label", targets, now=now, label=text)
+    """Attach labels, by id, to the devices that do not have them, and audit each new attachment."""
+    rows = [
+        {"label": label_id, "device": device_id}
+        for label_id, device_id in sorted({(label_id, mac_to_int(mac)) for label_id, mac in attachments})
+    ]
+    texts = {label_id: text for text, label_id in label_ids.items()}
+    details = [
+        (to_device_id(mac_from_int(each.device)), {"label": texts[each.label]})
+        for each in _insert_missing_rows(connection, device_label, rows)
+    ]
+    audit.record_details(connection, by, "device.label", details, now=now)
 
 
 def _insert_missing_rows(
-    connection: Connection, table: Table, rows: list[dict[str, Any]]
+    connection: Connection, table: Table, rows: Sequence[dict[str, Any]]
 ) -> Sequence[Row[Any]]:
     """Insert the rows that do not exist yet, and return the inserted rows."""
     dialect = sqlite if connection.dialect.name == "sqlite" else postgresql
-    query = dialect.insert(table).values(rows).on_conflict_do_nothing().returning(*table.columns)
-    return connection.execute(query).all()
+    query = dialect.insert(table).on_conflict_do_nothing().returning(*table.columns)
+    return connection.execute(query, rows).all() if rows else ()
 
 
 def _lock_devices(connection: Connection, devices: Collection[Mac]) -> None:
