@@ -186,7 +186,7 @@ class FleetMetrics:
         self._backups = _KeptQuery(load_backup_times, BackupTimes())
 
     def apply_settings(self, settings: Settings) -> None:
-        """Switch the time series of single gateways on or off."""
+        """Enable or disable the metrics per gateway, as the settings say."""
         self._has_gateways = settings.metrics_per_gateway
 
     async def refresh(self) -> None:
@@ -204,8 +204,8 @@ class FleetMetrics:
             if due := [each for each in queries if each.is_due(now)]:
                 await self._database.read(_run_queries, due, now)
 
-    def add_to(self, metrics: Metrics) -> None:
-        """Add the metrics of the fleet."""
+    def register_in(self, metrics: Metrics) -> None:
+        """Add the metrics of the fleet to `metrics`, the metrics of the service."""
         gauge = metrics.add_gauge
         gauge("devices", "Devices in the registry.", self._read_devices, "connected")
         gauge(

@@ -11,7 +11,7 @@ import click
 
 from meshfleet.cli.arguments import IDENTIFIER, PAST_TIME
 from meshfleet.cli.completers import complete_identifiers
-from meshfleet.cli.device_filters import DEVICE_FILTER, FILTER_NAMES, join_filters
+from meshfleet.cli.device_filters import DEVICE_FILTER, FILTER_NAMES, build_device_filters
 from meshfleet.cli.output import json_option, print_json
 from meshfleet.cli.sample_files import FILE_TYPES, SampleFile, import_pyarrow, to_row
 from meshfleet.cli.service_access import call_service
@@ -109,7 +109,7 @@ def export(  # noqa: PLR0913 # the options of the command
     if since >= end:
         raise click.UsageError("--from must be before --to.")
     out.mkdir(parents=True, exist_ok=True)
-    exporter = _Exporter(out, file_format, join_filters(filters), sample_filters)
+    exporter = _Exporter(out, file_format, build_device_filters(filters), sample_filters)
     spans = list(_split_days(since, end))
     call_service(lambda fleet: exporter.run(fleet, spans, as_json=as_json))
 

@@ -155,26 +155,34 @@ def _describe_device(device: DeviceDescription, options: DiscoveryOptions) -> di
 # --- Messages that are found at the broker ---
 
 
-class _KnownAvailability(msgspec.Struct):
+class _AvailabilityEntry(msgspec.Struct):
+    """Entry of the key `availability`: a topic on which a device or service is `online` or `offline`."""
+
     topic: str
 
 
-class _KnownComponent(msgspec.Struct):
+class _ComponentEntry(msgspec.Struct):
+    """Entity in a discovery message of form `device`."""
+
     platform: str
 
 
-class _KnownDiscovery(msgspec.Struct):
-    """Part of a discovery message that tells who published it, and for which entities."""
+class _DiscoveryOwnership(msgspec.Struct):
+    """The keys of a discovery message that tell which service published it, and for which entities."""
 
-    availability: list[_KnownAvailability]
-    components: dict[str, _KnownComponent] = {}
-
-
-_decode_discovery = msgspec.json.Decoder(_KnownDiscovery).decode
+    availability: list[_AvailabilityEntry]
+    components: dict[str, _ComponentEntry] = {}
+    """Entities by object id; empty in form `entity`."""
 
 
-def read_components(payload: bytes, topics: IntegrationTopics) -> dict[str, str] | None:
-    """Return the platforms in a discovery message by object id; None if another service published it."""
+_decode_discovery = msgspec.json.Decoder(_DiscoveryOwnership).decode
+
+
+def parse_entity_platforms(payload: bytes, topics: IntegrationTopics) -> dict[str, str] | None:
+    """Return the platform of each entity in a discovery message of form `device`, by object id.
+
+    Return an empty dict for form `entity`, and None if the message is malformed or of another service.
+    """
     try:
         found = _decode_discovery(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

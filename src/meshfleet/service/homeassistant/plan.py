@@ -16,7 +16,7 @@ from meshfleet.protocol.ids import mac_to_int
 from meshfleet.service.homeassistant.discovery import (
     build_device_message,
     build_messages,
-    read_components,
+    parse_entity_platforms,
 )
 from meshfleet.service.homeassistant.entities import DeviceDescription, list_entities
 from meshfleet.service.homeassistant.fleet import FleetDevice
@@ -128,7 +128,7 @@ class PublicationPlan:
         mac = self._topics.find_published_device(topic)
         if mac is None or not payload:
             return
-        components = read_components(payload, self._topics) if self._is_discovery(topic) else {}
+        components = parse_entity_platforms(payload, self._topics) if self._is_discovery(topic) else {}
         if components is None:
             return
         published = self._remember(mac_to_int(mac))

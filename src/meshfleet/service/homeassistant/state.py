@@ -149,7 +149,7 @@ def build_state(
     state: dict[str, Any] = dict(earlier)
     for identifier in values:
         if (definition := shown.catalogue.find(identifier)) is not None:
-            state[definition.name] = convert_value(definition, values[identifier].value)
+            state[definition.name] = _convert_to_entity_state(definition, values[identifier].value)
     if figures.device_count is None:
         state[RSSI] = figures.rssi
     else:
@@ -180,8 +180,11 @@ def read_state(payload: bytes) -> dict[str, ShownValue]:
     }
 
 
-def convert_value(definition: IdentifierDefinition, value: Any) -> Any:
-    """Convert the value of an identifier to what its entity shows; None if it is unknown or unsuitable."""
+def _convert_to_entity_state(definition: IdentifierDefinition, value: Any) -> Any:
+    """Convert the value of an identifier to the state of its entity in Home Assistant.
+
+    Return None if the value is unknown, or of a type that the entity cannot show.
+    """
     entity = definition.homeassistant
     if entity is None or value is None:
         return None
