@@ -42,7 +42,7 @@ class Scraper:
         self.time = NOW
         self.metrics = Metrics()
         self.fleet = FleetMetrics(database, settings, now=lambda: self.time, monotonic=lambda: self.time)
-        self.fleet.add_to(self.metrics)
+        self.fleet.register_in(self.metrics)
 
     def observe(self, *devices: int, behind: Mac = OFFICE, **values: Any) -> None:
         """Add devices to the registry, or change them."""

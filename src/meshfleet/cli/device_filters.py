@@ -31,6 +31,7 @@ _BOOLEANS: Final = {"yes": True, "no": False, "true": True, "false": False}
 
 
 def _parse_filter(text: str) -> tuple[str, object]:
+    """Parse NAME=VALUE. Return the name of the filter in the SDK, and the value."""
     name, equals, value = parse_text(text, "filter").partition("=")
     if not equals or name not in _FILTERS:
         raise MalformedInput("filter", f"{text!r} is not NAME=VALUE with one of {FILTER_NAMES}")
@@ -42,11 +43,15 @@ def _parse_filter(text: str) -> tuple[str, object]:
 
 
 DEVICE_FILTER: Final = TextParamType("name=value", _parse_filter)
-"""Parameter type for a device filter; its value is the filter's name in the SDK, and its value."""
+"""Parameter type for a device filter. Parses NAME=VALUE to the filter's name in the SDK and its value."""
 
 
-def join_filters(filters: Iterable[tuple[str, object]]) -> DeviceFilters | None:
-    """Join the values of a repeated `--filter`. Raise `UsageError` if one other than label is repeated."""
+def build_device_filters(filters: Iterable[tuple[str, object]]) -> DeviceFilters | None:
+    """Build the device filters of the SDK from the values of all options `--filter`; None without options.
+
+    Each value is the name of the filter in the SDK, and the filter's value. Raise `UsageError` if a filter
+    other than `label` is repeated.
+    """
     labels: list[object] = []
     found: dict[str, object] = {}
     for name, value in filters:

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from meshfleet.client import Fleet
 
 _MAX_BATCH_BYTES: Final = 512 << 10
-"""Maximum size of the gateways in one request: the service refuses bodies of more than a MiB."""
+"""Maximum bytes of the gateways in one request: the service refuses request bodies of more than a MiB."""
 
 
 async def claim_file(fleet: Fleet, source: Path, out: Path, *, skip_claimed: bool) -> dict[str, object]:
     """Claim all gateways of a CSV file, and write their credentials to the new file `out`.
 
-    Nothing is claimed if a line is wrong. Return what was done, for `--json`.
+    If a line is wrong, claim no gateway and raise `ClickException`. If a gateway is already claimed, leave it
+    out with `skip_claimed`, else treat its line as wrong. Return the result to print with `--json`.
     """
     file = read_gateway_file(source)
     claimed = {each.mac async for each in fleet.gateways.list()}
@@ -55,7 +56,8 @@ async def claim_file(fleet: Fleet, source: Path, out: Path, *, skip_claimed: boo
 async def rotate_file(fleet: Fleet, source: Path, out: Path) -> dict[str, object]:
     """Give all gateways of a CSV file new passwords, and write their credentials to the new file `out`.
 
-    Nothing is changed if a line is wrong. Return what was done, for `--json`.
+    If a line is wrong or its gateway is not claimed, change no password and raise `ClickException`. Return
+    the result to print with `--json`.
     """
     file = read_gateway_file(source)
     claimed = {each.mac async for each in fleet.gateways.list()}
@@ -80,6 +82,7 @@ async def rotate_file(fleet: Fleet, source: Path, out: Path) -> dict[str, object
 
 
 def _describe_refusal(file: GatewayFile, claimed: int, *, skip_claimed: bool) -> str:
+    """Return the first lines of the error for wrong lines. `claimed` counts gateways already claimed."""
     if not claimed or skip_claimed:
         return "nothing was claimed, as lines are wrong:"
     return (
@@ -90,6 +93,7 @@ def _describe_refusal(file: GatewayFile, claimed: int, *, skip_claimed: bool) ->
 
 
 def _split_into_batches(gateways: Iterable[GatewayLine]) -> Iterator[list[GatewayLine]]:
+    """Yield the gateways in batches, each small enough for one request."""
     batch: list[GatewayLine] = []
     size = 0
     for each in gateways:
@@ -110,7 +114,7 @@ def _to_body(gateway: GatewayLine) -> BatchGateway:
 def _describe_failed_claim(
     error: BaseException, credentials: CredentialsFile, batch: list[GatewayLine]
 ) -> str:
-    """Say which gateways are claimed, which may be, and what to do."""
+    """Return an error text that says which gateways are claimed, which may be claimed, and what to do."""
     lines = f"lines {batch[0].line} to {batch[-1].line}" if len(batch) > 1 else f"line {batch[0].line}"
     texts = [_describe_error(error)]
     if credentials.count:
@@ -134,7 +138,7 @@ def _describe_failed_claim(
 def _describe_failed_rotation(
     error: BaseException, credentials: CredentialsFile, gateway: GatewayLine, total: int
 ) -> str:
-    """Say which gateways have new passwords, and what to do."""
+    """Return an error text that says which gateways have new passwords, and what to do."""
     return (
         f"{_describe_error(error)}\n"
         f"{credentials.count} of {total} gateways have new passwords, which are in {credentials.path}; the "

@@ -1,4 +1,4 @@
-"""CSV files with gateways, and the files with the credentials that they got."""
+"""Reads CSV files with gateways, and writes CSV files with the credentials of gateways."""
 
 from __future__ import annotations
 
@@ -31,29 +31,33 @@ _COLUMNS: Final = ("mac", "name", "labels")
 _LABEL_SEPARATOR: Final = ";"
 _MAC_SEPARATORS: Final = re.compile(r"[\s.]")
 _CHANGED_BY_EXCEL: Final = re.compile(r"[0-9.,]+e\+[0-9]+", re.IGNORECASE)
-"""Number such as 2,0E+10, to which a spreadsheet program may change a MAC."""
+"""Number such as 2,0E+10: a spreadsheet program may have changed a MAC to such a number."""
 _CREDENTIAL_COLUMNS: Final = ("mac", "username", "password", "host", "port", "tls")
 _OWNER_ONLY: Final = 0o600
 
 
 class GatewayLine(NamedTuple):
-    """Gateway in a CSV file, with the number of its line."""
+    """Gateway in a CSV file."""
 
     line: int
+    """Number of the first line of the gateway, from 1."""
     mac: Mac
     name: str | None
     labels: tuple[str, ...]
 
 
 class GatewayFile(NamedTuple):
-    """Content of a CSV file with gateways: the correct lines, and the mistakes in the others."""
+    """Content of a CSV file: the gateways with a valid MAC, and the mistakes in all lines."""
 
     name: str
     gateways: list[GatewayLine]
     faults: list[LineFault]
 
     def raise_faults(self, outcome: str) -> None:
-        """Raise `ClickException` with all mistakes in the order of their lines, if there are any."""
+        """Raise `ClickException` with all mistakes in the order of their lines, if there are any.
+
+        The text begins with `outcome`, which says what the command did not do.
+        """
         if not self.faults:
             return
         lines = [f"{self.name}:{fault.line}: {fault.reason}" for fault in sorted(self.faults)]
@@ -61,8 +65,9 @@ class GatewayFile(NamedTuple):
 
 
 def read_gateway_file(path: Path) -> GatewayFile:
-    """Read a CSV file with gateways: columns `mac`, and optionally `name` and `labels`, in any order.
+    """Read a CSV file with gateways. Mistakes are in the result, and raise nothing.
 
+    The columns are `mac` and optionally `name` and `labels`, in any order.
     Columns are separated by `,`, or by `;` as in files of Excel in many countries.
     """
     file = GatewayFile(str(path), [], [])
@@ -95,7 +100,7 @@ def read_gateway_file(path: Path) -> GatewayFile:
 
 
 def _iterate_rows(text: str, faults: list[LineFault]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows that are not blank, each with the number of its first line. Report wrong quotes."""
+    """Yield each row that is not blank, with the number of its first line. Add wrong quotes to `faults`."""
     header = text.partition("\n")[0]
     reader = csv.reader(
         io.StringIO(text, newline=""),
@@ -116,6 +121,7 @@ def _iterate_rows(text: str, faults: list[LineFault]) -> Iterator[tuple[int, lis
 
 
 def _check_header(columns: list[str]) -> Iterator[str]:
+    """Yield the mistakes in the names of the columns."""
     if "mac" not in columns:
         yield f"has no column mac: the first line names the columns, {', '.join(_COLUMNS)}"
         return
@@ -127,37 +133,38 @@ def _check_header(columns: list[str]) -> Iterator[str]:
 
 
 class _RowParser:
-    """Parses a row, and reports every mistake in it with the number of its line."""
+    """Parses a row of a CSV file, and adds each mistake in the row to `faults`."""
 
     def __init__(self, line: int, faults: list[LineFault]) -> None:
         self._line = line
         self._faults = faults
 
     def parse(self, columns: list[str], cells: list[str]) -> GatewayLine | None:
-        """Return the gateway of a row; None if its MAC is wrong."""
+        """Parse the cells of a row to a gateway; None if the MAC is wrong."""
         if len(cells) > len(columns):
-            self._report(f"has {len(cells)} values for {len(columns)} columns")
+            self._add_fault(f"has {len(cells)} values for {len(columns)} columns")
         values = dict(zip(columns, (each.strip() for each in cells), strict=False))
-        mac = self._parse(_parse_csv_mac, values.get("mac", ""))
-        name = self._parse(parse_friendly_name, values["name"]) if values.get("name") else None
+        mac = self._parse_cell(_parse_csv_mac, values.get("mac", ""))
+        name = self._parse_cell(parse_friendly_name, values["name"]) if values.get("name") else None
         texts = [each for each in values.get("labels", "").split(_LABEL_SEPARATOR) if each.strip()]
         if len(texts) > MAX_BATCH_LABELS:
-            self._report(f"labels: a gateway can get at most {MAX_BATCH_LABELS} labels")
-        labels = [self._parse(_parse_csv_label, each) for each in texts]
+            self._add_fault(f"labels: a gateway can get at most {MAX_BATCH_LABELS} labels")
+        labels = [self._parse_cell(_parse_csv_label, each) for each in texts]
         if mac is None:
             return None
         return GatewayLine(
             self._line, mac, name, tuple(dict.fromkeys(each for each in labels if each is not None))
         )
 
-    def _parse(self, parse: Callable[[str], Text], text: str) -> Text | None:
+    def _parse_cell(self, parse: Callable[[str], Text], text: str) -> Text | None:
+        """Parse a text with the function `parse`. If the text is malformed, add a fault and return None."""
         try:
             return parse(text)
         except MalformedInput as exc:
-            self._report(f"{exc.field}: {exc.reason}")
+            self._add_fault(f"{exc.field}: {exc.reason}")
             return None
 
-    def _report(self, reason: str) -> None:
+    def _add_fault(self, reason: str) -> None:
         self._faults.append(LineFault(self._line, reason))
 
 
@@ -183,10 +190,10 @@ def _parse_csv_mac(text: str) -> Mac:
 
 
 class CredentialsFile:
-    """New CSV file with the credentials of gateways. Only its owner can read it."""
+    """New CSV file with the credentials of gateways, which only the owner of the file can read."""
 
     def __init__(self, path: Path) -> None:
-        """Create the file. Raise `ClickException` if there is one already: its passwords may be needed."""
+        """Create the file. Raise `ClickException` if it exists, because its passwords may still be needed."""
         try:
             descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _OWNER_ONLY)
         except FileExistsError:
@@ -201,7 +208,7 @@ class CredentialsFile:
         self._writer.writerow(_CREDENTIAL_COLUMNS)
 
     def add(self, claims: Iterable[GatewayClaim]) -> None:
-        """Append the credentials of gateways. They are on the disk when this method returns."""
+        """Append the credentials of gateways, and return when they are on the disk."""
         count = 0
         for claim in claims:
             tls = "yes" if claim.broker.tls else "no"
@@ -216,7 +223,7 @@ class CredentialsFile:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        """Close the file, and remove it if it has no credentials."""
+        """Close the file, and delete it if it contains no credentials."""
         with suppress(OSError):  # `add` has failed with the same error; what it has counted is on the disk
             self._file.close()
         if not self.count:

@@ -10,7 +10,7 @@ import click
 
 from meshfleet.cli.arguments import DEVICE, LABEL, TIME
 from meshfleet.cli.completers import complete_devices, complete_labels
-from meshfleet.cli.device_filters import DEVICE_FILTER, FILTER_NAMES, join_filters
+from meshfleet.cli.device_filters import DEVICE_FILTER, FILTER_NAMES, build_device_filters
 from meshfleet.cli.options import NumberParamType, TextParamType, parse_text
 from meshfleet.client import (
     Concurrency,
@@ -224,7 +224,7 @@ def build_job_options(options: dict[str, Any]) -> JobOptions:
     found: JobOptions = {
         "devices": options["devices"],
         "labels": options["labels"],
-        "filter": join_filters(options["filters"]),
+        "filter": build_device_filters(options["filters"]),
         "everything": options["everything"],
         "stage": options["stage"],
         "allow_downgrade": options["allow_downgrade"],

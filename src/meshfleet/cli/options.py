@@ -145,7 +145,7 @@ speed_option = click.option(
     type=NumberParamType(0.001, 100_000),
     default=1.0,
     show_default=True,
-    help="Speed of the simulation relative to real time; timestamps in reports are real times.",
+    help="Speed of the simulation relative to real time. Reports carry wall-clock times at any speed.",
 )
 seed_option = click.option(
     "--seed",

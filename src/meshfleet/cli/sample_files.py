@@ -1,4 +1,4 @@
-"""Files of exported samples: Parquet, CSV and JSON lines, all with the same columns."""
+"""Writes exported samples to files: Parquet, CSV or JSON lines, all with the same columns."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from meshfleet.client import ExportedSample
 
 _ROWS_PER_GROUP: Final = 20_000
-"""Rows of a Parquet file that are in memory at a time."""
+"""Number of rows that are written to a Parquet file at once, and are in memory until then."""
 
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class SampleRow(Struct, frozen=True, kw_only=True):
-    """Row of a file: a sample with typed columns. Docs list the columns in `docs/guides/export.md`."""
+    """Row of a file with exported samples. `docs/guides/export.md` describes the columns."""
 
     time: str
     corrected_time: str | None
@@ -39,9 +39,9 @@ class SampleRow(Struct, frozen=True, kw_only=True):
     identifier: str
     """Name of the identifier, or its hex id if it has no name."""
     value_double: float | None
-    """Value, if it is a number; true is 1 and false 0."""
+    """Value, if it is a number or boolean; true is 1 and false is 0."""
     value_text: str | None
-    """Value as JSON, if it is not a number."""
+    """Value as JSON, if it is neither a number nor a boolean."""
     raw: str | None
     seq: int | None
     clock: str | None
@@ -51,7 +51,7 @@ class SampleRow(Struct, frozen=True, kw_only=True):
 
 
 def to_row(sample: ExportedSample) -> SampleRow:
-    """Convert an exported sample to a row."""
+    """Convert an exported sample to a row of a file."""
     value = sample.value
     is_number = isinstance(value, int | float)
     return SampleRow(
@@ -74,16 +74,18 @@ def to_row(sample: ExportedSample) -> SampleRow:
 
 
 class SampleFile(Protocol):
-    """File to which rows are appended. It is complete only after `close`."""
+    """File to which rows of samples are appended. The file is complete only after `close`."""
 
     def write(self, rows: Sequence[SampleRow]) -> None:
-        """Append rows."""
+        """Append rows to the file, perhaps later: some formats collect rows in memory."""
 
     def close(self) -> None:
-        """Write what is in memory, and close the file."""
+        """Write the rows that are still in memory, and close the file."""
 
 
-class _TextFile:
+class _JsonLinesFile:
+    """File with one JSON object per row."""
+
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb")
 
@@ -95,6 +97,8 @@ class _TextFile:
 
 
 class _CsvFile:
+    """CSV file. Names of devices that spreadsheet programs would take for formulas are escaped."""
+
     def __init__(self, path: Path) -> None:
         self._file = path.open("x", newline="", encoding="utf-8")
         self._writer = csv.writer(self._file)
@@ -109,6 +113,8 @@ class _CsvFile:
 
 
 class _ParquetFile:
+    """Parquet file, written in groups of rows."""
+
     def __init__(self, path: Path) -> None:
         self._arrow, parquet = import_pyarrow()
         self._schema = _build_schema(self._arrow)
@@ -140,9 +146,9 @@ class _ParquetFile:
 FILE_TYPES: Final[Mapping[str, Callable[[Path], SampleFile]]] = {
     "parquet": _ParquetFile,
     "csv": _CsvFile,
-    "jsonl": _TextFile,
+    "jsonl": _JsonLinesFile,
 }
-"""Classes of files by the name of their format, which is also the ending of the file name."""
+"""Class of the file for each format. The name of a format is also the ending of the file name."""
 
 
 def import_pyarrow() -> tuple[Any, Any]:
@@ -201,7 +207,7 @@ _CONVERTERS: Final[Mapping[str, Callable[[Any], object]]] = {
     "corrected_time": _parse_time,
     "raw": _parse_raw,
 }
-"""Functions that convert a column of a row to the values of Parquet, by column."""
+"""Function that converts a value of a row for Parquet, by column. Other columns are not converted."""
 
 
 def _to_json(value: object) -> str:

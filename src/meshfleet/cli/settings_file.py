@@ -1,4 +1,4 @@
-"""Changes single settings in a settings file, and keeps everything else in it, comments included."""
+"""Changes single settings in a settings file, and keeps all other settings and all comments."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _TABLE = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 
 
 def set_in_table(path: Path, table: str, values: dict[str, str]) -> None:
-    """Set strings in a table of a TOML file, which is created if it does not exist.
+    """Set string values by key in a table of a TOML file. Create the file if it does not exist.
 
-    Raise `ClickException` if the file is written in a way that cannot be changed safely.
+    Raise `ClickException` if the file cannot be read or written, is not valid TOML, has a key `KEY-file` for
+    one of the keys, or is written in a way that cannot be changed safely.
     """
     before = _read(path)
     after = before
@@ -37,7 +38,7 @@ def set_in_table(path: Path, table: str, values: dict[str, str]) -> None:
     if not is_safe:
         lines = "\n".join(f"  {key} = …" for key in values)
         raise click.ClickException(f"{path} cannot be changed safely; write it yourself:\n[{table}]\n{lines}")
-    _replace(path, after)
+    _replace_file(path, after)
 
 
 def _read(path: Path) -> str:
@@ -55,12 +56,16 @@ def _parse(path: Path, text: str) -> dict[str, Any]:
 
 
 def _get_table(content: dict[str, Any], table: str) -> dict[str, Any]:
+    """Return a table of parsed TOML; empty if there is none."""
     found = content.get(table)
     return found if isinstance(found, dict) else {}
 
 
 def _set_line(text: str, table: str, key: str, value: str) -> str:
-    """Replace the line of a key in a table, or add one after the header; add the table at the end."""
+    """Return the TOML text with a line `key = value` in a table, in place of the former line of the key.
+
+    Without a former line, add the line after the header of the table; without the table, add both at the end.
+    """
     lines = text.splitlines()
     assignment = re.compile(rf"^\s*{re.escape(key)}\s*=")
     header, current = None, ""
@@ -78,8 +83,11 @@ def _set_line(text: str, table: str, key: str, value: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def _replace(path: Path, text: str) -> None:
-    """Replace a file in one step, with the same owner and permissions; a new file is for its owner only."""
+def _replace_file(path: Path, text: str) -> None:
+    """Replace the content of a file in one step, and keep its owner and permissions.
+
+    A new file can be read by its owner only.
+    """
     try:
         number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
         temporary = Path(name)

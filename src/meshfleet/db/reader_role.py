@@ -1,4 +1,4 @@
-"""Roles of PostgreSQL that may only read samples, through the view `meshfleet_read.sample`."""
+"""Creates PostgreSQL roles that may only read samples, through the view `meshfleet_read.sample`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROLE_NAME: Final = re.compile(r"(?!pg_)[a-z_][a-z0-9_-]{0,62}")
 _RESERVED_NAMES: Final = {"public", "none"}
 
 _CONNECTION_LIMIT: Final = 20
-"""Maximum connections of a new role, so that the service always gets its own."""
+"""Maximum number of connections of a new role, so that enough remain for the service."""
 
 _ROLE_SETTINGS: Final = {
     "default_transaction_read_only": "on",
@@ -32,7 +32,7 @@ _ROLE_SETTINGS: Final = {
     "plan_cache_mode": "force_custom_plan",
     "jit": "off",
 }
-"""Defaults of the sessions of a new role."""
+"""PostgreSQL settings that sessions of a new role have by default."""
 
 _MIGRATION: Final = "meshfleet.db.migrations.versions.m0017_reader_view"
 
@@ -43,12 +43,13 @@ class ReaderGrant(NamedTuple):
     is_new: bool
     """Whether the role was created."""
     password_changed: bool
+    """Whether the role got the given password, also as a new role."""
     other_table: str | None
-    """Another table of Meshfleet that the role may read, for example as a superuser; None if none."""
+    """Name of a table of Meshfleet that the role may read too, for example as a superuser; else None."""
 
 
 def check_role_name(name: str) -> None:
-    """Raise `ReaderRefused` if a name would have to be quoted in other programs, or is reserved."""
+    """Raise `ReaderRefused` if a role name is reserved, too long, or has characters that are not allowed."""
     if not _ROLE_NAME.fullmatch(name) or name in _RESERVED_NAMES:
         raise ReaderRefused(
             "a role name has 1 to 63 lowercase letters, digits, _ and -, does not begin with a digit, - or "
@@ -59,11 +60,11 @@ def check_role_name(name: str) -> None:
 def grant_reader(
     connection: Connection, name: str, password: str, *, change_password: bool, names: Mapping[int, str]
 ) -> ReaderGrant:
-    """Let a role read the view `meshfleet_read.sample`, and nothing else that it could not read before.
+    """Grant a PostgreSQL role the right to read the view `meshfleet_read.sample`, and no other right.
 
-    Create the role with `password` if it does not exist. If it exists, set its password only if
-    `change_password` is set. `names` are the names of identifiers by stored number. Raise `ReaderRefused` if
-    the role of the service may not do this.
+    If the role does not exist, create it with `password`. If the role exists, set its password only if
+    `change_password` is set. `names` maps the stored number of each identifier to its name, for the view.
+    Raise `ReaderRefused` if the role of the service lacks a right for this, or if `name` is that role.
     """
     check_role_name(name)
     _ensure_view(connection)
@@ -83,10 +84,10 @@ def grant_reader(
     elif change_password:
         if role.is_privileged:
             raise ReaderRefused(f"{name} is an administrator of the server: its password is not changed")
-        _run(connection, "ALTER ROLE {name} PASSWORD {password}", name, password)
-    _run(connection, "GRANT USAGE ON SCHEMA meshfleet_read TO {name}", name)
-    _run(connection, "GRANT SELECT ON meshfleet_read.sample TO {name}", name)
-    _run(
+        _run_role_statement(connection, "ALTER ROLE {name} PASSWORD {password}", name, password)
+    _run_role_statement(connection, "GRANT USAGE ON SCHEMA meshfleet_read TO {name}", name)
+    _run_role_statement(connection, "GRANT SELECT ON meshfleet_read.sample TO {name}", name)
+    _run_role_statement(
         connection,
         "GRANT EXECUTE ON FUNCTION meshfleet_read.sample(timestamptz, timestamptz) TO {name}",
         name,
@@ -95,7 +96,10 @@ def grant_reader(
 
 
 def update_identifier_names(connection: Connection, names: Mapping[int, str]) -> None:
-    """Store the names of identifiers for the view, by stored number. Do nothing without the view."""
+    """Store the names of identifiers (by stored number) in the table that the view reads.
+
+    Do nothing if the database has no view, as with SQLite.
+    """
     if not _has_view(connection):
         return
     query = "SELECT number, name FROM meshfleet_read.identifier_name"
@@ -110,6 +114,7 @@ def update_identifier_names(connection: Connection, names: Mapping[int, str]) ->
 
 
 def _has_view(connection: Connection) -> bool:
+    """Return whether the view `meshfleet_read.sample` exists; False for SQLite."""
     return (
         connection.dialect.name == "postgresql"
         and connection.exec_driver_sql("SELECT to_regclass('meshfleet_read.sample')").scalar() is not None
@@ -117,7 +122,10 @@ def _has_view(connection: Connection) -> bool:
 
 
 def _ensure_view(connection: Connection) -> None:
-    """Create the view if the migration could not, because the role of the service may not create schemas."""
+    """Create the view if it is missing, because the migration had no right to create schemas.
+
+    Raise `ReaderRefused` if the role of the service still lacks that right.
+    """
     if _has_view(connection):
         return
     migration = import_module(_MIGRATION)
@@ -132,13 +140,18 @@ def _ensure_view(connection: Connection) -> None:
 
 def _create_role(connection: Connection, name: str, password: str) -> None:
     statement = f"CREATE ROLE {{name}} LOGIN PASSWORD {{password}} CONNECTION LIMIT {_CONNECTION_LIMIT}"
-    _run(connection, statement, name, password)
+    _run_role_statement(connection, statement, name, password)
     for setting, value in _ROLE_SETTINGS.items():
-        _run(connection, f"ALTER ROLE {{name}} SET {setting} = '{value}'", name)
+        _run_role_statement(connection, f"ALTER ROLE {{name}} SET {setting} = '{value}'", name)
 
 
-def _run(connection: Connection, statement: str, name: str, password: str | None = None) -> None:
-    """Run a statement with the name of a role, and the hash of its password: servers log statements."""
+def _run_role_statement(
+    connection: Connection, statement: str, name: str, password: str | None = None
+) -> None:
+    """Insert a role name, and the hash of a password if given, into an SQL statement, and run it.
+
+    The password is hashed here because servers may log statements.
+    """
     from psycopg import sql  # noqa: PLC0415 # not loaded with SQLite
 
     driver: Any = connection.connection.driver_connection
@@ -157,6 +170,7 @@ def _run(connection: Connection, statement: str, name: str, password: str | None
 
 
 def _find_other_table(connection: Connection, name: str) -> str | None:
+    """Return the first table of Meshfleet that a role may read; None if there is none."""
     tables = connection.exec_driver_sql(
         "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
         " AND relname = ANY(%s) AND has_table_privilege(%s, oid, 'SELECT') ORDER BY relname",

@@ -79,7 +79,7 @@ class ReportPublisher:
 
     def publish_heartbeat(self, device: SimulatedDevice, sim_time: float) -> None:
         """Publish a heartbeat of a device."""
-        self._put(
+        self._publish_report(
             device,
             Kind.HEARTBEAT,
             reports.Heartbeat(
@@ -92,7 +92,7 @@ class ReportPublisher:
 
     def publish_dfu(self, device: SimulatedDevice, parent: MeshNode, rssi: int, sim_time: float) -> None:
         """Publish that the node `parent` receives a device in DFU mode. The topic has its regular MAC."""
-        self._put(
+        self._publish_report(
             device, Kind.DFU, reports.Dfu(time=self._clock.wall_time(sim_time), parent=parent.mac, rssi=rssi)
         )
 
@@ -110,7 +110,7 @@ class ReportPublisher:
             unreachable=(channel is not None and rssi < MIN_USABLE_DBM)
             or (device.is_connected and device.node.depth < 0),
         )
-        self._put(device, Kind.RSSI, report)
+        self._publish_report(device, Kind.RSSI, report)
 
     def publish_property(
         self, device: SimulatedDevice, identifier: Identifier, raw: bytes, sim_time: float
@@ -119,11 +119,11 @@ class ReportPublisher:
         time, seq = self._clock.wall_time(sim_time), device.next_seq(Kind.PROPERTY, identifier)
         if (decoded := self._decode(identifier, raw)) is None:
             report: reports.Report = reports.Property(time=time, value=format_hex(raw), seq=seq)
-            self._put(device, Kind.PROPERTY, report, identifier)
+            self._publish_report(device, Kind.PROPERTY, report, identifier)
         else:
             ext = UNSET if decoded.ext is None else decoded.ext
             report = reports.PropertyDecoded(time=time, value=decoded.value, ext=ext, seq=seq)
-            self._put_decoded(device, Kind.PROPERTY, report, identifier)
+            self._publish_decoded_report(device, Kind.PROPERTY, report, identifier)
 
     def publish_measurement(
         self,
@@ -144,7 +144,9 @@ class ReportPublisher:
         if self._buffers_samples:
             device.sample_buffer(Kind.MEASUREMENT, identifier).add(sample)
         if is_received:
-            self._put_sample(device, Kind.MEASUREMENT, identifier, sample, self._clock.wall_time(sim_time))
+            self._publish_sample_at(
+                device, Kind.MEASUREMENT, identifier, sample, self._clock.wall_time(sim_time)
+            )
 
     def publish_event(
         self,
@@ -168,10 +170,10 @@ class ReportPublisher:
     def publish_sample(
         self, device: SimulatedDevice, kind: Kind, identifier: Identifier, sample: DeviceSample
     ) -> None:
-        """Publish a measurement or event with its original time, the first time or again in a backfill."""
-        self._put_sample(device, kind, identifier, sample, from_millis(sample.millis))
+        """Publish a measurement or event with the time at which the device recorded it, maybe long ago."""
+        self._publish_sample_at(device, kind, identifier, sample, from_millis(sample.millis))
 
-    def _put_sample(
+    def _publish_sample_at(
         self,
         device: SimulatedDevice,
         kind: Kind,
@@ -179,12 +181,15 @@ class ReportPublisher:
         sample: DeviceSample,
         time: datetime,
     ) -> None:
-        """Publish a measurement or event with the report time `time`, raw or decoded."""
+        """Publish a measurement or event with `time` as the time in the report.
+
+        The report is decoded in decoded mode, if the layout of the value is known; otherwise it is raw.
+        """
         bodies, raw = _SAMPLE_BODIES[kind], sample.value
         decoded = self._decode(identifier, raw or b"")
         if decoded is None:
             value = UNSET if raw is None else format_hex(raw)
-            self._put(device, kind, bodies.raw(time=time, seq=sample.seq, value=value), identifier)
+            self._publish_report(device, kind, bodies.raw(time=time, seq=sample.seq, value=value), identifier)
         else:
             report = bodies.decoded(
                 time=time,
@@ -192,7 +197,7 @@ class ReportPublisher:
                 value=UNSET if raw is None else decoded.value,
                 ext=UNSET if decoded.ext is None else decoded.ext,
             )
-            self._put_decoded(device, kind, report, identifier)
+            self._publish_decoded_report(device, kind, report, identifier)
 
     def publish_measurement_error(
         self, device: SimulatedDevice, identifier: Identifier, failure: SensorFailure, sim_time: float
@@ -206,7 +211,7 @@ class ReportPublisher:
         )
         entry = self._catalogue.find(identifier)
         is_decoded = self._decodes and entry is not None and entry.layout is not None
-        publish = self._put_decoded if is_decoded else self._put
+        publish = self._publish_decoded_report if is_decoded else self._publish_report
         publish(device, Kind.MEASUREMENT_ERROR, report, identifier)
 
     def _decode(self, identifier: Identifier, raw: bytes) -> DecodedValue | None:
@@ -218,13 +223,13 @@ class ReportPublisher:
         except (UnknownIdentifier, UndecodableValue):
             return None
 
-    def _put_decoded(
+    def _publish_decoded_report(
         self, device: SimulatedDevice, kind: Kind, report: reports.Report, identifier: Identifier
     ) -> None:
         """Publish a decoded report, on the topic with the name of the identifier."""
-        self._put(device, _DECODED[kind], report, self._catalogue[identifier].name)
+        self._publish_report(device, _DECODED[kind], report, self._catalogue[identifier].name)
 
-    def _put(
+    def _publish_report(
         self, device: SimulatedDevice, kind: Kind, report: reports.Report, identifier: str | None = None
     ) -> None:
         """Encode a report and put it into the outbox, unless the gateway is restarting."""

@@ -177,7 +177,7 @@ class RestApi:
         add_storage_metrics(self.metrics, self.storage_monitor)
         add_build_metrics(self.metrics, is_sqlite=database.is_sqlite)
         fleet_metrics = FleetMetrics(database, settings, now=now, monotonic=monotonic)
-        fleet_metrics.add_to(self.metrics)
+        fleet_metrics.register_in(self.metrics)
         self.reloader.register("metrics", apply=fleet_metrics.apply_settings)
         self.job_wakeup = RunnerWakeup()
         self.url_signer = ImageUrlSigner(

@@ -1,6 +1,7 @@
 """Metrics whose values are in the database: devices, gateways, batteries, update jobs and backups.
 
-A scrape must be cheap with a large fleet, so values are kept for some seconds, however many programs scrape.
+A scrape must be cheap with a large fleet. So a value is loaded again only after 15 seconds or more,
+however many programs scrape.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ if TYPE_CHECKING:
     from meshfleet.settings import Settings
 
 _KEPT_MS: Final = 15_000
-"""Milliseconds for which values are kept that the database counts with indexes."""
+"""Milliseconds for which most values are kept: the database counts them with indexes."""
 
 _SILENT_KEPT_MS: Final = 30_000
-"""Milliseconds for which silent devices are kept: the rows of all disconnected devices are read."""
+"""Milliseconds for which counts of silent devices are kept: counting reads all disconnected devices."""
 
 _BATTERIES_KEPT_MS: Final = 300_000
-"""Milliseconds for which batteries are kept: all rows are read to count them, and they change in weeks."""
+"""Milliseconds for which battery counts are kept: they need all rows, and change slowly."""
 
 _MAX_GATEWAYS: Final = 2_000
-"""Maximum number of gateways with a time series each; with more there is none."""
+"""Maximum number of gateways that get a time series each. If there are more, none of them gets one."""
 
 _MAX_SILENT_GATEWAYS: Final = 50
+"""Maximum number of gateways whose disconnected devices are counted."""
 
 _BATTERY_LEVELS: Final = (5, 15, 25, 50, 100)
 """Upper bounds of the battery buckets in percent."""
@@ -56,9 +58,9 @@ _MAX_BACKUPS: Final = 8
 
 
 def load_gateways(connection: Connection) -> dict[tuple[str, str], bool]:
-    """Load which gateways are connected, by MAC and name. Return nothing if there are too many.
+    """Load whether each gateway is connected, by MAC and name. Return an empty dict for over 2,000 gateways.
 
-    Gateways that never connected are left out: they are not away, but not installed yet.
+    Gateways that never connected are left out: they are probably not installed yet.
     """
     query = (
         select(device.c.id, device.c.name, device.c.connected)
@@ -75,7 +77,7 @@ def load_gateways(connection: Connection) -> dict[tuple[str, str], bool]:
 
 
 def count_silent_devices(connection: Connection) -> dict[str, int]:
-    """Count the disconnected devices behind each of the gateways with the most of them."""
+    """Count disconnected devices by MAC of their gateway, for the 50 gateways with the highest counts."""
     count = func.count()
     query = (
         select(device.c.gateway, count)
@@ -88,14 +90,16 @@ def count_silent_devices(connection: Connection) -> dict[str, int]:
 
 
 class BatteryCounts(NamedTuple):
-    """Numbers of devices with at most each of the levels `_BATTERY_LEVELS`, and the sum of all levels."""
+    """Cumulative histogram of the battery levels of all devices."""
 
     at_most: Sequence[int] = (0,) * len(_BATTERY_LEVELS)
+    """Number of devices with at most the level, for each of `_BATTERY_LEVELS`."""
     sum: int = 0
+    """Sum of the battery levels of all devices in percent."""
 
 
 def count_batteries(connection: Connection) -> BatteryCounts:
-    """Count the devices by battery level."""
+    """Count the devices by battery level. Leave out devices that never reported a level."""
     level = device_state.c.battery
     query = select(*(func.count().filter(level <= each) for each in _BATTERY_LEVELS), func.sum(level))
     *at_most, total = connection.execute(query.where(level.is_not(None))).one()
@@ -103,12 +107,15 @@ def count_batteries(connection: Connection) -> BatteryCounts:
 
 
 class JobCounts(NamedTuple):
-    """Numbers of update jobs and of their executions by state, and since when a job makes no progress."""
+    """Numbers of update jobs and of their executions by state, and since when a job has made no progress."""
 
     jobs: Mapping[str, int] = dict.fromkeys(JobState, 0)
     executions: Mapping[str, int] = dict.fromkeys(ExecutionState, 0)
     stalled_since: int | None = None
-    """Of each job with active updates, the time of the last change of one; the earliest of these times."""
+    """Unix time in milliseconds of the last progress of the job that has made none for longest.
+
+    Only jobs with active updates count. None if no update is active.
+    """
 
 
 def count_jobs(connection: Connection) -> JobCounts:
@@ -131,14 +138,16 @@ def count_jobs(connection: Connection) -> JobCounts:
 
 
 class BackupTimes(NamedTuple):
-    """Unix time of the newest backup with samples, and the usual interval between such backups, in ms."""
+    """Times of the backups that contain samples."""
 
     newest: int | None = None
+    """Unix time in milliseconds of the newest backup; None if there is none."""
     interval: float | None = None
+    """Median interval between two backups in milliseconds; None with fewer than 4 backups."""
 
 
 def load_backup_times(connection: Connection) -> BackupTimes:
-    """Load the time of the newest backup, and derive how often there is one; None if that is not known."""
+    """Load the time of the newest backup with samples, and compute the usual interval between backups."""
     moments = load_newest_moments(connection, _MAX_BACKUPS)
     intervals = sorted(later - earlier for later, earlier in pairwise(moments))
     return BackupTimes(
@@ -151,7 +160,7 @@ Result = TypeVar("Result")
 
 
 class _KeptQuery(Generic[Result]):
-    """Query whose result is kept for some time."""
+    """Query whose result is kept in memory for `kept_ms` milliseconds."""
 
     def __init__(self, load: Callable[[Connection], Result], empty: Result, kept_ms: int = _KEPT_MS) -> None:
         self._load = load
@@ -160,17 +169,17 @@ class _KeptQuery(Generic[Result]):
         self.result = empty
 
     def is_due(self, now: int) -> bool:
-        """Return whether the result is too old, or there is none."""
+        """Return whether the query must run, as the result is too old or was never loaded."""
         return self._loaded_at is None or now - self._loaded_at >= self._kept_ms
 
     def run(self, connection: Connection, now: int) -> None:
-        """Load the result again."""
+        """Run the query and keep the result. `now` is the monotonic time in milliseconds."""
         self.result = self._load(connection)
         self._loaded_at = now
 
 
 class FleetMetrics:
-    """Values from the database for the metrics of a service."""
+    """Metrics of the service whose values are loaded from the database."""
 
     def __init__(self, database: Database, settings: Settings, *, now: Now, monotonic: Now) -> None:
         self._database = database
@@ -186,11 +195,11 @@ class FleetMetrics:
         self._backups = _KeptQuery(load_backup_times, BackupTimes())
 
     def apply_settings(self, settings: Settings) -> None:
-        """Switch the time series of single gateways on or off."""
+        """Enable or disable the metrics per gateway, as the settings say."""
         self._has_gateways = settings.metrics_per_gateway
 
     async def refresh(self) -> None:
-        """Load the values that are too old. Concurrent scrapes share one load."""
+        """Load the values that are too old, before a scrape. Concurrent scrapes do not load them twice."""
         async with self._lock:
             now = self._monotonic()
             queries = (
@@ -204,8 +213,8 @@ class FleetMetrics:
             if due := [each for each in queries if each.is_due(now)]:
                 await self._database.read(_run_queries, due, now)
 
-    def add_to(self, metrics: Metrics) -> None:
-        """Add the metrics of the fleet."""
+    def register_in(self, metrics: Metrics) -> None:
+        """Add the metrics of the fleet to `metrics`, the metrics of the service."""
         gauge = metrics.add_gauge
         gauge("devices", "Devices in the registry.", self._read_devices, "connected")
         gauge(
@@ -261,13 +270,13 @@ def _read_seconds(millis: float | None) -> dict[tuple[str, ...], float]:
 
 
 class _BatteryCollector(Collector):
-    """Histogram of battery levels. Unlike most histograms, its counts go down too."""
+    """Histogram of the battery levels of devices. Unlike in most histograms, counts can decrease."""
 
     def __init__(self, query: _KeptQuery[BatteryCounts]) -> None:
         self._query = query
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the histogram."""
+        """Yield the histogram of battery levels."""
         counts = self._query.result
         buckets = [
             (f"{level:.1f}", count) for level, count in zip(_BATTERY_LEVELS, counts.at_most, strict=True)

@@ -302,7 +302,7 @@ SETTINGS: Final = (
     _retention_setting("measurement", "measurements"),
     _retention_setting("measurement-error", "failed measurements"),
     _retention_setting("event", "events"),
-    _retention_setting("link", "the signal strength (RSSI) of devices at each parent"),
+    _retention_setting("link", "the signal strength (RSSI) of links between devices and their mesh parents"),
     _retention_setting("heartbeat", "the number of heartbeats of devices per minute"),
     _retention_setting("connectivity", "the history of connects and disconnects of devices"),
     _retention_setting("request", "the history of requests to devices"),

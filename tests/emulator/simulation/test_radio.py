@@ -49,12 +49,12 @@ def test_each_wall_attenuates_by_3_db() -> None:
     walls = Walls(x=(-5.0, 2.0, 8.0, 20.0), y=(1.0,))
     position = SitePosition(0, 10.0, 0.0)
     assert (
-        walls.count_between(GATEWAY_POSITION, position)
-        == walls.count_between(position, GATEWAY_POSITION)
+        walls.count_walls_between(GATEWAY_POSITION, position)
+        == walls.count_walls_between(position, GATEWAY_POSITION)
         == 2
     )
     assert estimate_mean_rssi(GATEWAY_POSITION, position, walls) == pytest.approx(-87.0)
-    assert walls.count_between(GATEWAY_POSITION, SitePosition(0, 10.0, 3.0)) == 3
+    assert walls.count_walls_between(GATEWAY_POSITION, SitePosition(0, 10.0, 3.0)) == 3
 
 
 def test_a_floor_attenuates_by_12_db_and_is_3_meters_high() -> None:

@@ -220,7 +220,7 @@ async def test_a_client_accepted_while_its_account_is_removed_is_disconnected(
         if work is gateways.load_password_digests:
             checked.set()
             await may_continue.wait()
-        checks += work is audit.load_revision
+        checks += work is audit.load_log_state
         return connack
 
     monkeypatch.setattr(accounts.database, "read", read_slowly)
@@ -243,7 +243,7 @@ async def test_an_already_verified_client_is_disconnected(
 
     async def read_and_count(work: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal checks
-        checks += work is audit.load_revision
+        checks += work is audit.load_log_state
         return await read(work, *args, **kwargs)
 
     monkeypatch.setattr(accounts.database, "read", read_and_count)

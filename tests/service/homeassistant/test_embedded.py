@@ -44,7 +44,9 @@ async def test_a_service_that_starts_again_knows_what_it_has_published(sqlite_da
         await server.restart()
         link, later = EmbeddedLink(server.broker), build_plan()
         filters = TOPICS.published_filters
-        await collect_retained(link, filters, TOPICS.sync, lambda each: later.learn(each.topic, each.payload))
+        await collect_retained(
+            link, filters, TOPICS.sync, lambda x: later.record_published(x.topic, x.payload)
+        )
         later.remove_all()
         assert len(take_all(later)) == 6  # two devices, with three topics each
         await link.close()

@@ -213,7 +213,7 @@ def test_an_entity_that_is_gone_is_removed_once() -> None:
     before.apply_rows(to_number(), [build_row("tx-power", 4)])
     plan = build_plan()
     for topic, payload in take_all(before):
-        plan.learn(topic, payload)
+        plan.record_published(topic, payload)
     for number in plan.update_fleet({to_number(): build_device()}, 0):
         plan.add_history(number, [build_row("temperature", 1)])
     first, second = (payload for topic, payload in take_all(plan) if topic == CONFIG)
@@ -232,7 +232,7 @@ def test_what_an_earlier_process_published_is_known_from_the_broker(form: str) -
     plan = build_plan(form)
     published = take_all(before)
     for topic, payload in published:
-        plan.learn(topic, payload)
+        plan.record_published(topic, payload)
     for number in plan.update_fleet({to_number(): build_device()}, 0):
         plan.add_history(number, [])
     plan.republish_all()
@@ -260,7 +260,7 @@ def test_what_an_earlier_process_published_is_known_from_the_broker(form: str) -
 )
 def test_messages_of_others_are_left_alone(topic: str, payload: bytes) -> None:
     plan = build_plan()
-    plan.learn(topic, payload)
+    plan.record_published(topic, payload)
     plan.remove_all()
     assert take_all(plan) == []
 
@@ -269,8 +269,8 @@ def test_messages_of_others_are_left_alone(topic: str, payload: bytes) -> None:
 def test_a_malformed_state_at_the_broker_is_replaced() -> None:
     plan = build_plan()
     for payload in (b"[1]", b'{"temperature":{"a":1},"alarm":"' + b"x" * 300 + b'"}', b"{" * 100_000):
-        plan.learn(STATE, payload)
-    plan.learn(STATE, b'{"temperature":{"a":1}}')
+        plan.record_published(STATE, payload)
+    plan.record_published(STATE, b'{"temperature":{"a":1}}')
     for number in plan.update_fleet({to_number(): build_device()}, 0):
         plan.add_history(number, [build_row("alarm", 0)])
     assert json.loads(dict(take_all(plan))[STATE])["alarm"] == "OFF"

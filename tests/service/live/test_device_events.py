@@ -43,7 +43,7 @@ def test_a_device_that_disconnects_with_its_gateway_is_published_only_if_a_filte
         service.stream(Types="device,gateway", Gateway=A) as by_gateway,
     ):
         devices = [_number(D), _number(E)]
-        service.call_in_loop(lambda: service.api.live.devices.gateway_changed(_number(A), devices=devices))
+        service.call_in_loop(lambda: service.api.live.devices.on_gateway_changed(_number(A), devices=devices))
         assert by_device.next()["data"]["id"] == f"bmac-{D}"
         event = by_gateway.next()
         assert (event["type"], event["data"]["devices"]) == ("gateway", 2)
@@ -94,7 +94,7 @@ async def test_a_gateway_that_disconnects_and_is_renamed_is_published_with_its_d
     hub = EventHub(lambda: 0)
     devices = DeviceEvents(hub, sqlite_database, GatewayTraffic(lambda: 0), lambda: 0)
     subscriber = subscribe(hub, EventFilter(types=frozenset({"gateway"})))
-    devices.gateway_changed(_number(A), devices=range(50))
+    devices.on_gateway_changed(_number(A), devices=range(50))
     devices.mark_gateways_changed({_number(A): GatewayChange("renamed")})
     (event,) = await _run_andread_events(devices, subscriber)
     assert (event["data"]["cause"], event["data"]["devices"]) == ("disconnected", 50)
@@ -108,7 +108,7 @@ async def test_gateway_changes_are_kept_while_the_database_fails(sqlite_database
     sqlite_database.write_now(lambda connection: connection.execute(_rename_table("gateway", "gateway_away")))
     run_task = asyncio.create_task(devices.run())
     device_subscriber = subscribe(hub, EventFilter(types=frozenset({"device"})))
-    devices.gateway_changed(_number(A), devices=range(50))
+    devices.on_gateway_changed(_number(A), devices=range(50))
     assert (await read_events(device_subscriber))[0]["type"] == "resync", "the database has not failed yet"
     sqlite_database.write_now(lambda connection: connection.execute(_rename_table("gateway_away", "gateway")))
     (event,) = await read_events(subscriber)

@@ -177,7 +177,7 @@ def test_a_disconnected_gateway_is_one_event_with_its_number_of_devices(
     )
     with service.stream(Types="gateway", Gateway=A) as stream:
         service.call_in_loop(
-            lambda: service.api.live.devices.gateway_changed(mac_to_int(Mac(A)), devices=range(50))
+            lambda: service.api.live.devices.on_gateway_changed(mac_to_int(Mac(A)), devices=range(50))
         )
         event = stream.next()
     assert (event["data"]["mac"], event["data"]["cause"]) == (A, "disconnected")

@@ -34,12 +34,12 @@ class RecordingPresenceSubscriber:
         self.companions: list[list[int]] = []
         """Devices that changed together with each of these gateways."""
 
-    def devices_changed(self, devices: Collection[int]) -> None:
+    def on_devices_changed(self, devices: Collection[int]) -> None:
         """Record devices that changed one by one."""
         if devices:
             self.devices.append(sorted(devices))
 
-    def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
+    def on_gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
         """Record a gateway that changed with its devices."""
         self.gateways.append((gateway, len(devices)))
         self.companions.append(sorted(devices))

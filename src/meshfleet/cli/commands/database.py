@@ -79,4 +79,5 @@ def grant_reader_command(
 
 
 def _read_password() -> str:
+    """Read a password from the first line of the standard input."""
     return parse_password(sys.stdin.readline().rstrip("\r\n"))

@@ -11,7 +11,7 @@ import click
 
 from meshfleet.cli.arguments import IDENTIFIER, PAST_TIME
 from meshfleet.cli.completers import complete_identifiers
-from meshfleet.cli.device_filters import DEVICE_FILTER, FILTER_NAMES, join_filters
+from meshfleet.cli.device_filters import DEVICE_FILTER, FILTER_NAMES, build_device_filters
 from meshfleet.cli.output import json_option, print_json
 from meshfleet.cli.sample_files import FILE_TYPES, SampleFile, import_pyarrow, to_row
 from meshfleet.cli.service_access import call_service
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _ROWS_PER_WRITE: Final = 2_000
 _ROWS_PER_FILE: Final = 5_000_000
-"""Rows after which another file of the same day begins."""
+"""Number of rows after which the next file of the same day begins."""
 
 
 class _Span(NamedTuple):
@@ -109,13 +109,13 @@ def export(  # noqa: PLR0913 # the options of the command
     if since >= end:
         raise click.UsageError("--from must be before --to.")
     out.mkdir(parents=True, exist_ok=True)
-    exporter = _Exporter(out, file_format, join_filters(filters), sample_filters)
+    exporter = _Exporter(out, file_format, build_device_filters(filters), sample_filters)
     spans = list(_split_days(since, end))
     call_service(lambda fleet: exporter.run(fleet, spans, as_json=as_json))
 
 
 class _Exporter:
-    """Exports one day after the other, each with a request of its own."""
+    """Exports the samples of each day to its own directory, one day after the other."""
 
     def __init__(
         self, out: Path, file_format: str, devices: DeviceFilters | None, sample_filters: dict[str, Any]
@@ -151,21 +151,24 @@ class _Exporter:
         return self._out / f"date={span.since:%Y-%m-%d}"
 
     async def _export_day(self, fleet: Fleet, span: _Span) -> int:
-        """Export a day to a directory with another name, and rename it when it is complete."""
+        """Export a day to a directory with a temporary name, and rename the directory when it is complete.
+
+        Return the number of samples. Without samples there is no directory.
+        """
         unfinished = self._out / f".{self._folder(span).name}.unfinished"
         if unfinished.exists():  # of an export that was killed
             shutil.rmtree(unfinished)
         unfinished.mkdir()
         try:
-            count = await self._write_files(fleet, span, unfinished)
+            count = await self._write_part_files(fleet, span, unfinished)
             if count:
                 unfinished.rename(self._folder(span))
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
         return count
 
-    async def _write_files(self, fleet: Fleet, span: _Span, folder: Path) -> int:
-        parts = _Parts(folder, self._format)
+    async def _write_part_files(self, fleet: Fleet, span: _Span, folder: Path) -> int:
+        parts = _PartWriter(folder, self._format)
         samples = fleet.samples.export(
             self._devices, since=span.since, until=span.until, **self._sample_filters
         )
@@ -182,8 +185,8 @@ class _Exporter:
         return parts.row_count
 
 
-class _Parts:
-    """Files of one day, `part-0`, `part-1` and so on. There is none without rows."""
+class _PartWriter:
+    """Writes the files of one day, `part-0`, `part-1` and so on. Without rows, no file is created."""
 
     def __init__(self, folder: Path, file_format: str) -> None:
         self._folder = folder
@@ -209,7 +212,7 @@ class _Parts:
 
 
 def _split_days(since: datetime, until: datetime) -> Iterator[_Span]:
-    """Split a time range at midnight UTC."""
+    """Split a time range at each midnight UTC into parts of one day."""
     start, end = since.astimezone(UTC), until.astimezone(UTC)
     while start < end:
         midnight = datetime.combine(start.date() + timedelta(days=1), time(), UTC)

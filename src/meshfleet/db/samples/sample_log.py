@@ -1,9 +1,9 @@
-"""Log of committed samples, which integrations read in commit order, each from a position of its own.
+"""Log of committed samples. Each integration reads all samples in commit order, from its own position.
 
 Every committed batch of samples has a number, and batches are committed in the order of their numbers. So
-the number of the last batch that a reader has processed says exactly what it has read; it is stored by the
-name of the reader. A reader stores it after it has delivered the samples: after a crash some are delivered
-twice, and none is skipped.
+the position of a reader is the number of the last batch that the reader has processed; it is stored by the
+name of the reader. A reader stores the position after it has delivered the samples: after a crash some
+samples are delivered twice, and none is skipped.
 
 On SQLite the number of a batch is the id of its journal row, and new batches are read from the journal. When
 a memtable is flushed, its batches are moved from the journal to the table `sample_log` if a reader has not
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _NUMBER_LOCK: Final = 0x6D736C6F
-"""Key of the advisory lock for the next batch number; any number that no other lock uses."""
+"""Key of the PostgreSQL advisory lock for the next batch number. No other lock uses this key."""
 
 _EXPIRY_CHECK_MS: Final = 3_600_000
 """Milliseconds between two deletions of expired batches."""
 
 _STREAM_OPTIONS: Final = {"stream_results": True, "max_row_buffer": 100}
-"""SQLAlchemy options for a server-side cursor: there may be far more batches than are read."""
+"""SQLAlchemy options for a server-side cursor, as there may be far more batches than one call reads."""
 
 _SELECT_FROM_LOG: Final = "SELECT id, batch FROM sample_log WHERE id > ?"
 _SELECT_FROM_JOURNAL: Final = "SELECT id, batch FROM sample_journal WHERE id > ?"
@@ -53,66 +53,71 @@ encode_batch = msgspec.msgpack.Encoder().encode
 decode_rows = msgspec.msgpack.Decoder(
     dict[int, list[tuple[int, int, int, int, int, float | int | None, bytes | None, SampleExtras | None]]]
 ).decode
-"""Decode a batch to rows, as the memtable needs them."""
+"""Decode a batch to rows by device, which the memtable stores."""
 _decode_samples = msgspec.msgpack.Decoder(dict[int, list[StoredSample]]).decode
 
 
 class UnreadSamples(NamedTuple):
-    """Samples that follow the position of a reader, and the position behind these samples."""
+    """Samples that a reader has not processed yet."""
 
     position: int
+    """Position to store when the samples are processed."""
     samples: list[tuple[int, StoredSample]]
-    """Pairs of the device and its sample, in the order of commits. Repeated samples are included."""
+    """Pairs of a device (MAC as an integer) and a sample, in the order of commits.
+
+    A sample that a device sent twice is included twice.
+    """
 
 
 class SampleReader:
     """Reads the committed samples of all devices in commit order, from a position stored in the database.
 
-    A position belongs to a name. Only one object at a time may use a name.
+    The position is stored by the name of the reader. Only one reader at a time may have the same name.
     """
 
     def __init__(
         self, database: Database, name: str, position: int, count_in_memory: Callable[[int], int]
     ) -> None:
-        """Create a reader. `count_in_memory` counts the samples behind a position that only memory counts."""
+        """Create a reader. `count_in_memory` counts the samples after a position that are not in the log."""
         self.name = name
         self._database = database
         self._position = position
         self._count_in_memory = count_in_memory
 
     async def read(self, limit: int) -> UnreadSamples | None:
-        """Read the next whole batches until there are `limit` samples. Return None if all have been read.
+        """Read whole batches after the position, until there are at least `limit` samples or no more batches.
 
-        Only `advance` moves the position: until then, `read` returns the same samples again.
+        Return None if there is no batch after the position. Only `advance` moves the position: until then,
+        `read` returns the same samples again.
         """
         return await self._database.read(_read_batches, self._position, limit)
 
     async def advance(self, position: int) -> None:
-        """Store the position, after all samples up to it have been processed."""
+        """Move the position of this reader, after all samples up to `position` have been processed."""
         await self._database.write(_store_position, self.name, position)
         self._position = position
 
     async def count_unread(self) -> int:
-        """Count the samples that have not been read yet."""
+        """Count the samples after the position of this reader."""
         in_memory = self._count_in_memory(self._position)
         return in_memory + await self._database.read(_count_logged, self._position)
 
     async def count_missed(self) -> int:
-        """Count the samples that this reader could never read, because their retention had ended."""
+        """Return how many samples this reader missed, because their retention ended before they were read."""
         return await self._database.read(_load_missed, self.name)
 
 
 def count_reported(rows: SampleRows) -> int:
-    """Count the samples of a batch that readers get; 0 for a batch of minute roll-ups.
+    """Count the samples of a batch that devices reported; 0 for a batch of minute roll-ups.
 
-    A batch has either samples that devices reported or roll-ups, never both.
+    Readers get only reported samples. A batch has either reported samples or roll-ups, never both.
     """
     first = next(iter(rows.values()), None)
     return sum(map(len, rows.values())) if first and first[0][ROW_KIND] in REPORTED_KINDS else 0
 
 
 def has_readers(connection: Connection) -> bool:
-    """Return whether any reader is stored."""
+    """Return whether a position of any reader is stored."""
     return connection.exec_driver_sql("SELECT 1 FROM sample_reader LIMIT 1").scalar() is not None
 
 
@@ -126,7 +131,10 @@ def find_last_number(connection: Connection) -> int:
 
 
 def add_reader(connection: Connection, name: str, position: int) -> int:
-    """Store a reader that begins after `position`. Return its position, the stored one if it exists."""
+    """Store a reader that begins after `position`, unless a reader with this name is stored already.
+
+    Return the stored position of the reader.
+    """
     values = (name, position)
     statement = "INSERT INTO sample_reader VALUES (?, ?, 0) ON CONFLICT (name) DO NOTHING"
     bulk.execute_one(connection, statement, values)
@@ -135,7 +143,10 @@ def add_reader(connection: Connection, name: str, position: int) -> int:
 
 
 def remove_other_readers(connection: Connection, names: Collection[str]) -> list[str]:
-    """Remove all readers but those with these names, and batches only they needed. Return their names."""
+    """Remove all readers except those with the given names, and return the names of removed readers.
+
+    Also delete the batches that all remaining readers have processed.
+    """
     stored = connection.exec_driver_sql("SELECT name FROM sample_reader").scalars().all()
     removed = sorted(set(stored) - set(names))
     bulk.execute_many(connection, "DELETE FROM sample_reader WHERE name = ?", [(name,) for name in removed])
@@ -145,9 +156,10 @@ def remove_other_readers(connection: Connection, names: Collection[str]) -> list
 
 
 def append_batch(connection: Connection, rows: SampleRows, now: int) -> None:
-    """Write a batch to the log with the next number, within the transaction that writes its samples.
+    """Write a batch to the log with the next number, in the transaction that writes the samples.
 
-    The lock is released after the commit, so a reader that sees this batch sees all batches before it.
+    The lock is held until the commit, so a reader that sees this batch sees all batches with lower numbers.
+    Only for PostgreSQL.
     """
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_NUMBER_LOCK})")
     # A new statement: it sees what was committed while this transaction waited for the lock.
@@ -157,10 +169,10 @@ def append_batch(connection: Connection, rows: SampleRows, now: int) -> None:
     connection.exec_driver_sql(statement, (number, now, count_reported(rows), encode_batch(rows)))
 
 
-def keep_unread(connection: Connection, batches: Mapping[int, int], now: int) -> None:
-    """Copy batches that a reader has not read from the journal to the log, before the journal loses them.
+def copy_unread_batches(connection: Connection, batches: Mapping[int, int], now: int) -> None:
+    """Copy batches that some reader has not read from the journal to the log, before they leave the journal.
 
-    `batches` are the numbers of samples by journal id.
+    `batches` maps the journal id of each batch to the number of its reported samples. Only for SQLite.
     """
     position = connection.exec_driver_sql("SELECT min(position) FROM sample_reader").scalar()
     if position is None:
@@ -171,13 +183,16 @@ def keep_unread(connection: Connection, batches: Mapping[int, int], now: int) ->
 
 
 class LogRetention:
-    """Deletes batches from the log when the retention of all their samples has ended, once an hour."""
+    """Deletes batches from the log when the retention of all samples in the batch has ended."""
 
     def __init__(self) -> None:
         self._next_check: int | None = None
 
     async def delete_expired(self, database: Database, retention: Retention, now: int) -> None:
-        """Delete expired batches if an hour has passed. Count and log what readers have missed."""
+        """Delete expired batches, at most once an hour. Count and log the samples that readers missed.
+
+        `now` is the Unix time in milliseconds.
+        """
         # `now` far below the next check means that the clock was set back.
         if self._next_check is not None and self._next_check - _EXPIRY_CHECK_MS <= now < self._next_check:
             return
@@ -193,6 +208,7 @@ class LogRetention:
 
 
 def _read_batches(connection: Connection, position: int, limit: int) -> UnreadSamples | None:
+    """Read whole batches after a position, until there are at least `limit` samples. None without batches."""
     values: tuple[int, ...]
     if connection.dialect.name == "sqlite":
         statement, values = f"{_SELECT_FROM_LOG} UNION ALL {_SELECT_FROM_JOURNAL} ORDER BY 1", (position,) * 2
@@ -210,6 +226,7 @@ def _read_batches(connection: Connection, position: int, limit: int) -> UnreadSa
 
 
 def _list_reported(batch: Any) -> list[tuple[int, StoredSample]]:
+    """Decode an encoded batch to pairs of device and reported sample."""
     return [
         (device, sample)
         for device, samples in _decode_samples(batch).items()
@@ -245,13 +262,16 @@ def _load_missed(connection: Connection, name: str) -> int:
 
 
 def _has_expired(connection: Connection, before: int) -> bool:
-    """Return whether the oldest batch was written before a time. Batches are in the order of time."""
+    """Return whether the oldest batch of the log was written before a Unix time in milliseconds."""
     oldest = connection.exec_driver_sql("SELECT written_at FROM sample_log ORDER BY id LIMIT 1").scalar()
     return oldest is not None and oldest < before
 
 
 def _delete_expired(connection: Connection, before: int) -> dict[str, int]:
-    """Delete batches written before a time. Return by reader how many samples it had not read."""
+    """Delete batches written before a Unix time in milliseconds, and move the readers past these batches.
+
+    Return how many samples each reader missed, by name of the reader.
+    """
     query = "SELECT max(id) FROM sample_log WHERE written_at < ?"
     ((last,),) = bulk.query_rows(connection, query, (before,))
     if last is None:

@@ -406,7 +406,7 @@ def _register_segments(
 
     This function is idempotent, because it runs again if its commit was not confirmed.
     """
-    sample_log.keep_unread(connection, batches, now)
+    sample_log.copy_unread_batches(connection, batches, now)
     for statement, values in (
         ("INSERT OR REPLACE INTO sample_segment VALUES (?, ?, ?, ?, ?, ?, ?)", list(map(tuple, new))),
         ("DELETE FROM sample_segment WHERE id = ?", [(segment.number,) for segment in old]),

@@ -100,7 +100,7 @@ class EmulatedFleet:
                 return
 
     def _on_activity(self, uplink: Uplink) -> None:
-        """Advance a gateway at once after it received a message or the result of an I/O action."""
+        """Advance the simulation of a gateway at once, as it got messages or the result of an I/O action."""
         self._advance(uplink, self._pace.now())
 
     def _advance(self, uplink: Uplink, moment: float) -> None:

@@ -54,7 +54,12 @@ def estimate_mean_rssi(a: SitePosition, b: SitePosition, walls: Walls) -> float:
     distance_squared = (a.x - b.x) ** 2 + (a.y - b.y) ** 2 + (FLOOR_HEIGHT_METERS * floors) ** 2
     # Half the logarithm of the square is the logarithm: no square root is needed.
     path_loss = 5.0 * PATH_LOSS_EXPONENT * log10(max(distance_squared, _MIN_DISTANCE_SQUARED))
-    return RSSI_AT_ONE_METER - path_loss - FLOOR_LOSS_DB * floors - WALL_LOSS_DB * walls.count_between(a, b)
+    return (
+        RSSI_AT_ONE_METER
+        - path_loss
+        - FLOOR_LOSS_DB * floors
+        - WALL_LOSS_DB * walls.count_walls_between(a, b)
+    )
 
 
 def compute_range(extra_loss_db: float = 0.0) -> float:

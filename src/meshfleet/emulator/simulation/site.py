@@ -32,10 +32,10 @@ class Walls(NamedTuple):
     x: tuple[float, ...] = ()
     y: tuple[float, ...] = ()
 
-    def count_between(self, a: SitePosition, b: SitePosition) -> int:
-        """Return the number of walls between two positions."""
-        return abs(bisect_left(self.x, a.x) - bisect_left(self.x, b.x)) + abs(
-            bisect_left(self.y, a.y) - bisect_left(self.y, b.y)
+    def count_walls_between(self, start: SitePosition, end: SitePosition) -> int:
+        """Return the number of walls that a straight line between two positions crosses."""
+        return abs(bisect_left(self.x, start.x) - bisect_left(self.x, end.x)) + abs(
+            bisect_left(self.y, start.y) - bisect_left(self.y, end.y)
         )
 
 

@@ -103,7 +103,10 @@ class ReportConsumer(Protocol):
 
 
 class CommitBatch:
-    """Reports and changes to commit together, and the clients and callbacks that wait for the commit."""
+    """Reports and changes of the broker's tables, such as MQTT sessions, to commit in one transaction.
+
+    The batch also holds the clients and callbacks that wait for the commit.
+    """
 
     __slots__ = (
         "after_commit",

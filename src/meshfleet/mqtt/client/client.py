@@ -255,7 +255,8 @@ class MqttClient:
     async def close(self) -> None:
         """Wait until the broker has acknowledged all sent messages, and disconnect.
 
-        Waiting publishers get ConnectionClosed. Raises Undelivered if acknowledgements do not arrive in time.
+        Calls of `publish` and `publish_all` that have not sent their messages yet raise ConnectionClosed.
+        Raises Undelivered if acknowledgements do not arrive in time.
         Received messages without acknowledgement stay at the broker, which resends them when the session is
         resumed.
         """

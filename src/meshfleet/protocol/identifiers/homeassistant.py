@@ -1,10 +1,10 @@
-"""Entities that Home Assistant shows for identifiers: the column `homeassistant` of identifier tables.
+"""Parses the column `homeassistant` of identifier tables: the entity that shows an identifier.
 
 sensor temperature measurement precision=1
 binary_sensor safety write=clear
 number config off step=100
 
-The first word is the platform of the entity. Further words, in any order:
+These three lines are examples. The first word is the platform of the entity. Further words, in any order:
 
 measurement, total, total_increasing    state class
 diagnostic, config                      category
@@ -12,8 +12,9 @@ off                                     the entity is disabled until a user enab
 precision=1                             displayed decimals
 unknown=255                             value that stands for an unknown value
 step=100                                step of a number
-write=clear, write=switch               with commands: a button that writes false, or a switch instead
-options=power-on:0,pin:1                words of an enumeration, unless the type has keywords
+write=clear                             with commands: a further entity, a button that writes false
+write=switch                            with commands: a switch replaces the entity
+options=power-on:0,pin:1                keywords of an enumeration, unless the type has keywords
 any other word                          device class, such as temperature
 """
 
@@ -35,19 +36,19 @@ if TYPE_CHECKING:
 
 
 class EntityPlatform(StrEnum):
-    """Platform of Home Assistant that an entity belongs to."""
+    """Platform of an entity: the kind of entity in Home Assistant."""
 
     SENSOR = "sensor"
     BINARY_SENSOR = "binary_sensor"
     EVENT = "event"
     NUMBER = "number"
-    """Number that can be set; only with commands."""
+    """Number that a user can set; shown only if commands are on."""
     BUTTON = "button"
-    """Command without a value; only with commands."""
+    """Button that writes an identifier without a value; shown only if commands are on."""
 
 
 class WriteMode(StrEnum):
-    """How an entity of a boolean property can be written, if commands are on."""
+    """How users can write a boolean property, if commands are on."""
 
     CLEAR = "clear"
     """A button beside the entity writes false."""
@@ -68,6 +69,7 @@ class EntityDefinition(Struct, frozen=True, kw_only=True):
     unknown: int | None = None
     """Value that stands for an unknown value; None if there is no such value."""
     step: int = 1
+    """Step of a number: allowed values are multiples of it."""
     write: WriteMode | None = None
     options: dict[str, int] = {}
     """Numbers of an enumeration by keyword."""
@@ -81,7 +83,10 @@ _NUMBER: Final = re.compile(r"[0-9]{1,6}")
 
 
 def parse_entity(text: str) -> EntityDefinition | None:
-    """Parse the cell of an identifier; None if the cell is empty. Raise `ValueError` with the reason."""
+    """Parse a cell of the column `homeassistant`; None if the cell is empty.
+
+    Raise `ValueError` with the reason if the cell is malformed.
+    """
     platform, *words = text.split() or [""]
     if not platform:
         return None
@@ -97,7 +102,7 @@ def parse_entity(text: str) -> EntityDefinition | None:
 
 
 def _parse_word(word: str) -> tuple[str, object]:
-    """Return the field of `EntityDefinition` that a word sets, and its value."""
+    """Return the name and value of the field of `EntityDefinition` that a word of a cell sets."""
     name, separator, value = word.partition("=")
     if separator:
         return _parse_assignment(name, value)
@@ -113,6 +118,7 @@ def _parse_word(word: str) -> tuple[str, object]:
 
 
 def _parse_assignment(name: str, value: str) -> tuple[str, object]:
+    """Parse a word such as `precision=1`. Return the name and the parsed value."""
     if name == "write":
         if value not in set(WriteMode):
             raise ValueError(f"write: {quote_input(value)} is not one of {', '.join(WriteMode)}")
@@ -130,7 +136,7 @@ def _parse_assignment(name: str, value: str) -> tuple[str, object]:
 
 
 def check_entity(entity: EntityDefinition, layout: Layout | None) -> None:
-    """Raise `ValueError` if values of this layout cannot be shown as this entity."""
+    """Raise `ValueError` if an entity cannot show values of this layout (type of value)."""
     needed = _NEEDED_LAYOUTS.get(entity.platform)
     if needed is not None and not isinstance(layout, needed[0]):
         raise ValueError(f"the type of a {entity.platform} must be {needed[1]}")

@@ -42,7 +42,7 @@ class Layout(Protocol):
         """Encode a JSON value, or raise `UnencodableValue`. `field` names the value in the error."""
 
     def encode_before_extension(self, value: Json, field: str) -> bytes:
-        """Encode a JSON value after which the bytes of an extension follow."""
+        """Encode a JSON value for a raw value in which an extension (`ext` in JSON) follows this value."""
         return self.encode(value, field)
 
 

@@ -86,8 +86,8 @@ def _choose_entry_time(connection: Connection, now: int) -> int:
     return now if newest is None else max(now, newest)
 
 
-class AuditRevision(NamedTuple):
-    """Revision of the audit log, which differs after every new row."""
+class AuditLogState(NamedTuple):
+    """State of the audit log. If two states are equal, no row was added between them."""
 
     newest: int
     """Highest row id of the audit log; 0 if the log is empty."""
@@ -95,11 +95,11 @@ class AuditRevision(NamedTuple):
     """Number of rows with recent ids; it grows if a row is committed after a row with a higher id."""
 
 
-def load_revision(connection: Connection) -> AuditRevision:
-    """Load the revision of the audit log. While the revision is equal, no row was added."""
+def load_log_state(connection: Connection) -> AuditLogState:
+    """Load the state of the audit log, to compare it with an earlier one."""
     newest = connection.execute(select(func.max(audit.c.id))).scalar() or 0
     recent = select(func.count()).where(audit.c.id > newest - _RECENT_IDS)
-    return AuditRevision(newest, connection.execute(recent).scalar_one())
+    return AuditLogState(newest, connection.execute(recent).scalar_one())
 
 
 class AuditPosition(NamedTuple):

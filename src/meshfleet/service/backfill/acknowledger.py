@@ -62,8 +62,8 @@ If there are more, the series whose last sample arrived first is dropped.
 """
 
 
-class _ImplausibleSeries(Struct, gc=False):
-    """Last sequence number of a series whose samples have implausible times."""
+class _ImplausibleSeriesState(Struct, gc=False):
+    """Last sequence number and backfill request of a series whose samples have implausible times."""
 
     seq: int
     requested_at: int = 0
@@ -76,7 +76,7 @@ class ImplausibleClocks:
     """Detects missing samples in series whose samples have implausible times, from sequence numbers only."""
 
     def __init__(self) -> None:
-        self._by_series: dict[SeriesKey, _ImplausibleSeries] = {}
+        self._by_series: dict[SeriesKey, _ImplausibleSeriesState] = {}
 
     def __len__(self) -> int:
         """Return the number of tracked series."""
@@ -113,7 +113,7 @@ class ImplausibleClocks:
         """Start tracking a series. If there are too many, drop the series whose last sample is oldest."""
         if len(self._by_series) >= _MAX_IMPLAUSIBLE_SERIES:
             del self._by_series[next(iter(self._by_series))]
-        self._by_series[key] = _ImplausibleSeries(seq)
+        self._by_series[key] = _ImplausibleSeriesState(seq)
 
 
 _QOS: Final = 1

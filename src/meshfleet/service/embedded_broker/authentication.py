@@ -176,7 +176,7 @@ class AccountAuthenticator:
             account = await authenticate()
         except _WrongGatewayPassword as exc:
             account = None
-            wait_after_failures = self._count_unknown_mac(name, network, is_known=exc.is_known)
+            wait_after_failures = self._compute_gateway_delay(name, network, is_claimed=exc.is_known)
         except FleetError:
             self._throttle.withdraw_attempt(name, network)
             raise
@@ -191,13 +191,14 @@ class AccountAuthenticator:
         self._metrics.count_login("succeeded")
         return account
 
-    def _count_unknown_mac(self, name: str, network: str | None, *, is_known: bool) -> int:
-        """Return the delay in seconds after a failed login of a gateway. Count it if the MAC is not claimed.
+    def _compute_gateway_delay(self, name: str, network: str | None, *, is_claimed: bool) -> int:
+        """Return the seconds that a gateway must wait after a failed login from a client network.
 
+        If the MAC of the gateway is not claimed, also count the failed login.
         A claimed MAC gets the delay too, so that the delay does not reveal which MACs are claimed.
         """
         now = self._monotonic() / 1000
-        if is_known:
+        if is_claimed:
             return self._unknown_macs.delay_after_failure(network, now)
         return self._unknown_macs.count_attempt(name, network, now).wait_if_failed
 

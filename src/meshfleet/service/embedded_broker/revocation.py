@@ -52,7 +52,7 @@ class RevocationWatcher:
         self._denied_access = denied_access
         self._now = now
         self._poll_interval = poll_interval
-        self._revision: audit.AuditRevision | None = None
+        self._revision: audit.AuditLogState | None = None
         self._admitted = -1
         self._verified: set[Account] = set()
         """Accounts of MQTT clients that were valid at the last check (audit log revision `_revision`)."""
@@ -88,7 +88,7 @@ class RevocationWatcher:
     async def _check_accounts(self) -> None:
         """Disconnect the MQTT clients of accounts that changed or expired since the last check."""
         admitted, accounts = self._broker.connect_handler.admitted_count, set(self._verified)
-        revision = await self._database.read(audit.load_revision)
+        revision = await self._database.read(audit.load_log_state)
         if revision != self._revision or admitted != self._admitted:
             accounts = set(self._broker.accounts())
         # While the audit log is unchanged, verified accounts are still valid, except API keys that expire.
@@ -98,10 +98,10 @@ class RevocationWatcher:
         self._revision, self._admitted, self._verified = revision, admitted, accounts - revoked
 
     async def _disconnect_revoked(self, unverified: set[Account]) -> set[Account]:
-        """Disconnect the MQTT clients of accounts that were removed or changed. Return these accounts.
+        """Disconnect the MQTT clients of accounts that were deleted, expired, or got a new role or password.
 
-        Clients whose account has a new role or password must reconnect. MQTT sessions are deleted only if
-        the account no longer exists.
+        Delete the MQTT sessions of deleted and expired accounts only; clients of the others can log in again
+        and resume their sessions. Return all accounts whose clients were disconnected.
         """
         current = await self._database.read(load_accounts, unverified, now=self._now())
         revoked = {each for each in unverified if not _is_unchanged(each, current.get(str(each)))}

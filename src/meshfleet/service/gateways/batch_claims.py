@@ -1,4 +1,4 @@
-"""Claims of many gateways in one transaction: all of them, or none (rest-226 to rest-228)."""
+"""Claims many gateways in one transaction: all gateways of a batch, or none (rest-226 to rest-228)."""
 
 from __future__ import annotations
 
@@ -44,15 +44,16 @@ _KEY_CHARACTERS: Final = 32
 
 
 class GatewayToClaim(NamedTuple):
-    """Gateway to claim, with its name, if it gets one, and its labels."""
+    """Gateway to claim, as parsed from a batch."""
 
     mac: Mac
     name: str | None
+    """New name; None to keep the present or default name."""
     labels: tuple[str, ...]
 
 
 def parse_gateways(gateways: Sequence[BatchGateway]) -> list[GatewayToClaim]:
-    """Parse the gateways of a batch. Raise `InvalidRequest` with all mistakes of all gateways."""
+    """Parse the gateways of a batch. Raise `InvalidRequest` with the mistakes of all gateways, if any."""
     if not 1 <= len(gateways) <= MAX_BATCH:
         raise InvalidRequest([Fault("gateways", f"must have 1 to {MAX_BATCH} gateways")])
     faults: list[Fault] = []
@@ -97,15 +98,16 @@ def claim_gateways(
     by: Actor,
     now: int,
 ) -> dict[Mac, str]:
-    """Claim gateways, name and label them, and return their new MQTT passwords.
+    """Claim gateways, set their names, add their labels, and return their new MQTT passwords by MAC.
 
-    Raise `AlreadyExists` if one of them is claimed already, or if the idempotency key claimed them before:
-    passwords cannot be returned twice. Raise `KeyReused` if the key belongs to another batch.
+    Raise `AlreadyExists` if one of the gateways is claimed already, or if an earlier request with the same
+    idempotency key claimed this batch: passwords cannot be returned twice. Raise `KeyReused` if an earlier
+    request with the key had another batch.
     """
     if key is not None:
         _check_key(connection, key, len(gateways))
     macs = [each.mac for each in gateways]
-    _refuse_claimed(_select_claimed(connection, macs))
+    _check_none_claimed(_load_claimed(connection, macs))
     observations = [DeviceObservation(device=mac, at=now, heard=False) for mac in sorted(macs)]
     registry.record_observations(connection, observations)
     names_before = _load_names(connection, macs)
@@ -128,7 +130,10 @@ def claim_gateways(
 
 
 def _check_key(connection: Connection, key: IdempotencyKey, count: int) -> None:
-    """Raise an error if an earlier batch had the key. The audit log, which keeps all rows, holds the keys."""
+    """Raise an error if an earlier batch had the same idempotency key. `count` is for the error text.
+
+    Keys are looked up in the audit log, whose rows are never deleted.
+    """
     query = select(audit_table.c.detail).where(
         audit_table.c.target == _build_target(key), audit_table.c.action == _BATCH_ACTION
     )
@@ -144,15 +149,17 @@ def _check_key(connection: Connection, key: IdempotencyKey, count: int) -> None:
 
 
 def _build_target(key: IdempotencyKey) -> str:
+    """Return the target of the audit log row that records a batch with this idempotency key."""
     return f"batch-{key.name[:_KEY_CHARACTERS]}"
 
 
-def _select_claimed(connection: Connection, macs: Sequence[Mac]) -> list[Mac]:
+def _load_claimed(connection: Connection, macs: Sequence[Mac]) -> list[Mac]:
     query = "SELECT device FROM gateway WHERE device IN numbers ORDER BY device"
     return [mac_from_int(number) for (number,) in bulk.query_in(connection, query, _to_numbers(macs))]
 
 
-def _refuse_claimed(claimed: list[Mac]) -> None:
+def _check_none_claimed(claimed: list[Mac]) -> None:
+    """Raise `AlreadyExists` with the first claimed gateways of a batch, unless `claimed` is empty."""
     if not claimed:
         return
     shown = ", ".join(claimed[:_MAX_NAMED])

@@ -1,1 +1,1 @@
-"""Shows devices in Home Assistant: publishes discovery, state and availability on the broker that it uses."""
+"""Shows devices in Home Assistant: publishes discovery, state and availability on Home Assistant's broker."""

@@ -1,7 +1,7 @@
 """Carries out commands of Home Assistant as requests to devices (homeassistant-9, homeassistant-10).
 
-Every client that may publish on the broker can send commands, so every part of them is checked: only the
-entities that discovery offers can be written, and only with values that they allow.
+Every client that may publish on the broker can send commands, so every part of a command is checked. Only
+entities that discovery offers can be written, and only with values that the entity allows.
 """
 
 from __future__ import annotations
@@ -43,19 +43,22 @@ HOME_ASSISTANT: Final = Actor(name="homeassistant", role=Role.OPERATOR, kind="pr
 
 _MAX_PAYLOAD_BYTES: Final = 64
 _MAX_RUNNING: Final = 32
-"""Maximum number of commands under way; further ones are refused."""
+"""Maximum number of commands that wait for the response of a device; further commands are refused."""
 _BURST: Final = 30
-"""Number of commands that may come at once."""
+"""Maximum number of commands that are accepted at the same moment."""
 _PER_SECOND: Final = 5.0
-"""Number of commands per second, on average."""
+"""Maximum number of commands that are accepted per second, on average."""
 
 
 class InvalidCommand(Exception):
-    """Raised for a command that must not be carried out; its text is the reason."""
+    """Raised for a command that must not be carried out. The text of the exception is the reason."""
 
 
 def parse_value(definition: IdentifierDefinition, payload: bytes) -> Any:
-    """Return the JSON value that a command writes. Raise `InvalidCommand` if the entity does not allow it."""
+    """Convert the payload of a command to the JSON value to write; None for a button.
+
+    Raise `InvalidCommand` if the entity of the identifier does not allow the payload.
+    """
     entity = definition.homeassistant
     if entity is None or len(payload) > _MAX_PAYLOAD_BYTES:
         raise InvalidCommand("its payload is too long")
@@ -77,6 +80,7 @@ def parse_value(definition: IdentifierDefinition, payload: bytes) -> Any:
 
 
 def _parse_number(definition: IdentifierDefinition, text: str, step: int) -> int | float:
+    """Parse the number in a command. Raise `InvalidCommand` if the entity does not allow the number."""
     try:
         number = float(text)
     except ValueError:
@@ -90,14 +94,14 @@ def _parse_number(definition: IdentifierDefinition, text: str, step: int) -> int
 
 
 class _RateLimit:
-    """Limit of the number of commands: so many at once, and so many per second on average."""
+    """Token bucket for commands: accepts `_BURST` commands at once, and `_PER_SECOND` on average."""
 
     def __init__(self) -> None:
         self._left = float(_BURST)
         self._filled_at: float | None = None
 
     def admit(self, now: float) -> bool:
-        """Return whether one more command may be carried out at `now`, in seconds."""
+        """Count a command. Return False if it exceeds the limit. `now` is a monotonic time in seconds."""
         if self._filled_at is not None:
             self._left = min(_BURST, self._left + (now - self._filled_at) * _PER_SECOND)
         self._filled_at = now
@@ -108,7 +112,10 @@ class _RateLimit:
 
 
 class CommandHandler:
-    """Turns command messages into requests, and publishes the true state if one fails."""
+    """Sends the commands of Home Assistant to devices as requests.
+
+    If a command fails, the state of the device is published again, as Home Assistant may show the new value.
+    """
 
     def __init__(  # noqa: PLR0913 # collaborators
         self,
@@ -120,6 +127,7 @@ class CommandHandler:
         *,
         wake: Callable[[], None],
     ) -> None:
+        """Create the handler. `wake` is called when the plan has something new to publish."""
         self._plan = plan
         self._shown = shown
         self._topics = topics
@@ -143,7 +151,7 @@ class CommandHandler:
         return True
 
     async def close(self) -> None:
-        """Cancel the commands under way. Their requests go on and are recorded in the history."""
+        """Stop waiting for the outcomes of commands. Their requests go on and are recorded in the history."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -161,6 +169,7 @@ class CommandHandler:
         task.add_done_callback(self._tasks.discard)
 
     def _find_target(self, command: Command) -> IdentifierDefinition:
+        """Return the identifier that a command writes. Raise `InvalidCommand` if the device lacks it."""
         number = mac_to_int(command.mac)
         device, definition = self._plan.find_device(number), self._shown.catalogue.find(command.name)
         if device is None:
@@ -173,6 +182,7 @@ class CommandHandler:
         return definition
 
     async def _carry_out(self, command: Command, definition: IdentifierDefinition, value: Any) -> None:
+        """Send a command to the device. Show the written value, or log why the command failed."""
         try:
             problem = await self._send(command, definition, value)
         except (FleetError, MalformedInput) as exc:
@@ -189,18 +199,19 @@ class CommandHandler:
             self._wake()
 
     async def _send(self, command: Command, definition: IdentifierDefinition, value: Any) -> str | None:
-        """Send the request of a command. Return the reason if it failed; None if the device confirmed it."""
+        """Write the value of a command to the device. Return why that failed; None if it succeeded."""
         raw = definition.encode(value).hex() or None
         prepared = prepare_request(NewRequest(operation=Operation.WRITE, identifier=definition.id, value=raw))
         handle = await self._requests.dispatcher.submit(command.mac, prepared, by=HOME_ASSISTANT)
         return _find_problem(await asyncio.shield(handle.outcome))
 
     def _repeat_state(self, command: Command) -> None:
+        """Publish the state of the device again, because Home Assistant may show the value of the command."""
         self._plan.repeat_state(mac_to_int(command.mac))
         self._wake()
 
     def _report(self, command: Command, reason: str) -> None:
-        """Log why a command failed, but not more often than a log can take."""
+        """Log why a command failed, unless too many failures of the same device were logged recently."""
         if dropped := self._log_limiter.count(command.mac):
             _log.warning(
                 "command of Home Assistant to %s, %s, not carried out (%d such commands since the last such"
@@ -213,6 +224,7 @@ class CommandHandler:
 
 
 def _find_problem(record: RequestRecord) -> str | None:
+    """Return why a finished request failed; None if the device responded with status OK."""
     if record.problem is not None:
         return record.problem.detail
     if record.state is not RequestState.DONE or record.response is None:

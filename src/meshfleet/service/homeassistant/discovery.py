@@ -1,6 +1,7 @@
-"""Discovery messages for Home Assistant, in both forms (homeassistant-2, homeassistant-3). Pure.
+"""Builds discovery messages for Home Assistant in both forms, without I/O (homeassistant-2, homeassistant-3).
 
-Form `device` has one message for a device with all its entities; form `entity` has one message for each.
+In form `device`, one message describes a device with all its entities. In form `entity`, each entity has a
+message of its own.
 """
 
 from __future__ import annotations
@@ -36,18 +37,19 @@ class DiscoveryMessage(NamedTuple):
 
 
 class DiscoveryOptions(NamedTuple):
-    """Topics, URL and form of discovery messages, which are the same for all devices."""
+    """Options of discovery messages that are the same for all devices."""
 
     topics: IntegrationTopics
     url: str
     """URL of the console, to which Home Assistant links."""
     form: str
+    """Either `device` or `entity`."""
 
 
 def build_messages(
     device: DeviceDescription, entities: Sequence[Entity], options: DiscoveryOptions
 ) -> list[DiscoveryMessage]:
-    """Build the discovery messages of a device with these entities."""
+    """Build the discovery messages of a device and its entities, in the form that `options` names."""
     if options.form == "device":
         return [build_device_message(device, entities, options)]
     return [_build_entity_message(device, each, options) for each in entities]
@@ -60,9 +62,9 @@ def build_device_message(
     *,
     removed: Mapping[str, str] | None = None,
 ) -> DiscoveryMessage:
-    """Build the discovery message of form `device`.
+    """Build the discovery message of a device in form `device`.
 
-    `removed` are the platforms of entities that Home Assistant must remove, by object id.
+    `removed` maps the object id of each entity that Home Assistant must remove to the platform of the entity.
     """
     topics = options.topics
     details = _describe_device(device, options)
@@ -94,9 +96,9 @@ def build_device_message(
 def _build_entity_message(
     device: DeviceDescription, entity: Entity, options: DiscoveryOptions
 ) -> DiscoveryMessage:
-    """Build the discovery message of form `entity`.
+    """Build the discovery message of an entity in form `entity`.
 
-    The key `device` has no `model_id`: versions of Home Assistant that do not know it refuse the entity.
+    The key `device` has no `model_id`, because old versions of Home Assistant refuse such entities.
     """
     topics = options.topics
     availability = (
@@ -122,16 +124,18 @@ def _format_unique_id(mac: Mac, entity: Entity) -> str:
 
 
 def _list_availability(mac: Mac, topics: IntegrationTopics) -> list[dict[str, str]]:
+    """Return the value of the key `availability`: the topics of the service and of the device."""
     return [{"topic": topics.status}, {"topic": topics.availability(mac)}]
 
 
 @cache
 def _describe_origin() -> dict[str, str]:
+    """Return the value of the key `origin`, the program that published a discovery message."""
     return {"name": "Meshfleet", "sw_version": version("meshfleet")}
 
 
 def _describe_device(device: DeviceDescription, options: DiscoveryOptions) -> dict[str, Any]:
-    """Return the key `device` with what every supported version of Home Assistant knows."""
+    """Return the value of the key `device`, with fields that every supported Home Assistant version knows."""
     mac = device.mac
     address = ":".join(mac[start : start + 2] for start in range(0, len(mac), 2)).upper()
     optional = {
@@ -155,26 +159,34 @@ def _describe_device(device: DeviceDescription, options: DiscoveryOptions) -> di
 # --- Messages that are found at the broker ---
 
 
-class _KnownAvailability(msgspec.Struct):
+class _AvailabilityEntry(msgspec.Struct):
+    """Entry of the key `availability`: a topic on which a device or service is `online` or `offline`."""
+
     topic: str
 
 
-class _KnownComponent(msgspec.Struct):
+class _ComponentEntry(msgspec.Struct):
+    """Entity in a discovery message of form `device`."""
+
     platform: str
 
 
-class _KnownDiscovery(msgspec.Struct):
-    """Part of a discovery message that tells who published it, and for which entities."""
+class _DiscoveryOwnership(msgspec.Struct):
+    """The keys of a discovery message that tell which service published it, and for which entities."""
 
-    availability: list[_KnownAvailability]
-    components: dict[str, _KnownComponent] = {}
-
-
-_decode_discovery = msgspec.json.Decoder(_KnownDiscovery).decode
+    availability: list[_AvailabilityEntry]
+    components: dict[str, _ComponentEntry] = {}
+    """Entities by object id; empty in form `entity`."""
 
 
-def read_components(payload: bytes, topics: IntegrationTopics) -> dict[str, str] | None:
-    """Return the platforms in a discovery message by object id; None if another service published it."""
+_decode_discovery = msgspec.json.Decoder(_DiscoveryOwnership).decode
+
+
+def parse_entity_platforms(payload: bytes, topics: IntegrationTopics) -> dict[str, str] | None:
+    """Return the platform of each entity in a discovery message of form `device`, by object id.
+
+    Return an empty dict for form `entity`, and None if the message is malformed or of another service.
+    """
     try:
         found = _decode_discovery(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,6 +1,6 @@
-"""Entities that Home Assistant shows for a device (homeassistant-4). Pure.
+"""Lists the entities that Home Assistant shows for a device, without I/O (homeassistant-4).
 
-Most come from the column `homeassistant` of the identifier table; a few describe the device itself.
+Most entities come from the column `homeassistant` of the identifier table; a few describe the device itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from meshfleet.service.homeassistant.topics import IntegrationTopics
 
 PRESS: Final = "PRESS"
-"""Payload of a button for a command without a value."""
+"""Payload that Home Assistant sends when a user presses a button that writes no value."""
 ON: Final = "ON"
 OFF: Final = "OFF"
 
@@ -39,18 +39,20 @@ UNREPORTED: Final = {EntityPlatform.EVENT, EntityPlatform.BUTTON}
 
 
 class DeviceDescription(Struct, frozen=True, kw_only=True):
-    """Facts about a device in discovery messages. If they change, the device is published again."""
+    """Facts about a device in its discovery messages, which are published again if a fact changes."""
 
     mac: Mac
     name: str
     model: ModelNumber
     """Model number; `0000` if it is unknown."""
     product: str | None
+    """Name of the product; None if the model is unknown."""
     firmware: str | None
     hardware: str | None
     area: str | None
+    """Area of the home that is suggested to Home Assistant; None for no suggestion."""
     via: Mac | None
-    """Gateway through which the device is connected; None for gateways, or if it is not published."""
+    """Gateway through which the device is connected; None for gateways, or if the gateway is not shown."""
     is_gateway: bool
 
 
@@ -72,7 +74,10 @@ def list_entities(
     *,
     with_commands: bool,
 ) -> list[Entity]:
-    """List the entities of a device that has reported these identifiers, in a stable order."""
+    """List the entities of a device in a stable order. `identifiers` are those that the device has reported.
+
+    Entities that write to the device are listed only `with_commands`.
+    """
     entities: list[Entity] = []
     for definition in sorted(catalogue, key=lambda each: each.id):
         if is_shown(definition, device, identifiers):
@@ -83,7 +88,10 @@ def list_entities(
 def is_shown(
     definition: IdentifierDefinition, device: DeviceDescription, identifiers: Collection[str]
 ) -> bool:
-    """Return whether a device has an identifier: it has reported it, or every known product has it."""
+    """Return whether Home Assistant shows an identifier of a device that has reported `identifiers`.
+
+    Events and buttons are also shown if the device has not reported them, provided that its model is known.
+    """
     if definition.homeassistant is None:
         return False
     is_common = definition.homeassistant.platform in UNREPORTED and device.model != _NO_MODEL
@@ -97,6 +105,7 @@ def _list_identifier_entities(
     *,
     with_commands: bool,
 ) -> Iterator[Entity]:
+    """Yield the entity that shows an identifier and, with commands, the entities that write to the device."""
     entity = definition.homeassistant
     assert entity is not None  # noqa: S101 # checked by is_shown
     name, platform = definition.name, entity.platform
@@ -110,7 +119,7 @@ def _list_identifier_entities(
         )
         return
     if platform is EntityPlatform.EVENT:
-        own = {"state_topic": topics.event(device.mac, name), "event_types": [name_event(name)]}
+        own = {"state_topic": topics.event(device.mac, name), "event_types": [format_event_type(name)]}
         yield Entity(platform, definition.id, {**common, **own})
         return
     readable = {**common, "value_template": build_template(name)}
@@ -128,7 +137,7 @@ def _list_identifier_entities(
 
 
 def _build_common_keys(definition: IdentifierDefinition) -> dict[str, Any]:
-    """Return the keys that entities of all platforms have."""
+    """Return the keys that the discovery messages of entities of all platforms have."""
     entity = definition.homeassistant
     assert entity is not None  # noqa: S101 # checked by is_shown
     keys: dict[str, Any] = {"name": _format_name(definition.name)}
@@ -142,7 +151,7 @@ def _build_common_keys(definition: IdentifierDefinition) -> dict[str, Any]:
 
 
 def _build_platform_keys(definition: IdentifierDefinition, command_topic: str) -> dict[str, Any]:
-    """Return the keys of a sensor, or of a number that can be set."""
+    """Return the further keys in the discovery message of a sensor, or of a number that can be set."""
     entity = definition.homeassistant
     assert entity is not None  # noqa: S101 # checked by is_shown
     keys: dict[str, Any] = {}
@@ -168,7 +177,7 @@ def _build_platform_keys(definition: IdentifierDefinition, command_topic: str) -
 
 
 def list_options(definition: IdentifierDefinition) -> list[str]:
-    """List the keywords that the value of an enumeration may have."""
+    """List the keywords of an identifier whose values are shown as keywords; empty without keywords."""
     assert definition.homeassistant is not None  # noqa: S101 # checked by the callers
     if definition.homeassistant.options:
         return [*definition.homeassistant.options, OTHER_OPTION]
@@ -176,7 +185,7 @@ def list_options(definition: IdentifierDefinition) -> list[str]:
 
 
 def _list_device_entities(device: DeviceDescription) -> Iterator[Entity]:
-    """Yield the entities that describe a device itself."""
+    """Yield the entities that come from no identifier, such as firmware and signal strength."""
     diagnostic = {"entity_category": "diagnostic"}
     if not device.is_gateway:
         keys = {
@@ -216,13 +225,13 @@ def _list_device_entities(device: DeviceDescription) -> Iterator[Entity]:
             yield Entity("sensor", name, diagnostic | keys)
 
 
-def name_event(name: str) -> str:
-    """Return the event type of an identifier, such as `watchdog-reset` of `watchdog-reset-event`."""
+def format_event_type(name: str) -> str:
+    """Return the event type for an identifier, such as `watchdog-reset` for `watchdog-reset-event`."""
     return name.removesuffix("-event")
 
 
 def build_template(name: str) -> str:
-    """Return the template that reads a value from the state message."""
+    """Return the Home Assistant template that reads the value with this name from the state message."""
     return f"{{{{ value_json.{name} }}}}" if name.isidentifier() else f"{{{{ value_json['{name}'] }}}}"
 
 

@@ -1,4 +1,4 @@
-"""Loads what Home Assistant shows of devices from the registry and from stored samples."""
+"""Loads the devices that Home Assistant shows from the device registry, and their stored samples."""
 
 from __future__ import annotations
 
@@ -37,34 +37,34 @@ if TYPE_CHECKING:
     from meshfleet.settings.model import HomeAssistantSettings
 
 _HISTORY_SAMPLES: Final = 2000
-"""Number of newest samples of a device from which its values are known after a start."""
+"""Maximum number of stored samples of a device that are read at a start to find its newest values."""
 
 _UNKNOWN_VERSION: Final = "0.0.0"
 _SELECT_FIRMWARE: Final = "SELECT id, beta, variant FROM device WHERE id IN numbers"
 
 
 class FleetDevice(NamedTuple):
-    """Device that Home Assistant shows."""
+    """Device that Home Assistant shows, as loaded from the device registry."""
 
     description: DeviceDescription
     figures: DeviceFigures
 
     def with_report_rate(self, rate: int) -> FleetDevice:
-        """Return a copy of a gateway with its reports per minute."""
+        """Return a copy of a gateway with this number of reports per minute."""
         return self._replace(figures=replace(self.figures, report_rate=rate))
 
 
 class Fleet(NamedTuple):
-    """Devices that match the filter of the settings."""
+    """Devices that match the setting `homeassistant.devices`."""
 
     devices: dict[int, FleetDevice]
-    """Devices by number; gateways first, as the others refer to them."""
+    """Devices by MAC in integer form. Gateways are first, because other devices refer to their gateways."""
     is_complete: bool
-    """Whether these are all; False if more match than the settings allow."""
+    """False if more devices match than `homeassistant.max-devices`; then `devices` is empty."""
 
 
 def build_filter(settings: HomeAssistantSettings) -> DeviceFilter:
-    """Return the filter of the settings. Its values were checked when the settings were loaded."""
+    """Build a device filter from `homeassistant.devices`, whose values the settings have already checked."""
     labels = [value for name, value in settings.devices if name == "label"]
     given = dict(settings.devices)
     return parse_device_filter(
@@ -78,7 +78,7 @@ def build_filter(settings: HomeAssistantSettings) -> DeviceFilter:
 
 
 def load_fleet(connection: Connection, device_filter: DeviceFilter, settings: HomeAssistantSettings) -> Fleet:
-    """Load all devices that match a filter, or none if there are more than the settings allow."""
+    """Load all devices that match a filter, or none if there are more than `homeassistant.max-devices`."""
     page = listing.list_devices(
         connection, device_filter, SortOrder(), after=None, limit=settings.max_devices, live=True
     )
@@ -88,7 +88,7 @@ def load_fleet(connection: Connection, device_filter: DeviceFilter, settings: Ho
     versions = {row[0]: row[1:] for row in bulk.query_in(connection, _SELECT_FIRMWARE, numbers)}
     gateways = set(connection.scalars(select(gateway.c.device)))
     released = _load_released_versions(connection)
-    counts = _count_devices(connection)
+    counts = _count_devices_by_gateway(connection)
     loaded = {}
     for number, each in zip(numbers, page.devices, strict=True):
         beta, variant = versions.get(number, (0, 0))
@@ -101,7 +101,7 @@ def load_fleet(connection: Connection, device_filter: DeviceFilter, settings: Ho
                 device_count=counts.get(number, 0) if number in gateways else None,
             ),
         )
-    return Fleet(_link_gateways(loaded), is_complete=True)
+    return Fleet(_sort_gateways_first(loaded), is_complete=True)
 
 
 def _get_mac(each: Device) -> Mac:
@@ -111,6 +111,7 @@ def _get_mac(each: Device) -> Mac:
 def _describe(
     each: Device, beta: int, variant: int, gateways: set[int], area_prefix: str
 ) -> DeviceDescription:
+    """Build the description of a device. `beta` is the number in its firmware version, 0 for a release."""
     model, mac = ModelNumber(each.model_number), _get_mac(each)
     areas = [label.removeprefix(area_prefix) for label in each.labels if label.startswith(area_prefix)]
     version = f"{each.firmware_version}-beta.{beta}" if beta else each.firmware_version
@@ -130,8 +131,8 @@ def _describe(
     )
 
 
-def _link_gateways(loaded: Mapping[int, FleetDevice]) -> dict[int, FleetDevice]:
-    """Sort gateways first, and remove links to gateways that Home Assistant does not know."""
+def _sort_gateways_first(loaded: Mapping[int, FleetDevice]) -> dict[int, FleetDevice]:
+    """Sort gateways before other devices, and clear `via` of devices whose gateway is not among `loaded`."""
     known = {each.description.mac for each in loaded.values() if each.description.is_gateway}
     linked = {}
     for number in sorted(loaded, key=lambda each: (not loaded[each].description.is_gateway, each)):
@@ -143,7 +144,7 @@ def _link_gateways(loaded: Mapping[int, FleetDevice]) -> dict[int, FleetDevice]:
 
 
 def _load_released_versions(connection: Connection) -> dict[ModelNumber, str]:
-    """Return the newest released firmware version of each model."""
+    """Load the newest released firmware version of each model."""
     newest: dict[ModelNumber, str] = {}
     rows = connection.execute(
         select(firmware.c.model, firmware.c.version).where(firmware.c.state == "released")
@@ -154,14 +155,17 @@ def _load_released_versions(connection: Connection) -> dict[ModelNumber, str]:
     return newest
 
 
-def _count_devices(connection: Connection) -> dict[int, int]:
-    """Return the number of devices behind each gateway, as in the list of gateways."""
+def _count_devices_by_gateway(connection: Connection) -> dict[int, int]:
+    """Count devices by gateway (MAC in integer form), as the list of gateways does."""
     query = select(device.c.gateway, func.count()).group_by(device.c.gateway)
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
 async def load_newest_rows(samples: SampleStore, number: int, now: int) -> Sequence[SampleRow]:
-    """Load the newest samples of a device from which its values are known after a start."""
+    """Load the newest properties and measurements of a device, the newest first.
+
+    `number` is the device's MAC in integer form, and `now` the Unix time in milliseconds.
+    """
     query = SampleQuery(
         device=number,
         kinds=frozenset({SampleKind.PROPERTY, SampleKind.MEASUREMENT}),
@@ -173,10 +177,11 @@ async def load_newest_rows(samples: SampleStore, number: int, now: int) -> Seque
 
 
 _FUTURE_MS: Final = 600_000
-"""Milliseconds that a plausible time may be ahead of the clock of the service."""
+"""Milliseconds by which the time of a sample may be ahead of the clock of the service."""
 
 
 def _take_newest(found: Iterator[StoredSample]) -> list[SampleRow]:
+    """Convert the first `_HISTORY_SAMPLES` samples to rows."""
     return [
         (
             each.time,

@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CLEAR_SECONDS = 60.0
-"""Maximum seconds to remove what was published on a broker that is not used any more."""
+"""Maximum seconds to remove all published messages from a broker that the settings no longer name."""
 _RESTART_SECONDS = 10.0
 """Seconds after an unexpected error until the integration starts again."""
 
 
 class _NothingToWrite:
-    """Part of an ingest flush that stores nothing."""
+    """Part of an ingest flush that stores nothing, as `CommitSubscriber` requires a part."""
 
     def write(self, connection: Connection, added: Collection[int]) -> None:
-        """Do nothing: the integration has no data of its own."""
+        """Store nothing: the integration has no data of its own."""
 
     def on_flushed(self) -> None:
         """Do nothing."""
@@ -49,7 +49,10 @@ _NOTHING: FlushPart = _NothingToWrite()
 
 
 class HomeAssistantIntegration:
-    """Runs a publisher while a broker is set. Is a `CommitSubscriber` of ingest, but only once it was on."""
+    """Runs a publisher while the setting `homeassistant.broker` names a broker.
+
+    The integration subscribes to committed reports when the first publisher starts, and never unsubscribes.
+    """
 
     def __init__(
         self,
@@ -82,12 +85,15 @@ class HomeAssistantIntegration:
         return self._earlier_failures + (0 if self._publisher is None else self._publisher.failures)
 
     def apply_settings(self, settings: Settings) -> None:
-        """Use other settings soon. What was published with the former settings is removed if necessary."""
+        """Restart the integration with other settings soon.
+
+        If they name another broker or other topics, all messages of the former settings are removed first.
+        """
         self._settings = settings.homeassistant
         self._changed.set()
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """Pass a committed batch to the publisher."""
+        """Pass the committed reports of a batch to the publisher, if one runs."""
         if self._publisher is not None:
             self._publisher.on_commit(batch)
 
@@ -96,7 +102,7 @@ class HomeAssistantIntegration:
         return _NOTHING
 
     async def run(self) -> None:
-        """Run the integration until canceled, with the newest settings."""
+        """Run the integration until canceled, always with the newest settings. Restart after errors."""
         while True:
             self._changed.clear()
             settings = self._settings
@@ -115,6 +121,7 @@ class HomeAssistantIntegration:
                 await self._pause()
 
     async def _pause(self) -> None:
+        """Wait before the next start after an error, but not longer than until other settings are applied."""
         try:
             async with asyncio.timeout(_RESTART_SECONDS):
                 await self._changed.wait()
@@ -122,7 +129,10 @@ class HomeAssistantIntegration:
             pass
 
     async def _run_with(self, settings: HomeAssistantSettings) -> None:
-        """Run a publisher with these settings until others are applied."""
+        """Run a publisher with these settings until other settings are applied.
+
+        Then remove all published messages, unless the other settings name the same broker and topics.
+        """
         if not self._is_subscribed:
             self._subscribe(self)
             self._is_subscribed = True
@@ -149,6 +159,7 @@ class HomeAssistantIntegration:
             self._publisher = None
 
     async def _clear(self, publisher: Publisher, link: BrokerLink) -> None:
+        """Remove all published messages from a broker. Log a warning if the broker is away."""
         try:
             async with asyncio.timeout(_CLEAR_SECONDS):
                 await publisher.clear(link)
@@ -162,6 +173,7 @@ class HomeAssistantIntegration:
     async def _open_link(
         self, settings: HomeAssistantSettings, publisher: Publisher
     ) -> AsyncIterator[BrokerLink]:
+        """Open the connection to the embedded broker, or to the broker at an address, during the context."""
         if settings.broker == EMBEDDED:
             assert self._broker is not None  # noqa: S101 # the settings are checked
             embedded = EmbeddedLink(self._broker)
@@ -179,7 +191,7 @@ class HomeAssistantIntegration:
 
 
 def _must_clear(former: HomeAssistantSettings, new: HomeAssistantSettings) -> bool:
-    """Return whether what was published with the former settings is not found with the new ones."""
+    """Return whether new settings name another broker or other topics than the former settings."""
     return (former.broker, former.discovery_prefix, former.topic) != (
         new.broker,
         new.discovery_prefix,

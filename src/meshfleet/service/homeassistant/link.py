@@ -1,4 +1,4 @@
-"""Connections to the broker that Home Assistant uses: the embedded broker, or a client of another one."""
+"""Connections to the broker that Home Assistant uses: the embedded broker, or another one over MQTT."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 _RECONNECT_DELAYS: Final = ExponentialBackoff(maximum=30.0)
 _SYNC_SECONDS: Final = 30.0
-"""Maximum seconds until the broker has sent all retained messages."""
+"""Maximum seconds to wait until the broker has sent all retained messages."""
 
 
 class BrokerLink(Protocol):
-    """Connection to a broker, which a client opens again whenever it is lost."""
+    """Connection to a broker. A lost connection is opened again."""
 
     on_message: Callable[[Publish], None]
     """Called for every received message."""
@@ -37,7 +37,7 @@ class BrokerLink(Protocol):
         """Number that is higher after each new connection."""
 
     async def wait_connected(self) -> None:
-        """Wait until there is a connection."""
+        """Wait until the broker is connected."""
 
     async def subscribe(self, topic_filter: str, *, qos: int = 1) -> None:
         """Subscribe to a filter now and after each reconnect. Raise `SubscriptionRefused` if not allowed."""
@@ -53,12 +53,12 @@ class BrokerLink(Protocol):
 
 
 class EmbeddedLink:
-    """The embedded broker as the broker of Home Assistant. It is always connected."""
+    """Link to the embedded broker, in the same process. This link is always connected."""
 
     connection_number = 1
 
     def __init__(self, broker: Broker) -> None:
-        self.on_message: Callable[[Publish], None] = _ignore
+        self.on_message: Callable[[Publish], None] = _ignore_message
         self._broker = broker
         self._subscribers: dict[str, object] = {}
 
@@ -78,11 +78,11 @@ class EmbeddedLink:
             self._broker.unsubscribe(topic_filter, subscriber)  # type: ignore[arg-type] # `subscribe` returned it
 
     async def publish(self, messages: Sequence[Publish]) -> None:
-        """Publish messages, and return when they are committed."""
+        """Publish messages, and return when the broker has committed them to the database."""
         await self._broker.publish_all(messages)
 
     def publish_last(self, message: Publish) -> None:
-        """Publish a message without waiting for the commit."""
+        """Publish a message without waiting until the broker has committed the message."""
         self._broker.publish_soon(message)
 
     def _receive(self, message: Publish) -> None:
@@ -95,10 +95,10 @@ class EmbeddedLink:
 
 
 class ClientLink:
-    """MQTT client of the broker of Home Assistant."""
+    """Link to a broker at an address, as an MQTT client."""
 
     def __init__(self, address: BrokerAddress, authorities: Path | None, *, will: Will | None) -> None:
-        self.on_message: Callable[[Publish], None] = _ignore
+        self.on_message: Callable[[Publish], None] = _ignore_message
         self.connection_number = 1
         self._client = MqttClient(
             address,
@@ -116,7 +116,7 @@ class ClientLink:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[ClientLink]:
-        """Connect, and receive messages, during the context."""
+        """Connect to the broker, and pass received messages to `on_message`, during the context."""
         async with self._client:
             receiving = asyncio.create_task(self._receive(), name="homeassistant.receive")
             try:
@@ -142,10 +142,11 @@ class ClientLink:
         await self._client.publish_all(messages)
 
     def publish_last(self, message: Publish) -> None:
-        """Publish a message if there is a connection. Closing waits for its acknowledgement."""
+        """Send a message if the broker is connected, else drop it. Closing the link waits for the PUBACK."""
         self._client.try_publish([message])
 
     def _count_connection(self, _: ConnectionLost) -> None:
+        """Increase the connection number after a lost connection."""
         self.connection_number += 1
 
     async def _receive(self) -> None:
@@ -159,7 +160,10 @@ class ClientLink:
 
 
 def build_options(authorities: Path | None, *, retry_first_connect: bool) -> MqttOptions:
-    """Return the options of a client. Messages in flight end with the connection: newer ones follow."""
+    """Return the options of the MQTT client for the broker of Home Assistant.
+
+    Messages without PUBACK are not resent on the next connection, because newer messages replace them.
+    """
     return MqttOptions(
         tls=None if authorities is None else create_tls_context(authorities=authorities),
         retry_first_connect=retry_first_connect,
@@ -169,17 +173,18 @@ def build_options(authorities: Path | None, *, retry_first_connect: bool) -> Mqt
 
 
 def build_will(topics: IntegrationTopics) -> Will:
-    """Return the will of the client: the service is offline."""
+    """Return the will of the MQTT client, with which the broker publishes that the service is offline."""
     return Will(topics.status, OFFLINE, 1, retain=True)
 
 
 async def collect_retained(
     link: BrokerLink, filters: Iterable[str], sync_topic: str, found: Callable[[Publish], None]
 ) -> list[str]:
-    """Call `found` for each retained message that matches one of the filters.
+    """Call `found` for each retained message on the broker that matches one of the topic filters.
 
-    Return the filters that the broker refused. A message to ourselves marks the end: a broker sends it after
-    the retained messages of earlier subscriptions. QoS 0, because brokers limit queues of QoS 1.
+    Return the filters that the broker refused; also `sync_topic` if the broker did not send all messages in
+    time. A message that the service publishes to itself on `sync_topic` marks the end: a broker sends that
+    message after the retained messages of earlier subscriptions.
     """
     is_complete = asyncio.Event()
     token = secrets.token_bytes(8)
@@ -196,7 +201,7 @@ async def collect_retained(
     try:
         for topic_filter in (*filters, sync_topic):
             try:
-                await link.subscribe(topic_filter, qos=0)
+                await link.subscribe(topic_filter, qos=0)  # brokers limit queues of QoS 1
             except SubscriptionRefused:
                 refused.append(topic_filter)
             else:
@@ -213,5 +218,5 @@ async def collect_retained(
     return refused
 
 
-def _ignore(_: Publish) -> None:
-    pass
+def _ignore_message(_: Publish) -> None:
+    """Do nothing with a message, as long as no other function is set."""

@@ -1,7 +1,7 @@
-"""Publishes devices to the broker of Home Assistant, for as long as one set of settings is in use.
+"""Publishes devices to the broker of Home Assistant, until the settings of the integration change.
 
-The `PublicationPlan` decides what to publish; this module moves its messages over the connection, at a
-limited rate, and feeds the plan with devices of the registry and values of committed reports.
+The `PublicationPlan` decides what to publish. The publisher sends the messages of the plan at a limited rate,
+and passes devices of the registry and values of committed reports to the plan.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
 from meshfleet.service.homeassistant import fleet
 from meshfleet.service.homeassistant.commands import CommandHandler
 from meshfleet.service.homeassistant.discovery import DiscoveryOptions
-from meshfleet.service.homeassistant.entities import name_event
+from meshfleet.service.homeassistant.entities import format_event_type
 from meshfleet.service.homeassistant.link import collect_retained
 from meshfleet.service.homeassistant.plan import OFFLINE, PublicationPlan
 from meshfleet.service.homeassistant.state import ShownIdentifiers
@@ -43,9 +43,9 @@ _log = logging.getLogger(__name__)
 
 _BIRTH: Final = b"online"
 _MAX_EVENTS: Final = 100
-"""Maximum number of events that wait for the next round; older ones are dropped."""
-_FRESH_EVENT_MS: Final = 60_000
-"""Milliseconds after which an event is history, which Home Assistant must not take for news."""
+"""Maximum number of events that wait to be published; if there are more, the oldest are dropped."""
+_MAX_EVENT_AGE_MS: Final = 60_000
+"""Milliseconds after which an event is not published: Home Assistant would take it for a new event."""
 _RATE_SECONDS: Final = 60.0
 """Seconds between two measurements of the report rates of gateways."""
 
@@ -71,7 +71,7 @@ DEFAULT_TIMINGS: Final = PublisherTimings()
 
 
 class PublisherSources(NamedTuple):
-    """Where the publisher reads what it publishes, and where it sends commands."""
+    """Parts of the service that the publisher reads from, and the one that sends requests to devices."""
 
     database: Database
     samples: SampleStore
@@ -83,7 +83,7 @@ class PublisherSources(NamedTuple):
 
 
 class Publisher:
-    """Keeps Home Assistant up to date over one link to its broker."""
+    """Publishes devices, values and events to Home Assistant, and carries out commands from there."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Publisher:
         """Number of lost connections, failed reads of the registry, and refused subscriptions."""
 
     def on_commit(self, batch: ParsedBatch) -> None:
-        """Record the values of a committed batch. They are published within a second."""
+        """Queue the values and events of a committed batch for publication within a second."""
         for device, rows in batch.rows.items():
             for event in self.plan.apply_rows(device, rows):
                 self._add_event(device, event, batch.now)
@@ -125,14 +125,18 @@ class Publisher:
             self._wake()
 
     def _add_event(self, device: int, event: NewEvent, now: int) -> None:
+        """Queue an event for publication, unless it is old or its device is not shown."""
         description = self.plan.find_device(device)
-        if description is not None and now - event.time < _FRESH_EVENT_MS:
+        if description is not None and now - event.time < _MAX_EVENT_AGE_MS:
             name = event.definition.name
-            payload = _encode({"event_type": name_event(name)})
+            payload = _encode({"event_type": format_event_type(name)})
             self._events.append(Publish(self.topics.event(description.mac, name), payload, 1))
 
     async def run(self, link: BrokerLink) -> None:
-        """Publish everything whenever there is a new connection, and then all changes, until canceled."""
+        """Publish all messages on each new connection, and then all changes, until canceled.
+
+        At the end publish that the service is offline.
+        """
         async with asyncio.TaskGroup() as tasks:
             try:
                 tasks.create_task(self._watch_registry(), name="homeassistant.registry")
@@ -148,7 +152,7 @@ class Publisher:
                 link.publish_last(Publish(self.topics.status, OFFLINE, 1, retain=True))
 
     async def clear(self, link: BrokerLink) -> None:
-        """Remove everything that was published, so that Home Assistant removes the devices."""
+        """Delete all published messages from the broker, so that Home Assistant removes the devices."""
         self.plan.remove_all()
         while self.plan.has_queue:
             await link.publish(self.plan.take_queued(self._timings.messages_per_step))
@@ -158,7 +162,7 @@ class Publisher:
     # One connection
 
     async def _run_connection(self, link: BrokerLink, number: int) -> None:
-        """Publish until the connection with this number is lost."""
+        """Publish all messages and then changes, until the connection with this number is lost."""
         if not self._is_loaded:
             await self._load(link)
         link.on_message = self._on_message
@@ -183,12 +187,12 @@ class Publisher:
             await self._wait_for_work(states_at)
 
     async def _load(self, link: BrokerLink) -> None:
-        """Learn what an earlier process has published, and load the devices with their stored values."""
+        """Record what an earlier process has published, and load the devices with their stored values."""
         refused = await collect_retained(
             link,
             self.topics.published_filters,
             self.topics.sync,
-            lambda message: self.plan.learn(message.topic, message.payload),
+            lambda message: self.plan.record_published(message.topic, message.payload),
         )
         if refused:
             self.failures += 1
@@ -216,15 +220,17 @@ class Publisher:
             self._commands.handle(message)
 
     def _schedule_republishing(self) -> None:
+        """Publish all messages again after a random delay, so that services do not publish all at once."""
         delay = random.uniform(0, self._timings.jitter)  # noqa: S311 # jitter, not cryptography
         self._republish_at = asyncio.get_running_loop().time() + delay
         self._wake()
 
     def _wake(self) -> None:
+        """Wake the publishing task, because there is something to publish."""
         self._changed.set()
 
     async def _wait_for_work(self, states_at: float) -> None:
-        """Wait for one step, and then until something is due or has changed."""
+        """Wait for the interval `step`, and then until messages are due. `states_at` is a loop time."""
         self._changed.clear()
         await asyncio.sleep(self._timings.step)
         if self.plan.has_queue or self._events:
@@ -240,14 +246,17 @@ class Publisher:
     # The registry
 
     async def _watch_registry(self) -> None:
-        """Read the registry regularly, after it was read for the first time."""
+        """Read the device registry in the interval `poll`, after the first connection has loaded it."""
         while True:
             await asyncio.sleep(self._timings.poll)
             if self._is_loaded:
                 await self._read_registry()
 
     async def _read_registry(self) -> bool:
-        """Update the plan by the devices of the registry. Return False if they could not be read."""
+        """Update the plan from the device registry.
+
+        Return False if the read failed, or if too many devices match and none were loaded before.
+        """
         now = self._sources.now()
         try:
             found = await self._sources.database.read(fleet.load_fleet, self._filter, self._settings)
@@ -266,6 +275,7 @@ class Publisher:
         return True
 
     def _report_size(self, found: fleet.Fleet) -> None:
+        """Log an error when the number of matching devices begins to exceed `homeassistant.max-devices`."""
         if not found.is_complete and not self._is_too_large:
             self.failures += 1
             _log.error(
@@ -276,7 +286,7 @@ class Publisher:
         self._is_too_large = not found.is_complete
 
     def _add_report_rates(self, devices: dict[int, fleet.FleetDevice]) -> dict[int, fleet.FleetDevice]:
-        """Add the reports per minute to the figures of gateways. They are measured once a minute."""
+        """Add the reports per minute to all gateways. The rates are measured once a minute."""
         gateways = [number for number, each in devices.items() if each.description.is_gateway]
         now = asyncio.get_running_loop().time()
         if now - self._rates_at >= _RATE_SECONDS or self._rates.keys() != set(gateways):

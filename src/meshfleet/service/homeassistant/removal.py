@@ -1,4 +1,4 @@
-"""Checks the login at the broker of Home Assistant, and removes all devices from it, without the service."""
+"""Checks the login at Home Assistant's broker, and removes all devices there, while no service runs."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS: Final = 5.0
 _BATCH: Final = 20
+"""Number of messages that are published at once."""
 _BATCH_PAUSE_SECONDS: Final = 0.1
-"""Seconds between two batches, so that Home Assistant can follow."""
+"""Seconds between two batches of messages, so that Home Assistant is not overloaded."""
 
 
 async def check_login(address: BrokerAddress, authorities: Path | None) -> None:
-    """Connect to a broker and disconnect. Raise `MqttError` if that fails."""
+    """Connect to a broker and disconnect. Raise `MqttError` if the broker is away or refuses the login."""
     options = replace(build_options(authorities, retry_first_connect=False), timeout=_TIMEOUT_SECONDS)
     async with MqttClient(address, f"meshfleet{secrets.token_hex(7)}", clean=True, options=options):
         pass
 
 
 async def remove_published(settings: HomeAssistantSettings, address: BrokerAddress) -> int:
-    """Remove from a broker everything that a service with these topics published. Return how many devices.
+    """Delete all messages from a broker that a service with the topics of `settings` published.
 
-    Raise `MqttError` if the broker cannot be reached, or `ConnectionLost` if it does not let us read.
+    Return the number of removed devices. Raise `MqttError` if the broker cannot be reached, or
+    `ConnectionLost` if the broker does not allow the login to read the topics.
     """
     await check_login(address, settings.broker_ca)  # `ClientLink` would wait for a broker that is away
     topics = IntegrationTopics(settings.discovery_prefix, settings.topic)
@@ -51,7 +53,7 @@ async def remove_published(settings: HomeAssistantSettings, address: BrokerAddre
             link,
             topics.published_filters,
             topics.sync,
-            lambda message: plan.learn(message.topic, message.payload),
+            lambda message: plan.record_published(message.topic, message.payload),
         )
         if refused:
             raise ConnectionLost(f"the broker does not let this login read {', '.join(refused)}")

@@ -1,4 +1,4 @@
-"""Newest believed values of devices, and the state message of a device (homeassistant-5). Pure."""
+"""Collects the newest values of devices, and builds state messages, without I/O (homeassistant-5)."""
 
 from __future__ import annotations
 
@@ -42,9 +42,10 @@ ShownValue = str | int | float | None
 
 
 class BelievedValue(NamedTuple):
-    """Value of an identifier, and the time at which the device had it, in Unix milliseconds."""
+    """Newest known value of an identifier of a device."""
 
     time: int
+    """Unix time in milliseconds at which the device had the value."""
     value: Any
 
 
@@ -53,6 +54,7 @@ class DeviceFigures(Struct, frozen=True, kw_only=True):
 
     connected: bool
     rssi: int | None
+    """RSSI of the device in dBm; None if it is unknown."""
     latest_firmware: str | None
     """Newest released firmware for the model; None if there is none."""
     device_count: int | None = None
@@ -62,10 +64,11 @@ class DeviceFigures(Struct, frozen=True, kw_only=True):
 
 
 class NewEvent(NamedTuple):
-    """Event of a device that Home Assistant has not seen."""
+    """Event of a device that is not published yet."""
 
     definition: IdentifierDefinition
     time: int
+    """Unix time of the event in milliseconds."""
 
 
 class ShownIdentifiers:
@@ -78,7 +81,7 @@ class ShownIdentifiers:
         }
 
     def list_names(self, identifiers: Collection[str]) -> list[str]:
-        """Return the names of those of the identifiers that have a value in state messages."""
+        """Return the names of the given identifiers, without those that have no value in state messages."""
         found = (self.catalogue.find(each) for each in sorted(identifiers))
         return [
             each.name
@@ -89,16 +92,17 @@ class ShownIdentifiers:
         ]
 
     def find(self, number: int) -> IdentifierDefinition | None:
-        """Return the definition of an identifier that is shown; None for all others."""
+        """Return the identifier with this stored number; None if Home Assistant does not show it."""
         return self._by_number.get(number)
 
 
 def apply_rows(
     values: dict[str, BelievedValue], rows: Iterable[SampleRow], shown: ShownIdentifiers
 ) -> list[NewEvent]:
-    """Apply samples of a device to its newest values, in whatever order they come. Return its events.
+    """Update `values`, the newest values of a device by identifier, from samples in any order.
 
-    Samples with implausible times are ignored, as nothing is known about their order.
+    Return the events among the samples. Samples with implausible times are ignored, because it is unknown
+    which of them is the newest.
     """
     events: list[NewEvent] = []
     for time, kind, identifier, _, _, number, raw, extras in rows:
@@ -127,7 +131,7 @@ def is_event(definition: IdentifierDefinition) -> bool:
 
 
 def _decode(definition: IdentifierDefinition, raw: bytes) -> Any:
-    """Decode a value that the service stored raw: only the user's own table describes it."""
+    """Decode a raw value of an identifier that only the user's identifier table defines; None if invalid."""
     try:
         return definition.decode(raw).value
     except MalformedInput:
@@ -142,14 +146,15 @@ def build_state(
     *,
     earlier: Mapping[str, ShownValue],
 ) -> bytes:
-    """Build the state message of a device: a JSON object with a key for each identifier that it reported.
+    """Build the payload of the state message of a device: a JSON object with values by name of identifier.
 
-    `earlier` are values of an earlier process by name, or None, for identifiers without newer values.
+    `earlier` maps the name of each identifier to the value that an earlier process published, or None.
+    Newer values in `values` replace these. `firmware` is the installed version; None if it is unknown.
     """
     state: dict[str, Any] = dict(earlier)
     for identifier in values:
         if (definition := shown.catalogue.find(identifier)) is not None:
-            state[definition.name] = convert_value(definition, values[identifier].value)
+            state[definition.name] = _convert_to_entity_state(definition, values[identifier].value)
     if figures.device_count is None:
         state[RSSI] = figures.rssi
     else:
@@ -167,8 +172,8 @@ _MAX_TEXT_LENGTH: Final = 255
 """Maximum length of a text that Home Assistant accepts as a state."""
 
 
-def read_state(payload: bytes) -> dict[str, ShownValue]:
-    """Return the values in a state message of an earlier process; none if it is malformed."""
+def parse_state(payload: bytes) -> dict[str, ShownValue]:
+    """Parse a state message of an earlier process to values by name; empty if the message is malformed."""
     try:
         found = _decode_state(payload)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -180,8 +185,11 @@ def read_state(payload: bytes) -> dict[str, ShownValue]:
     }
 
 
-def convert_value(definition: IdentifierDefinition, value: Any) -> Any:
-    """Convert the value of an identifier to what its entity shows; None if it is unknown or unsuitable."""
+def _convert_to_entity_state(definition: IdentifierDefinition, value: Any) -> Any:
+    """Convert the value of an identifier to the state of its entity in Home Assistant.
+
+    Return None if the value is unknown, or of a type that the entity cannot show.
+    """
     entity = definition.homeassistant
     if entity is None or value is None:
         return None
@@ -196,7 +204,10 @@ def convert_value(definition: IdentifierDefinition, value: Any) -> Any:
 
 
 def _find_option(definition: IdentifierDefinition, value: Any) -> str | None:
-    """Return the keyword of a number, or a keyword itself; Home Assistant refuses any other text."""
+    """Return the keyword for the value of an enumeration. The value is a number or already a keyword.
+
+    Home Assistant refuses any other text, so the result is None for an unknown keyword.
+    """
     options = list_options(definition)
     if OTHER_OPTION not in options:
         return value if isinstance(value, str) and value in options else None
@@ -206,7 +217,7 @@ def _find_option(definition: IdentifierDefinition, value: Any) -> str | None:
 
 
 def find_newest_version(installed: str, released: str | None) -> str:
-    """Return the newer one of the installed and the newest released version."""
+    """Return the newer of two firmware versions; `released` is None if no firmware is released."""
     if released is None:
         return installed
     return max(installed, released, key=Version.parse)

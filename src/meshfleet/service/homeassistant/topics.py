@@ -11,14 +11,16 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
 
 _BIRTH_TOPIC: Final = "homeassistant/status"
-"""Topic on which Home Assistant says that it has started, whatever its discovery prefix is."""
+"""Default topic on which Home Assistant publishes that it has started, with any discovery prefix."""
 
 
 class Command(NamedTuple):
-    """Device and name of the value or action that a command topic names."""
+    """Command of Home Assistant, as parsed from its topic."""
 
     mac: Mac
+    """Device to write to."""
     name: str
+    """Name of the identifier to write."""
 
 
 class IntegrationTopics(NamedTuple):
@@ -34,22 +36,22 @@ class IntegrationTopics(NamedTuple):
 
     @property
     def sync(self) -> str:
-        """Topic of a message to this service itself, which follows all retained messages."""
+        """Topic of the message that the service publishes to itself, to find the end of retained messages."""
         return f"{self.root}/sync"
 
     @property
     def births(self) -> tuple[str, ...]:
-        """Topics on which Home Assistant may say that it has started."""
+        """Topics on which Home Assistant may publish that it has started."""
         return tuple(dict.fromkeys((_BIRTH_TOPIC, f"{self.discovery_prefix}/status")))
 
     @property
     def command_filter(self) -> str:
-        """Filter of the commands to all devices."""
+        """Topic filter that matches the commands to all devices."""
         return f"{self.root}/+/set/+"
 
     @property
     def published_filters(self) -> tuple[str, ...]:
-        """Filters of all retained messages that the integration publishes, among those of other programs."""
+        """Topic filters that match all retained device messages of the integration, and some of others."""
         return (
             f"{self.discovery_prefix}/device/+/config",
             f"{self.discovery_prefix}/+/+/+/config",
@@ -70,26 +72,26 @@ class IntegrationTopics(NamedTuple):
         return f"{self.root}/{mac}/event/{name}"
 
     def command(self, mac: Mac, name: str) -> str:
-        """Return the topic of commands that write a property of a device."""
+        """Return the topic of commands that write an identifier of a device."""
         return f"{self.root}/{mac}/set/{name}"
 
     def device_config(self, mac: Mac) -> str:
-        """Return the topic of the discovery message of a device."""
+        """Return the topic of the discovery message of a device in form `device`."""
         return f"{self.discovery_prefix}/device/{format_node_id(mac)}/config"
 
     def entity_config(self, mac: Mac, platform: str, object_id: str) -> str:
-        """Return the topic of the discovery message of an entity."""
+        """Return the topic of the discovery message of an entity in form `entity`."""
         return f"{self.discovery_prefix}/{platform}/{format_node_id(mac)}/{object_id}/config"
 
     def parse_command(self, topic: str) -> Command | None:
-        """Return the device and name of a command; None if it is not a topic of commands."""
+        """Parse the topic of a command; None if `topic` is another one."""
         match topic.removeprefix(f"{self.root}/").split("/"):
             case [mac, "set", name] if topic.startswith(f"{self.root}/") and (parsed := _find_mac(mac)):
                 return Command(parsed, name)
         return None
 
     def find_published_device(self, topic: str) -> Mac | None:
-        """Return the device of a retained message that the integration may have published; None otherwise."""
+        """Return the device that a discovery, state or availability topic names; None for other topics."""
         if topic.startswith(f"{self.discovery_prefix}/"):
             match topic.removeprefix(f"{self.discovery_prefix}/").split("/"):
                 case ["device", node, "config"] | [_, node, _, "config"] if node.startswith(_NODE_START):

@@ -1,1 +1,1 @@
-"""Export of all new samples to InfluxDB, or a server that accepts its line protocol."""
+"""Export of all new samples to InfluxDB, or to another server that accepts InfluxDB line protocol."""

@@ -3,7 +3,8 @@ r"""Encodes samples in InfluxDB's line protocol, one line for each sample.
     meshfleet,device=ca5bda180004,name=Cold\ room,gateway=02005e000001,kind=event motion=1.0,seq=7i NS
 
 Names of devices and identifiers come from users and gateways, so they are escaped. Line protocol cannot
-express line breaks in tags and field names, nor a backslash at their end: these are replaced.
+express line breaks in tags and field names, so these become spaces, nor a backslash at the end of a name, so
+that is removed.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ _NO_EXTRAS: Final = SampleExtras()
 
 
 def encode_line(sample: StoredSample, device: int, *, device_name: str, identifier: str) -> bytes | None:
-    """Encode a sample as a line without a line break. Return None if it has no value or no plausible time.
+    """Encode a sample of a device as one line, without the line break at the end.
 
-    `identifier` is the name of its identifier, or its hex id. A time that the service has corrected is used
-    in place of the reported one.
+    Return None if the sample has no value or no plausible time. `device` is a MAC in integer form.
+    `identifier` is a name, or the hex id of an identifier without a name. A corrected time replaces the
+    reported time.
     """
     extras = sample.more or _NO_EXTRAS
     fields = _encode_value(sample, extras, _escape_tag(identifier))
@@ -61,9 +63,10 @@ def encode_line(sample: StoredSample, device: int, *, device_name: str, identifi
 
 
 def _encode_value(sample: StoredSample, extras: SampleExtras, name: str) -> str:
-    """Encode the value as a field; an error number as a field NAME_error, an undecoded value as NAME_raw.
+    """Encode the value of a sample as the field NAME=VALUE; empty if the sample has no value.
 
-    A name always has fields of one type, as InfluxDB requires: numbers are always floats.
+    The field of an error is NAME_error, of a text NAME_text, and of a value that is not decoded NAME_raw. All
+    numbers are floats, because InfluxDB requires that all values of a field have the same type.
     """
     if extras.error is not None:
         return f"{name}_error={extras.error}i"
@@ -79,11 +82,11 @@ def _encode_value(sample: StoredSample, extras: SampleExtras, name: str) -> str:
 
 
 def _escape_tag(text: str) -> str:
-    """Escape the value of a tag, or the name of a field."""
+    """Escape the value of a tag, or the name of a field. Replace characters that cannot be escaped."""
     clean = _UNPRINTABLE.sub(" ", text).rstrip("\\")
     return _TAG_SPECIAL.sub(_ESCAPED, clean)
 
 
 def _escape_text(text: str) -> str:
-    """Escape a field value of type string."""
+    """Escape a text for a field value in quotes. Replace control characters by spaces."""
     return _TEXT_SPECIAL.sub(_ESCAPED, _UNPRINTABLE.sub(" ", text))

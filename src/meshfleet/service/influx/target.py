@@ -1,4 +1,4 @@
-"""HTTP client of the server that gets the samples: InfluxDB 1, 2 or 3, VictoriaMetrics and others."""
+"""HTTP client that writes lines to the server for samples: InfluxDB 1, 2 or 3, VictoriaMetrics or others."""
 
 from __future__ import annotations
 
@@ -24,23 +24,25 @@ _MAX_BODY_BYTES: Final = 100_000
 _MAX_REASON_LENGTH: Final = 300
 
 _REFUSED: Final = frozenset({HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY})
-"""Statuses of a server that will never accept one of the lines."""
+"""HTTP statuses that mean that the server will never accept at least one of the lines."""
 
 _PARTIAL_WRITE: Final = "partial write"
-"""Begin of the error of InfluxDB if it has written all lines except those that it refuses."""
+"""Start of the error with which InfluxDB reports that it refused some lines and wrote all others."""
 _DROPPED: Final = re.compile(r"dropped=([0-9]+)")
 _UNPARSED: Final = "unable to parse"
 
 
 class TargetUnavailable(Exception):
-    """Raised if the server did not take the lines, and may take them later."""
+    """Raised if the server did not accept lines now, but may accept the same lines later."""
 
 
 class WriteResult(NamedTuple):
-    """Lines that the server refuses for ever, and the reason that it gave last."""
+    """Result of writing lines to the server."""
 
     refused: int = 0
+    """Number of lines that the server will never accept; it has written all others."""
     reason: str = ""
+    """Last error of the server; empty if it refused no line."""
 
 
 class _Response(NamedTuple):
@@ -53,7 +55,10 @@ class _Response(NamedTuple):
 
 
 class InfluxTarget:
-    """Writes lines to a server. Its methods block. Only one thread at a time may call `write`."""
+    """Writes lines to an InfluxDB-compatible server.
+
+    Methods block the calling thread. Only one thread at a time may call `write`.
+    """
 
     def __init__(self, settings: InfluxSettings) -> None:
         """Create a client of the server at `settings.url`, without connecting."""
@@ -72,10 +77,10 @@ class InfluxTarget:
         self._is_closed = False
 
     def write(self, lines: Sequence[bytes]) -> WriteResult:
-        """Write lines. Return how many the server refuses for ever; it has all others.
+        """Write lines to the server, and return how many lines the server will never accept.
 
-        Raise `TargetUnavailable` if the server may take the lines later. Writing a line twice is harmless: it
-        replaces itself.
+        Raise `TargetUnavailable` if the lines must be written again later. Some of them may be written
+        already; a line that is written twice replaces itself.
         """
         result = self._write(lines)
         if result.refused == len(lines) > 1 and not result.reason.startswith(_PARTIAL_WRITE):
@@ -84,14 +89,14 @@ class InfluxTarget:
         return result
 
     def check(self) -> None:
-        """Check that the server accepts the login and knows the database. Raise `TargetUnavailable`."""
+        """Raise `TargetUnavailable` if the server is away, or refuses the login or the database."""
         response = self._post(b"")
         # Without a line some servers answer that the body is empty, which they do after checking the login.
         if not response.is_success and response.status not in _REFUSED:
             raise TargetUnavailable(f"answers with HTTP status {response.status}: {response.reason}")
 
     def close(self) -> None:
-        """Close the connection. A running `write` in another thread fails soon."""
+        """Close the connection to the server. A `write` that runs in another thread soon fails."""
         self._is_closed = True
         if (connection := self._connection) is not None and connection.sock is not None:
             with suppress(OSError):  # closed by the server
@@ -99,6 +104,7 @@ class InfluxTarget:
             connection.close()
 
     def _write(self, lines: Sequence[bytes]) -> WriteResult:
+        """Write lines. If the server writes none of them, write each half, to find the refused lines."""
         response = self._post(b"\n".join(lines))
         if response.is_success:
             return WriteResult()
@@ -116,6 +122,7 @@ class InfluxTarget:
         return WriteResult(first.refused + second.refused, second.reason or first.reason)
 
     def _post(self, body: bytes) -> _Response:
+        """Send a POST request, on a new connection if the existing one fails."""
         if self._is_closed:
             raise TargetUnavailable("is not used any more")
         if self._connection is not None:
@@ -137,7 +144,7 @@ class InfluxTarget:
         content = response.read(_MAX_BODY_BYTES)
         if not response.isclosed():
             self._disconnect()  # a longer body than that of any error
-        return _Response(response.status, _describe(content))
+        return _Response(response.status, _extract_error(content))
 
     def _disconnect(self) -> None:
         if self._connection is not None:
@@ -159,8 +166,8 @@ def _build_authorization(token: str) -> dict[str, str]:
     return {"Authorization": f"Token {token}"}
 
 
-def _describe(content: bytes) -> str:
-    """Return the error in a response on one line, shortened."""
+def _extract_error(content: bytes) -> str:
+    """Return the error text in the body of a response, shortened and on one line."""
     text = content.decode("utf-8", "replace")
     with suppress(msgspec.MsgspecError):
         body = msgspec.json.decode(content)
@@ -172,9 +179,9 @@ def _describe(content: bytes) -> str:
 
 
 def _count_dropped(reason: str, line_count: int) -> int:
-    """Return how many lines a partial write has left out.
+    """Return how many of `line_count` lines a partial write left out, as its error text `reason` says.
 
-    Lines that cannot be parsed are not counted in `dropped`, but named one by one.
+    The number after `dropped=` does not include lines that cannot be parsed; the text names each of these.
     """
     found = _DROPPED.search(reason)
     dropped = int(found[1]) if found else 0

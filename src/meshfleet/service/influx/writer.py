@@ -1,7 +1,8 @@
-"""Sends all new samples to InfluxDB, each at least once, as long as they are stored (rest-236, rest-237).
+"""Sends all new samples to InfluxDB, each at least once (rest-236, rest-237).
 
-The position of the reader moves only after the server has confirmed the samples. So nothing is lost while the
-server or this service is down; some samples are sent twice, which changes nothing in InfluxDB.
+A stored position says up to which sample all were sent. The position moves only after the server has
+confirmed the samples, so none is lost while the server or this service is down, unless the retention of the
+sample ends. Some samples are sent twice, which changes nothing in InfluxDB.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ READER_NAME: Final = "influx"
 
 _SAMPLES_PER_WRITE: Final = 5_000
 _PAUSE_SECONDS: Final = 1.0
-"""Seconds until new samples are read after all samples were sent."""
+"""Seconds to wait after all samples were sent, until new samples are read."""
 _MAX_BACKOFF_SECONDS: Final = 60.0
 _COUNT_SECONDS: Final = 10.0
-"""Seconds between two counts of the samples that wait."""
+"""Seconds between two counts of the samples that are not sent yet."""
 _REFUSAL_LOG_SECONDS: Final = 3600.0
 """Seconds between two log lines about refused samples."""
 
 
 class InfluxWriter:
-    """Sends the samples of one service to one server."""
+    """Sends new samples of the service to one InfluxDB-compatible server."""
 
     def __init__(self, database: Database, samples: SampleStore, settings: InfluxSettings) -> None:
         self._database = database
@@ -57,15 +58,15 @@ class InfluxWriter:
         self._filter = _build_filter(settings.filter)
         self._target = InfluxTarget(settings)
         self.queue_length = 0
-        """Samples that are not sent yet, counted every ten seconds."""
+        """Number of samples that are not sent yet, counted every ten seconds."""
         self.failures = 0
-        """Failed attempts to send samples, and samples that the server refuses for ever."""
+        """Number of failed attempts to send samples, plus the number of samples that the server refused."""
         self._counted_at = 0.0
         self._refusal_logged_at = -_REFUSAL_LOG_SECONDS
         self._is_failing = False
 
     async def run(self) -> None:
-        """Send samples until canceled."""
+        """Send new samples until canceled. After a failure, try again with increasing delays."""
         reader: SampleReader | None = None
         backoff = _PAUSE_SECONDS
         try:
@@ -85,7 +86,7 @@ class InfluxWriter:
             self._target.close()
 
     async def _send_next(self, reader: SampleReader) -> bool:
-        """Send the next samples. Return whether there are probably more."""
+        """Read and send the next samples. Return False if probably all samples have been sent."""
         if time.monotonic() - self._counted_at >= _COUNT_SECONDS:
             self.queue_length = await reader.count_unread()
             self._counted_at = time.monotonic()
@@ -133,7 +134,7 @@ class InfluxWriter:
 
 
 def _build_filter(pairs: Sequence[tuple[str, str]]) -> DeviceFilter | None:
-    """Build a device filter from its query parameters. Return None if there are none."""
+    """Build a device filter from pairs of name and value in the settings. Return None without pairs."""
     if not pairs:
         return None
     single = {name: value for name, value in pairs if name != "label"}
@@ -150,9 +151,10 @@ def _build_filter(pairs: Sequence[tuple[str, str]]) -> DeviceFilter | None:
 def _load_names(
     connection: Connection, device_filter: DeviceFilter | None, devices: set[int]
 ) -> dict[int, str]:
-    """Return the names of devices. Devices that do not match the filter are left out.
+    """Load the names of the devices that match the filter, by MAC in integer form.
 
-    A device that is not in the registry yet has the name that it will get there, and matches no filter.
+    Without a filter, a device that is not in the registry yet has the default name that it will get there. A
+    filter leaves such a device out.
     """
     columns = device_table.c
     query = select(columns.id, columns.name).where(columns.id.in_(devices))

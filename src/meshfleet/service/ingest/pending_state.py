@@ -58,9 +58,10 @@ class PendingState(Struct, gc=False):
         return max(self.reported_at, self.dfu_at)
 
     def list_possible_owners(self, address: int) -> tuple[int, ...]:
-        """Return the devices that may have sent the reports of this state, which came from `address`.
+        """Return the devices that may have sent the reports of this state, as MACs in integer form.
 
-        In DFU mode a device may use its own address + 1 (report-46).
+        `address` is the MAC from which the reports came, also as an integer. It may be the MAC of the device
+        + 1 in DFU mode (report-46).
         """
         return (address, address - 1) if self.reported_at == NEVER else (address,)
 

@@ -135,7 +135,10 @@ def _parse_target(target: str) -> int | None:
 
 
 def _load_recent_entries(connection: Connection, newest: int | None) -> list[_AuditEntry]:
-    """Load the newest audit log rows in ascending order of ids, including some that were read before."""
+    """Load the newest audit log rows in ascending order of ids. `newest` is the highest id read so far.
+
+    The 200 ids up to `newest` are read again: a row with such an id may have been committed only now.
+    """
     query = select(audit.c.id, audit.c.time, audit.c.action, audit.c.target)
     query = query.order_by(audit.c.id.desc()).limit(_MAX_ROWS)
     if newest is not None:

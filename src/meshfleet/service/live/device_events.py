@@ -119,11 +119,11 @@ class DeviceEvents:
                 self._gateway_changes[number] = later if earlier is None else earlier.merge(later)
             self._wakeup.set()
 
-    def devices_changed(self, devices: Iterable[int]) -> None:
+    def on_devices_changed(self, devices: Iterable[int]) -> None:
         """Queue devices that connected or disconnected independently of their gateways."""
         self.mark_changed(devices)
 
-    def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
+    def on_gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
         """Queue a gateway that connected or disconnected, and the devices that changed together with it.
 
         Only devices that a filter names get their own events. The others are counted in the event of the

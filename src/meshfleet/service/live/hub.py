@@ -148,8 +148,9 @@ class EventHub:
     def subscribe(
         self, subscriber: LiveSubscriber, event_filter: EventFilter, after: str | None = None
     ) -> None:
-        """Start a subscription. If the event id `after` is given, first replay later events (rest-149).
+        """Start a subscription to the live events that match a filter.
 
+        If the event id `after` is given, begin with a replay of the events that came after it (rest-149).
         Raise `TooManySubscriptions` if the filters of the account name too many devices, gateways and jobs.
         """
         self._deliver()  # events that wait for delivery are older than this subscription

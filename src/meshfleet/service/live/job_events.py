@@ -210,13 +210,13 @@ class JobEvents:
         self._next_poll_at = now + self._poll_interval
         return query._replace(
             jobs=query.jobs | self._select_jobs_to_poll(),
-            includes_open=self._polls_all_jobs,
+            includes_open=self._must_poll_all_jobs,
             transfers_after=self._transfers_after,
         )
 
     @property
-    def _polls_all_jobs(self) -> bool:
-        """Whether all open jobs are polled, not only the jobs that filters name."""
+    def _must_poll_all_jobs(self) -> bool:
+        """Whether all open jobs must be polled, not only the jobs that filters name."""
         interest = self._execution_interest
         return (
             self._job_interest.includes_all

@@ -70,8 +70,8 @@ class ReportEvents:
     def prepare_flush(self, states: PendingStates, now: int) -> FlushPart:  # noqa: ARG002 # signature of CommitSubscriber
         """Return a flush part that marks the devices of `states` as changed after the commit."""
         if not self._hub.interest["device"]:
-            return _ReportedDevices(self._devices, ())
-        return _ReportedDevices(
+            return _ReportedDevicesMarker(self._devices, ())
+        return _ReportedDevicesMarker(
             self._devices,
             [device for address, state in states.items() for device in state.list_possible_owners(address)],
         )
@@ -90,7 +90,7 @@ class ReportEvents:
         return bool(self._batches)
 
 
-class _ReportedDevices(NamedTuple):
+class _ReportedDevicesMarker(NamedTuple):
     """Part of an ingest flush that stores nothing, but marks devices as changed after the commit."""
 
     devices: DeviceEvents

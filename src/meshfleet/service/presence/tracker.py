@@ -103,11 +103,11 @@ class PresenceFlush:
                 devices_by_gateway.setdefault(each.gateway, []).append(each.device)
             else:
                 single_changes.append(each)
-        subscriber.devices_changed([change.device for change in single_changes])
+        subscriber.on_devices_changed([change.device for change in single_changes])
         for gateway in {
             each.device for each in single_changes if each.device == each.gateway
         } | devices_by_gateway.keys():
-            subscriber.gateway_changed(gateway, devices=devices_by_gateway.get(gateway, ()))
+            subscriber.on_gateway_changed(gateway, devices=devices_by_gateway.get(gateway, ()))
 
 
 if TYPE_CHECKING:
@@ -122,10 +122,10 @@ if TYPE_CHECKING:
     class PresenceSubscriber(Protocol):
         """Receiver of presence changes after they were stored."""
 
-        def devices_changed(self, devices: Collection[int]) -> None:
+        def on_devices_changed(self, devices: Collection[int]) -> None:
             """Handle devices that connected or disconnected independently of their gateways."""
 
-        def gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
+        def on_gateway_changed(self, gateway: int, *, devices: Collection[int]) -> None:
             """Handle a gateway that connected or disconnected, and the devices that changed with it."""
 
 

@@ -1,5 +1,13 @@
 """Ranks the gateways that can reach a device (rest-102), without I/O.
 
+These criteria decide, in this order:
+
+1. Connected gateways rank before gateways that are not connected.
+2. Gateways whose last request to the device did not fail rank first; then those with the oldest failure.
+3. Gateways that still receive the device rank before those that do not. A gateway no longer receives a device
+   if no report arrived for three heartbeat intervals while another gateway still receives the device.
+4. The gateway with the higher score ranks first.
+
 A gateway receives a device through one or more parents in the mesh. The score of a gateway is the score of
 the best parent, and decreases with the age of the RSSI reading:
 
@@ -9,10 +17,6 @@ RSSI ranges from -40 dBm next to the antenna to -100 dBm, the weakest signal tha
 last 15 minutes count, so at 4 dB per minute even the strongest reading is worth nothing at the end. If two
 gateways receive a device every minute, the ages of their readings change the scores by at most 4 dB, which is
 less than the noise of a reading.
-
-Before the score, these criteria decide: connected gateways rank first, then gateways whose last request to
-the device did not fail, then gateways that still receive the device. A gateway no longer receives a device
-if no report arrived for three heartbeat intervals while another gateway still receives the device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""REST route of the export of samples of many devices: `/api/v1/samples/export` (rest-234, rest-235)."""
+"""REST route `/api/v1/samples/export`, which exports samples of many devices (rest-234, rest-235)."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -35,7 +35,7 @@ _FormatText = Annotated[
 
 @dataclass
 class _ExportOperation(Operation):
-    """OpenAPI operation whose response is text in one of two formats."""
+    """OpenAPI operation whose response is JSON lines or CSV."""
 
     def __post_init__(self) -> None:
         response = (self.responses or {})["200"]

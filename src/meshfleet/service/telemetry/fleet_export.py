@@ -1,7 +1,7 @@
 """Exports the samples of many devices as one stream (rest-234, rest-235).
 
-Each read takes a few thousand samples, and ends before they are sent. So a slow client holds no transaction
-open: the write-ahead log of SQLite stays short, and PostgreSQL can drop partitions.
+Each database read loads a few thousand samples, and ends before these are sent. So a slow client holds no
+transaction open: the write-ahead log of SQLite stays short, and PostgreSQL can drop partitions.
 """
 
 from __future__ import annotations
@@ -32,11 +32,14 @@ if TYPE_CHECKING:
     from meshfleet.service.telemetry.query_params import SampleSelection
 
 _DEVICES_PER_PAGE: Final = 500
+"""Maximum number of devices that one database read loads."""
 
 _json_encoder: Final = msgspec.json.Encoder()
 
 
 class _NamedDevice(NamedTuple):
+    """Device whose samples are exported."""
+
     mac: Mac
     name: str
 
@@ -53,7 +56,7 @@ class FleetExport:
         *,
         chunk_size: int,
     ) -> None:
-        """Create an export. `chunk_size` is the number of samples that are in memory at a time."""
+        """Create an export. `chunk_size` is about the number of samples that are in memory at a time."""
         self._database = database
         self._store = store
         self._filter = device_filter
@@ -64,20 +67,20 @@ class FleetExport:
         """Yield the export as CSV: a line with the column names, then one line per sample."""
         yield csv_export.encode_export_header()
         async for chunk in self._read_chunks():
-            yield await asyncio.to_thread(_encode_csv, chunk, await self._load_names(chunk))
+            yield await asyncio.to_thread(_encode_csv, chunk, await self._load_identifier_names(chunk))
 
     async def stream_json_lines(self) -> AsyncIterator[bytes]:
         """Yield the export as JSON lines: one line per sample, then a line that marks the end."""
         count = 0
         async for chunk in self._read_chunks():
             count += len(chunk)
-            yield await asyncio.to_thread(_encode_lines, chunk, await self._load_names(chunk))
+            yield await asyncio.to_thread(_encode_lines, chunk, await self._load_identifier_names(chunk))
         yield _json_encoder.encode_lines([ExportEnd(end=True, samples=count)])
 
     async def _read_chunks(self) -> AsyncIterator[list[_ExportRow]]:
-        """Yield the samples in chunks: ordered by device, and those of a device by time."""
+        """Yield the samples in chunks, ordered by device, and by time within a device."""
         rows: list[_ExportRow] = []
-        async for each in self._list_devices():
+        async for each in self._iterate_devices():
             query = self._selection.to_query(each.mac, newest_first=False)
             async for samples in read_in_chunks(self._store, query, list, size=self._chunk_size):
                 rows += [_ExportRow(each, sample) for sample in samples]
@@ -87,17 +90,21 @@ class FleetExport:
         if rows:
             yield rows
 
-    async def _list_devices(self) -> AsyncIterator[_NamedDevice]:
+    async def _iterate_devices(self) -> AsyncIterator[_NamedDevice]:
+        """Yield the devices that match the filter, ordered by MAC."""
         last_id = -1
         while page := await self._database.read(_load_devices, self._filter, after=last_id):
             for last_id, name in page:
                 yield _NamedDevice(mac_from_int(last_id), name)
 
-    async def _load_names(self, rows: Sequence[_ExportRow]) -> dict[int, str]:
+    async def _load_identifier_names(self, rows: Sequence[_ExportRow]) -> dict[int, str]:
+        """Load the names of identifiers that are not in the identifier catalogue, by stored number."""
         return await load_foreign_names(self._database, (row.sample.identifier for row in rows))
 
 
 class _ExportRow(NamedTuple):
+    """Sample with its device."""
+
     device: _NamedDevice
     sample: StoredSample
 
@@ -105,7 +112,10 @@ class _ExportRow(NamedTuple):
 def _load_devices(
     connection: Connection, device_filter: DeviceFilter, *, after: int
 ) -> list[tuple[int, str]]:
-    """Load ids and names of the next devices that match the filter, ordered by id."""
+    """Load MACs (as integers) and names of at most 500 devices that match the filter, ordered by MAC.
+
+    Only devices with a MAC above `after` are loaded.
+    """
     selection = resolve_filter(connection, device_filter)
     if selection is None:
         return []

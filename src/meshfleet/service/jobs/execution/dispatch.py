@@ -189,7 +189,11 @@ class _Dispatcher:
         self.started = 0
 
     def decide_candidate(self, candidate: _Candidate, context: UpdateContext) -> None:
-        """Start a queued execution (alone or in a broadcast), end the execution, or let it wait."""
+        """Decide whether a queued execution starts (alone or in a broadcast), ends or waits.
+
+        The decision is added to `transitions`, and written later by the caller. An execution for which a
+        gateway must first be selected is added to `unrouted` instead.
+        """
         execution, snapshot = candidate.loaded
         if execution.device in self._broadcast_devices:
             return
