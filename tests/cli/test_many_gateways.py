@@ -124,7 +124,7 @@ def test_every_mistake_is_reported_with_its_line_and_nothing_is_claimed(
         (3, "mac: '02005e00c0' is not 12 hex digits"),
         (4, "mac: is missing"),
         (5, "mac: '0200zz00c001' is not 12 hex digits"),
-        (6, "mac: ffffffffffff is the address of all gateways, not of one"),
+        (6, "mac: ffffffffffff stands for all gateways, not for one"),
         (7, "mac: a spreadsheet program made a number of it, '2E+11': format the column as text"),
         (8, "name: must not contain control characters"),
         (9, "name: has 129 characters; 1 to 128 are allowed"),

@@ -6,6 +6,7 @@ import asyncio
 import json
 import signal
 from datetime import UTC, datetime
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -31,6 +32,9 @@ PATIENCE = 180.0
 """Seconds until all samples must have arrived; reached only by a defect."""
 
 
+_numbers = count()
+
+
 @pytest.fixture
 def influx(tmp_path: Path) -> Iterator[InfluxServer]:
     with InfluxServer(tmp_path / "influx") as server:
@@ -44,7 +48,7 @@ def service(
     options = [*loopback_options("--mqtt"), "--influx-url", influx.url]
     if database_kind == "postgresql":
         server: str = request.getfixturevalue("postgresql_server")
-        options += ["--database", create_database(server, "influx")]
+        options += ["--database", create_database(server, f"influx_{next(_numbers)}")]
     with ServiceProcess(tmp_path, *options) as running:
         yield running
 

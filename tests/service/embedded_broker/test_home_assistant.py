@@ -292,6 +292,24 @@ async def test_the_will_of_home_assistant_is_published_on_its_status_topic_only(
             assert connack == Connack(code=ConnectReturnCode.NOT_AUTHORIZED)
 
 
+@pytest.mark.rule("broker-31")
+async def test_a_discovery_message_that_home_assistant_clears_is_acknowledged_and_stays(
+    accounts: MqttAccounts,
+) -> None:
+    topics = ("homeassistant/device/meshfleet_1/config", "homeassistant/sensor/meshfleet_1/8800/config")
+    async with RunningBroker(accounts) as running:
+        for topic in topics:
+            await running.broker.publish(topic, b"{}", retain=True)
+        client = await running.connect(accounts.home_assistant())
+        for number, topic in enumerate(topics, 1):
+            client.send(Publish(topic, b"", 0, retain=True))
+            client.send(Publish(topic, b"", 1, retain=True, packet_id=number))
+            assert await client.expect(Puback) == Puback(number)
+        assert len(running.broker.retained) == len(topics)
+        client.send(Publish("homeassistant/sensor/config", b"", 1, packet_id=9))
+        assert await client.receive_until_closed() == []
+
+
 @pytest.mark.rule("broker-34")
 async def test_attempts_to_read_the_fleet_are_audited_and_those_for_other_integrations_are_not(
     accounts: MqttAccounts,

@@ -108,6 +108,7 @@ class TopicPermissions:
     __slots__ = (
         "_command_rules",
         "_fleet_topics",
+        "_ignored_rules",
         "_publish_rules",
         "publish_prefixes",
         "read_rules",
@@ -124,6 +125,7 @@ class TopicPermissions:
             *_select_patterns(_PUBLISH_RULES, account, prefix, home_assistant),
             *self._command_rules,
         )
+        self._ignored_rules = _select_patterns(_IGNORED_RULES, account, prefix, home_assistant)
         self.read_rules = _select_patterns(_READ_RULES, account, prefix, home_assistant)
         """Patterns of the topics that the account may read, each split into topic levels. Accounts with equal
         rules may read the same topics."""
@@ -157,6 +159,15 @@ class TopicPermissions:
         A retained command would be carried out again at every start of the service (broker-32).
         """
         return not any(_covers(rule, topic.split("/")) for rule in self._command_rules)
+
+    def ignores_publish(self, topic: str) -> bool:
+        """Return whether messages to a forbidden topic are acknowledged and dropped (broker-31).
+
+        Home Assistant clears the discovery message of a device that it removes. The service alone decides
+        what is published there, and other clients are disconnected for such a message.
+        """
+        levels = topic.split("/")
+        return any(_covers(rule, levels) for rule in self._ignored_rules)
 
     def is_expected_denial(self, topic_filter: str) -> bool:
         """Return whether a forbidden filter is normal for the account and needs no audit row (broker-34).
@@ -275,6 +286,12 @@ _PUBLISH_RULES: Final = (
 
 _COMMAND_RULES: Final = (_Rule(_HOME_ASSISTANT, "{entities}/{mac}/set/+", Role.OPERATOR),)
 """Topics to which an account may publish only if Home Assistant may send commands to devices."""
+
+_IGNORED_RULES: Final = (
+    _Rule(_HOME_ASSISTANT, "{discovery}/+/+/config"),
+    _Rule(_HOME_ASSISTANT, "{discovery}/+/+/+/config"),
+)
+"""Forbidden topics to which an account publishes in normal use."""
 
 _READ_RULES: Final = (
     _Rule(_GATEWAYS, "{prefix}mt/gateway/{me}/#"),

@@ -83,6 +83,9 @@ class PacketHandler:
                 packet_ids.append(message.packet_id)
             elif connection.permissions.may_publish(topic):
                 self._route_message(connection, session, message, packet_ids)
+            elif message.qos < 2 and connection.permissions.ignores_publish(topic):  # noqa: PLR2004 # QoS 2 needs PUBREC
+                if message.qos:
+                    packet_ids.append(message.packet_id)
             else:
                 self._reject_publish(connection, topic)
                 break

@@ -210,6 +210,7 @@ FROM_CLIENTS: Final[Mapping[int, PacketDecoder]] = {
     0xC0: PacketDecoder("PINGREQ", lambda _: packets.Pingreq()),
     0xE0: PacketDecoder("DISCONNECT", lambda _: packets.Disconnect()),
 }
+"""Decoders of the packets that a server may receive, by the first byte of the fixed header."""
 
 FROM_HOME_ASSISTANT: Final[Mapping[int, PacketDecoder]] = {
     **FROM_CLIENTS,
@@ -217,7 +218,6 @@ FROM_HOME_ASSISTANT: Final[Mapping[int, PacketDecoder]] = {
     0xA2: PacketDecoder("UNSUBSCRIBE", partial(_decode_unsubscribe, most=_MAX_HOME_ASSISTANT_FILTERS)),
 }
 """Packets of clients that may put more filters into one packet."""
-"""Decoders of the packets that a server may receive, by the first byte of the fixed header."""
 
 FROM_SERVERS: Final[Mapping[int, PacketDecoder]] = {
     **_EITHER_DIRECTION,
