@@ -110,25 +110,22 @@ class ReportingGateway:
     """Gateway that publishes continuously, and sends unacknowledged messages again after a reconnect."""
 
     def __init__(self, claimed: Credentials) -> None:
-        self._claimed = claimed
+        self.claimed = claimed
         self._unacknowledged: list[bytes] = []
         self._numbers = count(1)
         self.acknowledged: set[bytes] = set()
 
-    async def publish_until_closed(
-        self, service: ServiceProcess, on_acknowledged: Callable[[], None]
-    ) -> None:
+    async def publish_until_closed(self, client: RawClient, on_acknowledged: Callable[[], None]) -> None:
         """Publish until the connection ends. `on_acknowledged` is called for each acknowledgment."""
-        client = await service.connect(self._claimed)
         repeated, self._unacknowledged = self._unacknowledged, []
         in_flight: dict[int, bytes] = {}
         packet_id = 0
         while True:
             while len(in_flight) < 20:
                 packet_id += 1
-                new = f"{self._claimed.user} {next(self._numbers)}".encode()
+                new = f"{self.claimed.user} {next(self._numbers)}".encode()
                 in_flight[packet_id] = repeated.pop(0) if repeated else new
-                client.send(Publish(report(self._claimed.user), in_flight[packet_id], 1, packet_id=packet_id))
+                client.send(Publish(report(self.claimed.user), in_flight[packet_id], 1, packet_id=packet_id))
             packet = await client.receive()
             if packet is None:
                 self._unacknowledged = [*in_flight.values(), *repeated]
@@ -172,8 +169,10 @@ async def test_no_acknowledged_message_is_lost_over_many_kills(service: ServiceP
                 subscriber, connack = await service.try_connect(viewer, clean=False)
                 assert connack == Connack(session_present=True)
                 tasks.create_task(receive_messages(subscriber, received, lambda: False))
-            for gateway in gateways:
-                tasks.create_task(gateway.publish_until_closed(service, count_down))
+            # All connect before one publishes: the acknowledgments of some are enough for the kill.
+            clients = [await service.connect(gateway.claimed) for gateway in gateways]
+            for gateway, client in zip(gateways, clients, strict=True):
+                tasks.create_task(gateway.publish_until_closed(client, count_down))
             await is_enough.wait()
             await asyncio.to_thread(service.kill)
         service.start()
