@@ -30,6 +30,7 @@ HELPER_MODULES = {
     "harness",
     "ingest_acked_load",
     "ingest_baselines",
+    "ingest_export",
     "ingest_load",
     "ingest_nodered",
     "ingest_reports",

@@ -14,14 +14,25 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from bench.ingest_baselines import BASELINES
+from bench.ingest_export import Exporter
 from bench.ingest_load import Load
-from bench.ingest_service import SAMPLES_PER_REPORT, measure_load, run_service
+from bench.ingest_service import (
+    SAMPLES_PER_REPORT,
+    format_load_result,
+    measure_load,
+    run_load_generator,
+    run_service,
+    start_load,
+)
+from bench.ingest_verification import verify_samples
 from bench.phases import PhaseResult, Threshold, medians, run_from_command_line, run_phases
 from bench.programs import run_postgresql
+from meshfleet.service import clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from bench.ingest_service import Service
     from bench.phases import Metrics
 
 PUSHING_GATEWAYS, DEVICES = 20, 50
@@ -29,6 +40,7 @@ STORED_SAMPLES: Final = 10_000_000
 QUICK_STORED_SAMPLES: Final = 300_000
 
 SQLITE, POSTGRESQL, FILLED, COMPARED = "on SQLite", "on PostgreSQL", "with many samples", "compared"
+EXPORTED = "beside an export"
 
 
 def _memory_thresholds(part: str, row: str) -> tuple[Threshold, Threshold]:
@@ -52,6 +64,8 @@ THRESHOLDS: Final = (
     Threshold(FILLED, "full", "per_s of empty", minimum=0.8),
     Threshold(FILLED, "filling", "bytes_per_sample", maximum=400),
     *_memory_thresholds(FILLED, "filling"),
+    Threshold(EXPORTED, "5000/s on SQLite, exporting", "ms_p99", maximum=2_000),
+    Threshold(EXPORTED, "5000/s on PostgreSQL, exporting", "ms_p99", maximum=2_000),
     Threshold(POSTGRESQL, "pushed", "cpu_us_settled", maximum=15),
     Threshold(POSTGRESQL, "pushed", "per_s", minimum=15_000),
     *_memory_thresholds(POSTGRESQL, "pushed"),
@@ -106,6 +120,30 @@ def _measure_filled(*, quick: bool) -> PhaseResult:
     return PhaseResult(FILLED, {"filling": filling, **table})
 
 
+def _measure_exported(*, quick: bool) -> PhaseResult:
+    """Measure a fixed rate without and with a client that exports the samples stored before."""
+    count = int((QUICK_STORED_SAMPLES if quick else STORED_SAMPLES // 10) / SAMPLES_PER_REPORT)
+    load = Load("pace", PUSHING_GATEWAYS, DEVICES, 5_000, 10 if quick else 60)
+    rows: dict[str, Metrics] = {}
+    with run_postgresql() as server:
+        for database, address in (("SQLite", None), ("PostgreSQL", server)):
+            with run_service(PUSHING_GATEWAYS, address) as ours:
+                measure_load(ours, _push(count=count))
+                exporter = Exporter(ours.url, until=clock.now())
+                rows[f"5000/s on {database}"] = measure_load(ours, load)
+                rows[f"5000/s on {database}, exporting"] = _measure_beside(exporter, ours, load)
+    return PhaseResult(EXPORTED, rows)
+
+
+def _measure_beside(exporter: Exporter, ours: Service, load: Load) -> Metrics:
+    """Measure a load while an export is repeated, and verify the stored samples."""
+    since = clock.now()
+    with run_load_generator(ours.port, load) as gateways, exporter.run():
+        sent = start_load(gateways)
+    checked = verify_samples(ours.url, load, sent, since=since)
+    return {**format_load_result(sent), "exported": exporter.line_count, "checked": checked}
+
+
 def _measure_on_postgresql(*, quick: bool) -> PhaseResult:
     with run_postgresql() as server, run_service(PUSHING_GATEWAYS, server) as ours:
         return PhaseResult(POSTGRESQL, {"pushed": measure_load(ours, _push(seconds=5 if quick else 60))})
@@ -145,6 +183,7 @@ PHASES: Final[Mapping[str, Callable[..., PhaseResult]]] = {
     "acked": _measure_acked,
     "acked-2000": _measure_paced_and_acked,
     "filled": _measure_filled,
+    "exported": _measure_exported,
     "postgresql": _measure_on_postgresql,
     "compared": _measure_compared,
 }

@@ -1,0 +1,54 @@
+"""Export of all samples over REST, again and again, beside the load of `bench.ingest`."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from bench.api_client import Client
+from bench.ingest_verification import ADMIN_PASSWORD
+from meshfleet.protocol.times import format_millis
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CHUNK_BYTES: Final = 1 << 16
+_TIMEOUT: Final = 60.0
+
+
+class Exporter:
+    """HTTP client that repeats an export, and counts what it receives."""
+
+    def __init__(self, url: str, *, until: int) -> None:
+        """Export samples up to the time `until`, in milliseconds: those of the load do not prolong it."""
+        self.line_count = 0
+        self._address = urlsplit(url)
+        with Client(url) as client:
+            self._headers = {"Authorization": f"Bearer {client.log_in(ADMIN_PASSWORD)}"}
+        self._path = f"/api/v1/samples/export?Format=csv&To={format_millis(until)}"
+        self._is_stopped = threading.Event()
+
+    @contextmanager
+    def run(self) -> Iterator[None]:
+        """Repeat the export in a thread during the context. Raise `RuntimeError` if it received nothing."""
+        thread = threading.Thread(target=self._repeat)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._is_stopped.set()
+            thread.join()
+        if not self.line_count:
+            raise RuntimeError("the export has no lines")
+
+    def _repeat(self) -> None:
+        while not self._is_stopped.is_set():
+            connection = http.client.HTTPConnection(self._address.netloc, timeout=_TIMEOUT)
+            connection.request("GET", self._path, headers=self._headers)
+            response = connection.getresponse()
+            while not self._is_stopped.is_set() and (chunk := response.read(_CHUNK_BYTES)):
+                self.line_count += chunk.count(b"\n")
+            connection.close()
