@@ -144,7 +144,7 @@ SETTINGS: Final = (
         "public-url",
         parsers.parse_public_url,
         "URL",
-        "URL at which browsers and programs reach this service, if it differs from --http.",
+        "URL at which browsers, programs and gateways reach this service, if it differs from --http.",
     ),
     Setting(
         "public-mqtt",
