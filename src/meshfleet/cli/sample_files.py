@@ -157,7 +157,7 @@ def import_pyarrow() -> tuple[Any, Any]:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as exc:
         raise click.ClickException(
-            "Parquet needs pyarrow, which is not installed: pip install 'meshfleet[parquet]',"
+            "Parquet needs pyarrow, which is not installed: pip install pyarrow,"
             " or choose --format csv or jsonl"
         ) from exc
 

@@ -79,7 +79,7 @@ class _Span(NamedTuple):
     type=click.Choice(list(FILE_TYPES)),
     default="parquet",
     show_default=True,
-    help="Format of the files. Parquet needs pip install 'meshfleet[parquet]'.",
+    help="Format of the files. Parquet needs the package pyarrow.",
 )
 @click.option(
     "--out",
