@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sqlite3
 import tarfile
@@ -24,6 +25,7 @@ from meshfleet.service.backup.sqlite_backup import remove_stale_staging, stage_f
 from meshfleet.service.locks import lock_data_folder
 from tests.cli.backup_data import (
     IMAGE,
+    INSTANCE,
     SEGMENT,
     back_up,
     build_archive,
@@ -79,10 +81,11 @@ def test_in_a_directory_backups_are_named_by_time_and_only_the_newest_are_kept(
 ) -> None:
     folder = tmp_path / "backups"
     folder.mkdir()
+    own = describe(instance=INSTANCE)
     for day in ("20010101", "20010102", "29990101"):  # the last one by a clock that was wrong
-        (folder / f"meshfleet-{day}T000000Z.tar").touch()
+        build_archive(folder / f"meshfleet-{day}T000000Z.tar", own, {})
     for other in ("meshfleet-old.tar", "other.tar", ".meshfleet-backup-killed"):
-        (folder / other).touch()
+        build_archive(folder / other, own, {})
     name = json.loads(back_up(data, folder, "--keep", "2", "--json").stdout)["path"]
     kept = ("meshfleet-29990101T000000Z.tar", "meshfleet-old.tar", "other.tar")
     assert set(map(str, folder.iterdir())) == {name, *(str(folder / each) for each in kept)}
@@ -93,10 +96,34 @@ def test_backups_are_only_deleted_beyond_the_number_to_keep(data: Path, tmp_path
     folder.mkdir()
     for keep in (1, 2, 5, 9):
         for day in range(1, 6):
-            (folder / f"meshfleet-2001010{day}T000000Z.tar").touch()
+            build_archive(folder / f"meshfleet-2001010{day}T000000Z.tar", describe(instance=INSTANCE), {})
         newest = back_up(data, folder, "--keep", str(keep), "--json").stdout
         assert len(list(folder.iterdir())) == min(6, keep)
         Path(json.loads(newest)["path"]).unlink()
+
+
+def test_files_that_are_no_backups_of_this_installation_are_neither_counted_nor_deleted(
+    data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    days = (f"meshfleet-2001010{day}T000000Z.tar" for day in range(1, 8))
+    build_archive(folder / next(days), describe(instance="0" * 32), {})
+    build_archive(folder / next(days), describe(), {})  # of a version that named no installation
+    cut = build_archive(folder / next(days), describe(instance=INSTANCE), {})
+    cut.write_bytes(cut.read_bytes()[:-10_000])
+    (folder / next(days)).write_bytes(b"no backup" * 1000)
+    (folder / next(days)).mkdir()
+    os.mkfifo(folder / next(days))
+    left_alone = set(folder.iterdir())
+    build_archive(folder / next(days), describe(instance=INSTANCE), {})
+    newest = json.loads(back_up(data, folder, "--keep", "1", "--json").stdout)["path"]
+    assert set(folder.iterdir()) == {*left_alone, Path(newest)}
+    with closing(sqlite3.connect(data / "meshfleet.sqlite")) as database, database:
+        database.execute("DELETE FROM secret")
+    Path(newest).rename(folder / "meshfleet-20010109T000000Z.tar")
+    back_up(data, folder, "--keep", "1")
+    assert len(list(folder.iterdir())) == len(left_alone) + 2, "an installation without id deletes nothing"
 
 
 def test_a_backup_passes_through_pipes(data: Path, tmp_path: Path) -> None:
