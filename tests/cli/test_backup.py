@@ -36,6 +36,7 @@ from tests.cli.backup_data import (
 )
 from tests.cli.programs import Program, run_command
 from tests.databases import create_database, create_empty_database
+from tests.row_tables import each_row
 
 
 def test_a_backup_is_restored_to_another_directory(data: Path, tmp_path: Path) -> None:
@@ -65,11 +66,27 @@ def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> No
     assert "exists; choose another name" in result.stderr
 
 
+@each_row(
+    ("target", "message"),
+    [
+        ("", "TARGET is empty: give a file, a directory, or - for a pipe"),
+        ("missing/", "the directory missing does not exist"),
+        ("missing/backup.tar", "the directory missing does not exist"),
+        ("data/meshfleet.sqlite/backup.tar", "the directory data/meshfleet.sqlite does not exist"),
+    ],
+)
+def test_a_target_that_cannot_be_is_named(
+    data: Path, monkeypatch: pytest.MonkeyPatch, target: str, message: str
+) -> None:
+    monkeypatch.chdir(data.parent)
+    result = run_command("backup", target, "--data", "data")
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"Error: {message}")
+    assert list(data.parent.iterdir()) == [data]
+
+
 def test_a_database_that_was_never_used_is_refused(postgresql_server: str, tmp_path: Path) -> None:
     (tmp_path / "meshfleet.sqlite").touch()
     url = create_empty_database(postgresql_server, "unused")
-    missing = run_command("backup", f"{tmp_path}/missing/", "--data", str(tmp_path))
-    assert "there is no directory" in missing.stderr
     for place in (("--data", str(tmp_path)), ("--database", url)):
         result = run_command("backup", str(tmp_path / "backup.tar"), *place)
         assert (result.exit_code, "has no tables of Meshfleet" in result.stderr) == (1, True), result.stderr

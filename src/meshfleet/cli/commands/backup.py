@@ -218,11 +218,17 @@ def _record_backup(settings: Settings, result: BackupResult) -> None:
 
 def _choose_path(target: str) -> Path:
     """Return the path of the backup file: TARGET, or in TARGET if it is a directory."""
+    if not target:
+        raise click.UsageError("TARGET is empty: give a file, a directory, or - for a pipe")
     path = Path(target)
-    if path.is_dir():
-        return path / f"{_NAME_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar"
-    if target.endswith("/"):
-        raise click.UsageError(f"there is no directory {target}")
+    try:
+        if path.is_dir():
+            return path / f"{_NAME_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar"
+        folder = path if target.endswith("/") else path.parent
+        if not folder.is_dir():
+            raise click.UsageError(f"the directory {folder} does not exist")
+    except OSError as exc:
+        raise BackupFailed(f"{path} cannot be used: {exc.strerror}") from exc
     return path
 
 
