@@ -225,23 +225,45 @@ def test_a_copy_has_neither_the_logins_nor_the_secrets_of_the_original(data: Pat
         0,
         (
             "Passwords are as before; start the copy without MQTT: "
-            f"meshfleet serve --data {copy} --http 127.0.0.1:8090 --mqtt off"
+            f"meshfleet serve --data {copy} --http 127.0.0.1:8090 --broker embedded --mqtt off"
         ),
     )
     assert [count_rows(copy, table) for table in ("account", "session", "secret")] == [1, 0, 0]
     assert b"s-1" not in (copy / "meshfleet.sqlite").read_bytes()
 
 
-def test_a_certificate_that_cannot_be_used_does_not_prevent_a_backup(data: Path, tmp_path: Path) -> None:
+def test_settings_that_a_backup_does_not_need_may_be_unusable(data: Path, tmp_path: Path) -> None:
     settings = tmp_path / "meshfleet.toml"
     settings.write_text(
         f'data = "{data}"\nmqtt-tls = "127.0.0.1:0"\ntls-cert = "/nowhere/chain.pem"\n'
-        'tls-key = "/nowhere/key.pem"\n'
+        'tls-key = "/nowhere/key.pem"\nbroker-file = "/nowhere/broker"\n'
+        'influx.url = "http://127.0.0.1:1"\ninflux.token-file = "/nowhere/token"\n'
     )
     config = ("--config", str(settings))
-    assert run_command("serve", *config).exit_code == 2
-    assert run_command("backup", str(tmp_path / "backup.tar"), *config).exit_code == 0
-    assert run_command("users", "reset-password", "anna", *config).exit_code == 0
+    (tmp_path / "credentials" / "meshfleet.homeassistant.broker").mkdir(parents=True)
+    variables = {
+        "CREDENTIALS_DIRECTORY": str(tmp_path / "credentials"),
+        "MESHFLEET_BROKER_FILE": "/nowhere/broker",
+    }
+    assert run_command("serve", *config, **variables).exit_code == 2
+    file = str(tmp_path / "backup.tar")
+    for command, expected in (
+        (("backup", file), 0),
+        (("restore", file, "--check"), 0),
+        (("users", "reset-password", "anna"), 0),
+        (("upgrade-check",), 1),
+        (("doctor",), 1),
+    ):
+        result = run_command(*command, *config, **variables)
+        assert result.exit_code == expected, result.output
+        if expected:
+            assert (
+                f"fail  settings            {settings}: broker-file: /nowhere/broker cannot be"
+                in result.output
+            )
+            assert "ok    database " in result.output
+    settings.write_text(f'data = "{data}"\nbroker-flie = "/nowhere/broker"\n')
+    assert "broker-flie: unknown setting" in run_command("backup", file, *config).stderr
 
 
 def test_a_directory_in_use_by_a_service_is_refused(data: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import click
 import msgspec
 
 from meshfleet.cli.database import check_database_exists
-from meshfleet.cli.settings_options import load_data_settings, settings_options
+from meshfleet.cli.settings_options import DATA_SETTINGS, load_command_settings, settings_options
 from meshfleet.cli.shutdown import end_on_signals
 from meshfleet.db.schema import list_revisions
 from meshfleet.errors.backup import BackupDamaged, BackupFailed, BackupNotRecorded, RestoreRefused
@@ -68,7 +68,7 @@ def backup(  # noqa: PLR0913 # the options of the command
     The service may be running. If TARGET is a directory, the file name contains the time. The file contains
     password hashes and keys: keep it private, or encrypt it with a pipe.
     """
-    settings = load_data_settings(config, flags)
+    settings = load_command_settings(config, flags, DATA_SETTINGS)
     check_database_exists(settings)
     path = None if target == _PIPE else _choose_path(target)
     if keep is not None and (path is None or path.parent != Path(target)):
@@ -130,7 +130,7 @@ def restore(  # noqa: PLR0913 # the options of the command
 
     The whole file is checked before anything is written. The service must not be running.
     """
-    settings = load_data_settings(config, flags)
+    settings = load_command_settings(config, flags, DATA_SETTINGS)
     with end_on_signals(), _open_source(source, settings.data) as file:
         archive = ArchiveReader(file)
         archive.check()
@@ -189,8 +189,8 @@ def _print_next_command(
     """Print how to start the service with what was restored. The URL of a database may contain a password."""
     if as_copy:
         # With MQTT its update jobs would continue, beside those of the original.
-        options = ["--data", str(settings.data), "--http", "127.0.0.1:8090", "--mqtt", "off"]
-        options += [] if settings.external_broker is None else ["--broker", "embedded"]
+        options = ["--data", str(settings.data), "--http", "127.0.0.1:8090", "--broker", "embedded"]
+        options += ["--mqtt", "off"]
         sentence = "Passwords are as before; start the copy without MQTT"
     else:
         given = {"--config": config, "--data": flags["data"]}
