@@ -178,9 +178,8 @@ def _read_file(file: Path | None, faults: list[Fault], names: Container[str]) ->
 
     An unknown setting is a fault. Files with the values of settings that are not in `names` are not read.
     """
-    if file is None and not _FILE.exists():
+    if (path := find_settings_file(file)) is None:
         return {}
-    path = file or _FILE
     try:
         found = dict(_flatten(_parse_toml(path)))
     except InvalidSetting as exc:
@@ -202,6 +201,11 @@ def _read_file(file: Path | None, faults: list[Fault], names: Container[str]) ->
     return {name: raw for name, raw in given.items() if name in known and name in names}
 
 
+def find_settings_file(file: Path | None) -> Path | None:
+    """Return the settings file that is read: `file`, else `meshfleet.toml` if it exists, else None."""
+    return file or (_FILE if _FILE.exists() else None)
+
+
 def list_retired_settings(variables: Mapping[str, str], *, file: Path | None = None) -> list[Fault]:
     """Return the variables and file keys of earlier versions that are ignored now, and what replaces them.
 
@@ -209,9 +213,9 @@ def list_retired_settings(variables: Mapping[str, str], *, file: Path | None = N
     """
     found = [Fault(_build_retired_variable(name), text) for name, text in _RETIRED.items()]
     found = [each for each in found if each.field in variables]
-    path = file or _FILE
+    path = find_settings_file(file)
     with suppress(InvalidSetting):
-        names = dict(_flatten(_parse_toml(path))) if file or path.exists() else {}
+        names = {} if path is None else dict(_flatten(_parse_toml(path)))
         found += [Fault(f"{path}: {name}", text) for name, text in _RETIRED.items() if name in names]
     return found
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,11 +20,11 @@ from meshfleet.errors.startup import WrongSettings
 from meshfleet.service.clock import now
 from meshfleet.service.doctor.examination import check_database, examine, guard_check
 from meshfleet.service.doctor.finding import Finding, Level
+from meshfleet.settings import find_settings_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_DEFAULT_FILE: Final = Path("meshfleet.toml")
+    from pathlib import Path
 
 
 @click.command
@@ -44,7 +43,7 @@ def doctor(*, config: Path | None, deep: bool, as_json: bool, **flags: str | Non
 
 
 def _list_findings(config: Path | None, flags: dict[str, str | None], *, is_deep: bool) -> Iterator[Finding]:
-    file = config or (_DEFAULT_FILE if _DEFAULT_FILE.exists() else None)
+    file = find_settings_file(config)
     try:
         settings = load_valid_settings(config, flags)
     except WrongSettings as exc:
