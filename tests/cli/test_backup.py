@@ -72,6 +72,9 @@ def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> No
         ("", "TARGET is empty: give a file, a directory, or - for a pipe"),
         ("missing/", "the directory missing does not exist"),
         ("missing/backup.tar", "the directory missing does not exist"),
+        (f"data/{'x' * 300}/", f"data/{'x' * 300} cannot be used: File name too long"),
+        ("/proc/backup.tar", "/proc cannot be used: No such file or directory"),
+        ("link", "link exists; choose another name, or a directory"),
         ("data/meshfleet.sqlite/backup.tar", "the directory data/meshfleet.sqlite does not exist"),
     ],
 )
@@ -79,9 +82,23 @@ def test_a_target_that_cannot_be_is_named(
     data: Path, monkeypatch: pytest.MonkeyPatch, target: str, message: str
 ) -> None:
     monkeypatch.chdir(data.parent)
+    link = Path("link")
+    link.unlink(missing_ok=True)
+    link.symlink_to("nowhere")
     result = run_command("backup", target, "--data", "data")
-    assert (result.exit_code, result.stderr.splitlines()[-1]) == (2, f"Error: {message}")
-    assert list(data.parent.iterdir()) == [data]
+    assert isinstance(result.exception, SystemExit), "it shows a traceback"
+    assert (result.exit_code in {1, 2}, result.stderr.splitlines()[-1]) == (True, f"Error: {message}")
+    assert {each.name for each in data.parent.iterdir()} == {"data", "link"}
+
+
+def test_a_data_directory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    data = tmp_path / ("x" * 300)
+    for command in (("backup", "backup.tar"), ("users", "reset-password", "anna"), ("upgrade-check",)):
+        result = run_command(*command, "--data", str(data))
+        message = f"Error: the database in {data} cannot be used: File name too long\n"
+        assert (result.exit_code, result.stderr) == (1, message)
+    empty = run_command("restore", "", "--data", str(tmp_path))
+    assert (empty.exit_code, "SOURCE is empty" in empty.stderr) == (2, True)
 
 
 def test_a_database_that_was_never_used_is_refused(postgresql_server: str, tmp_path: Path) -> None:

@@ -203,7 +203,10 @@ def _read_file(file: Path | None, faults: list[Fault], names: Container[str]) ->
 
 def find_settings_file(file: Path | None) -> Path | None:
     """Return the settings file that is read: `file`, else `meshfleet.toml` if it exists, else None."""
-    return file or (_FILE if _FILE.exists() else None)
+    try:
+        return file or (_FILE if _FILE.exists() else None)
+    except OSError:  # the directory is not accessible: that the file cannot be read is then reported
+        return _FILE
 
 
 def list_retired_settings(variables: Mapping[str, str], *, file: Path | None = None) -> list[Fault]:

@@ -130,6 +130,8 @@ def restore(  # noqa: PLR0913 # the options of the command
 
     The whole file is checked before anything is written. The service must not be running.
     """
+    if not source:
+        raise click.UsageError("SOURCE is empty: give a file, or - for a pipe")
     settings = load_command_settings(config, flags, DATA_SETTINGS)
     with end_on_signals(), _open_source(source, settings.data) as file:
         archive = ArchiveReader(file)
