@@ -206,7 +206,7 @@ def find_settings_file(file: Path | None) -> Path | None:
     try:
         return file or (_FILE if _FILE.exists() else None)
     except OSError:  # the directory is not accessible: that the file cannot be read is then reported
-        return _FILE
+        return _FILE.absolute()
 
 
 def list_retired_settings(variables: Mapping[str, str], *, file: Path | None = None) -> list[Fault]:
