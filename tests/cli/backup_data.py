@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from meshfleet.db.schema import list_revisions
 from meshfleet.service.backup.archive import ArchiveWriter, BackupDescription
+from meshfleet.service.secret_store import format_instance_id
 from tests.cli.programs import run_command
 from tests.databases import sqlite_template_file
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 IMAGE = "ab" * 32
 SEGMENT = "00000007.samples"
+INSTANCE = format_instance_id(b"\1")
+"""Installation whose data `create_data` creates."""
 
 
 def create_data(folder: Path) -> Path:

@@ -28,7 +28,7 @@ IMAGE_NAME = "6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d"
 """SHA-256 of the only firmware image."""
 
 _CONTENTS = """
-    INSERT INTO backup VALUES ({backup_time}, 0, 2000000, 1);
+    INSERT INTO backup VALUES ({backup_time}, {backup_time}, 2000000, 1);
     INSERT INTO device VALUES (5, 'Attic', 'attic', 1, 1, 0, '', 0, '', NULL, NULL, 1, 2, 1);
     INSERT INTO gateway (device, claimed_at) VALUES (5, 1);
     INSERT INTO sample_segment VALUES (7, 20000, 0, 0, 1, 0, 7);

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import sqlite3
 import tarfile
@@ -24,6 +25,7 @@ from meshfleet.service.backup.sqlite_backup import remove_stale_staging, stage_f
 from meshfleet.service.locks import lock_data_folder
 from tests.cli.backup_data import (
     IMAGE,
+    INSTANCE,
     SEGMENT,
     back_up,
     build_archive,
@@ -34,6 +36,7 @@ from tests.cli.backup_data import (
 )
 from tests.cli.programs import Program, run_command
 from tests.databases import create_database, create_empty_database
+from tests.row_tables import each_row
 
 
 def test_a_backup_is_restored_to_another_directory(data: Path, tmp_path: Path) -> None:
@@ -63,11 +66,44 @@ def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> No
     assert "exists; choose another name" in result.stderr
 
 
+@each_row(
+    ("target", "message"),
+    [
+        ("", "TARGET is empty: give a file, a directory, or - for a pipe"),
+        ("missing/", "the directory missing does not exist"),
+        ("missing/backup.tar", "the directory missing does not exist"),
+        (f"data/{'x' * 300}/", f"data/{'x' * 300} cannot be used: File name too long"),
+        ("/proc/backup.tar", "/proc cannot be used: No such file or directory"),
+        ("link", "link exists; choose another name, or a directory"),
+        ("data/meshfleet.sqlite/backup.tar", "the directory data/meshfleet.sqlite does not exist"),
+    ],
+)
+def test_a_target_that_cannot_be_is_named(
+    data: Path, monkeypatch: pytest.MonkeyPatch, target: str, message: str
+) -> None:
+    monkeypatch.chdir(data.parent)
+    link = Path("link")
+    link.unlink(missing_ok=True)
+    link.symlink_to("nowhere")
+    result = run_command("backup", target, "--data", "data")
+    assert isinstance(result.exception, SystemExit), "it shows a traceback"
+    assert (result.exit_code in {1, 2}, result.stderr.splitlines()[-1]) == (True, f"Error: {message}")
+    assert {each.name for each in data.parent.iterdir()} == {"data", "link"}
+
+
+def test_a_data_directory_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    data = tmp_path / ("x" * 300)
+    for command in (("backup", "backup.tar"), ("users", "reset-password", "anna"), ("upgrade-check",)):
+        result = run_command(*command, "--data", str(data))
+        message = f"Error: the database in {data} cannot be used: File name too long\n"
+        assert (result.exit_code, result.stderr) == (1, message)
+    empty = run_command("restore", "", "--data", str(tmp_path))
+    assert (empty.exit_code, "SOURCE is empty" in empty.stderr) == (2, True)
+
+
 def test_a_database_that_was_never_used_is_refused(postgresql_server: str, tmp_path: Path) -> None:
     (tmp_path / "meshfleet.sqlite").touch()
     url = create_empty_database(postgresql_server, "unused")
-    missing = run_command("backup", f"{tmp_path}/missing/", "--data", str(tmp_path))
-    assert "there is no directory" in missing.stderr
     for place in (("--data", str(tmp_path)), ("--database", url)):
         result = run_command("backup", str(tmp_path / "backup.tar"), *place)
         assert (result.exit_code, "has no tables of Meshfleet" in result.stderr) == (1, True), result.stderr
@@ -79,10 +115,11 @@ def test_in_a_directory_backups_are_named_by_time_and_only_the_newest_are_kept(
 ) -> None:
     folder = tmp_path / "backups"
     folder.mkdir()
+    own = describe(instance=INSTANCE)
     for day in ("20010101", "20010102", "29990101"):  # the last one by a clock that was wrong
-        (folder / f"meshfleet-{day}T000000Z.tar").touch()
+        build_archive(folder / f"meshfleet-{day}T000000Z.tar", own, {})
     for other in ("meshfleet-old.tar", "other.tar", ".meshfleet-backup-killed"):
-        (folder / other).touch()
+        build_archive(folder / other, own, {})
     name = json.loads(back_up(data, folder, "--keep", "2", "--json").stdout)["path"]
     kept = ("meshfleet-29990101T000000Z.tar", "meshfleet-old.tar", "other.tar")
     assert set(map(str, folder.iterdir())) == {name, *(str(folder / each) for each in kept)}
@@ -93,10 +130,34 @@ def test_backups_are_only_deleted_beyond_the_number_to_keep(data: Path, tmp_path
     folder.mkdir()
     for keep in (1, 2, 5, 9):
         for day in range(1, 6):
-            (folder / f"meshfleet-2001010{day}T000000Z.tar").touch()
+            build_archive(folder / f"meshfleet-2001010{day}T000000Z.tar", describe(instance=INSTANCE), {})
         newest = back_up(data, folder, "--keep", str(keep), "--json").stdout
         assert len(list(folder.iterdir())) == min(6, keep)
         Path(json.loads(newest)["path"]).unlink()
+
+
+def test_files_that_are_no_backups_of_this_installation_are_neither_counted_nor_deleted(
+    data: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "backups"
+    folder.mkdir()
+    days = (f"meshfleet-2001010{day}T000000Z.tar" for day in range(1, 8))
+    build_archive(folder / next(days), describe(instance="0" * 32), {})
+    build_archive(folder / next(days), describe(), {})  # of a version that named no installation
+    cut = build_archive(folder / next(days), describe(instance=INSTANCE), {})
+    cut.write_bytes(cut.read_bytes()[:-10_000])
+    (folder / next(days)).write_bytes(b"no backup" * 1000)
+    (folder / next(days)).mkdir()
+    os.mkfifo(folder / next(days))
+    left_alone = set(folder.iterdir())
+    build_archive(folder / next(days), describe(instance=INSTANCE), {})
+    newest = json.loads(back_up(data, folder, "--keep", "1", "--json").stdout)["path"]
+    assert set(folder.iterdir()) == {*left_alone, Path(newest)}
+    with closing(sqlite3.connect(data / "meshfleet.sqlite")) as database, database:
+        database.execute("DELETE FROM secret")
+    Path(newest).rename(folder / "meshfleet-20010109T000000Z.tar")
+    back_up(data, folder, "--keep", "1")
+    assert len(list(folder.iterdir())) == len(left_alone) + 2, "an installation without id deletes nothing"
 
 
 def test_a_backup_passes_through_pipes(data: Path, tmp_path: Path) -> None:
@@ -181,23 +242,45 @@ def test_a_copy_has_neither_the_logins_nor_the_secrets_of_the_original(data: Pat
         0,
         (
             "Passwords are as before; start the copy without MQTT: "
-            f"meshfleet serve --data {copy} --http 127.0.0.1:8090 --mqtt off"
+            f"meshfleet serve --data {copy} --http 127.0.0.1:8090 --broker embedded --mqtt off"
         ),
     )
     assert [count_rows(copy, table) for table in ("account", "session", "secret")] == [1, 0, 0]
     assert b"s-1" not in (copy / "meshfleet.sqlite").read_bytes()
 
 
-def test_a_certificate_that_cannot_be_used_does_not_prevent_a_backup(data: Path, tmp_path: Path) -> None:
+def test_settings_that_a_backup_does_not_need_may_be_unusable(data: Path, tmp_path: Path) -> None:
     settings = tmp_path / "meshfleet.toml"
     settings.write_text(
         f'data = "{data}"\nmqtt-tls = "127.0.0.1:0"\ntls-cert = "/nowhere/chain.pem"\n'
-        'tls-key = "/nowhere/key.pem"\n'
+        'tls-key = "/nowhere/key.pem"\nbroker-file = "/nowhere/broker"\n'
+        'influx.url = "http://127.0.0.1:1"\ninflux.token-file = "/nowhere/token"\n'
     )
     config = ("--config", str(settings))
-    assert run_command("serve", *config).exit_code == 2
-    assert run_command("backup", str(tmp_path / "backup.tar"), *config).exit_code == 0
-    assert run_command("users", "reset-password", "anna", *config).exit_code == 0
+    (tmp_path / "credentials" / "meshfleet.homeassistant.broker").mkdir(parents=True)
+    variables = {
+        "CREDENTIALS_DIRECTORY": str(tmp_path / "credentials"),
+        "MESHFLEET_BROKER_FILE": "/nowhere/broker",
+    }
+    assert run_command("serve", *config, **variables).exit_code == 2
+    file = str(tmp_path / "backup.tar")
+    for command, expected in (
+        (("backup", file), 0),
+        (("restore", file, "--check"), 0),
+        (("users", "reset-password", "anna"), 0),
+        (("upgrade-check",), 1),
+        (("doctor",), 1),
+    ):
+        result = run_command(*command, *config, **variables)
+        assert result.exit_code == expected, result.output
+        if expected:
+            assert (
+                f"fail  settings            {settings}: broker-file: /nowhere/broker cannot be"
+                in result.output
+            )
+            assert "ok    database " in result.output
+    settings.write_text(f'data = "{data}"\nbroker-flie = "/nowhere/broker"\n')
+    assert "broker-flie: unknown setting" in run_command("backup", file, *config).stderr
 
 
 def test_a_directory_in_use_by_a_service_is_refused(data: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import shutil
 import socket
 import sqlite3
 import threading
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_findings_are_printed_as_json(create_installation: Callable[[], Installa
         {
             "level": "warn",
             "check": "backup",
-            "text": "no backup was written and checked yet",
+            "text": "no backup with samples was written and checked yet",
             "nextCommand": "meshfleet backup DIRECTORY",
         }
     ]
@@ -140,7 +140,29 @@ def plant_unseen_gateways(place: Installation) -> None:
 
 
 def plant_old_backup(place: Installation) -> None:
-    place.execute("UPDATE backup SET finished_at = {at}, has_samples = 0", at=NOW - 9 * DAY_MS)
+    place.execute("UPDATE backup SET moment = {at}", at=NOW - 9 * DAY_MS)
+
+
+def plant_backup_without_samples(place: Installation) -> None:
+    plant_old_backup(place)
+    place.execute("INSERT INTO backup VALUES ({at}, {at}, 5, 0)", at=NOW)
+
+
+def plant_missed_backup(place: Installation) -> None:
+    for day in range(2, 5):
+        place.execute("INSERT INTO backup VALUES ({at}, {at}, 5, 1)", at=NOW - day * DAY_MS)
+    place.execute("UPDATE backup SET moment = moment - {hours} * 3600000", hours=3)
+
+
+def plant_damaged_table(place: Installation) -> None:
+    path = place.data / "meshfleet.sqlite"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode = DELETE")  # the page must not also be in the write-ahead log
+        (page,) = database.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'gateway'").fetchone()
+        (size,) = database.execute("PRAGMA page_size").fetchone()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(bytes(size))
 
 
 def plant_damaged_segment(place: Installation) -> None:
@@ -286,8 +308,17 @@ OPENSSL = "openssl x509 -in {place.cert} -noout -dates -ext subjectAltName"
         (
             plant_damaged_database,
             "fail database",
-            "database-unreachable: SQLite in {place.data}: file is not a database",
-            "meshfleet serve --data {place.data} --log-level info",
+            (
+                "database-unreachable: SQLite in {place.data}: file is not a database; "
+                "restore the newest backup"
+            ),
+            "meshfleet restore FILE --replace",
+        ),
+        (
+            plant_damaged_table,
+            "fail gateways",
+            "could not be checked: database disk image is malformed; restore the newest backup",
+            "meshfleet restore FILE --replace",
         ),
         (
             lambda place: place.execute("UPDATE alembic_version SET version_num = '0003'"),
@@ -322,7 +353,19 @@ OPENSSL = "openssl x509 -in {place.cert} -noout -dates -ext subjectAltName"
         (
             plant_old_backup,
             "warn backup",
-            "9 days ago, 2 MB, without samples",
+            "9 days ago, 2 MB, with samples",
+            "meshfleet backup DIRECTORY",
+        ),
+        (
+            plant_backup_without_samples,
+            "warn backup",
+            "9 days ago, 2 MB, with samples",
+            "meshfleet backup DIRECTORY",
+        ),
+        (
+            plant_missed_backup,
+            "warn backup",
+            "1 days ago, 2 MB, with samples; before, they were daily",
             "meshfleet backup DIRECTORY",
         ),
         (

@@ -73,12 +73,21 @@ def test_setup_writes_the_setting_and_keeps_comments(
 
 
 @pytest.mark.rule("homeassistant-11")
-def test_setup_creates_a_file_that_only_its_owner_can_read(broker: Mosquitto, tmp_path: Path) -> None:
+def test_setup_creates_a_private_file_and_keeps_links(broker: Mosquitto, tmp_path: Path) -> None:
     file = tmp_path / "new.toml"
     result = run_command("homeassistant", "setup", "--config", str(file), "--broker", broker_url(broker))
     assert result.exit_code == 0, result.output
     assert file.read_text() == f'[homeassistant]\nbroker = "{broker_url(broker)}"\n'
     assert file.stat().st_mode & 0o077 == 0
+    file.chmod(0o640)
+    link = tmp_path / "link.toml"
+    link.symlink_to(file)
+    other = broker_url(broker, user="mesh:other")
+    result = run_command("homeassistant", "setup", "--config", str(link), "--broker", other)
+    assert result.exit_code == 0, result.output
+    assert (link.readlink(), file.stat().st_mode & 0o777) == (file, 0o640)
+    assert file.read_text() == f'[homeassistant]\nbroker = "{other}"\n'
+    assert {each.name for each in tmp_path.iterdir()} == {"new.toml", "link.toml"}
 
 
 @pytest.mark.rule("homeassistant-11")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from contextlib import closing
 from queue import Queue
@@ -120,6 +121,41 @@ def test_a_wrong_file_changes_nothing_and_is_explained(service: ConfiguredServic
     eventually(lambda: "the settings cannot be reloaded" in service.program.errors, "that it is logged")
     service.configure("")
     assert json.loads(service.run("reload", "--json").stdout) == {"applied": [], "needsRestart": []}
+
+
+@pytest.mark.rule("rest-224")
+def test_a_settings_file_that_has_vanished_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "meshfleet.toml"
+    file.write_text(f'data = "{tmp_path / "data"}"\nhttp = "127.0.0.1:0"\nmqtt = "off"\nacks = false\n')
+    with Program("serve", "--json", before=f"cd {tmp_path}; unset MESHFLEET_MQTT") as program:
+        program.read_line()
+        file.unlink()
+        program.send_signal(SIGHUP)
+        reason = "meshfleet.toml: cannot be read: No such file or directory"
+        message = f"the settings cannot be reloaded; the previous settings stay in use: {reason}\n"
+        eventually(lambda: message in program.errors, "that it is logged")
+        file.write_text(f'data = "{tmp_path / "data"}"\nhttp = "127.0.0.1:0"\nmqtt = "off"\nacks = true\n')
+        program.send_signal(SIGHUP)
+        message = "settings reloaded; in use now: no changes; a restart is needed for: acks\n"
+        eventually(lambda: message in program.errors, "that nothing else has changed")
+
+
+@pytest.mark.rule("rest-224")
+def test_a_hangup_before_the_service_runs_reloads_its_settings(tmp_path: Path) -> None:
+    first, file = tmp_path / "first", tmp_path / "mine.toml"
+    settings = f'data = "{tmp_path / "data"}"\nhttp = "127.0.0.1:0"\n'
+    os.mkfifo(file)
+    with Program("serve", "--json", "--config", str(file)) as program:
+        with file.open("w") as opened:  # when the service reads its settings
+            program.send_signal(SIGHUP)
+            first.write_text(f"{settings}acks = false\n")
+            first.rename(file)
+            opened.write(settings)
+        program.read_line()
+        eventually(
+            lambda: "a restart is needed for: acks" in program.errors, "that the settings are reloaded"
+        )
+        assert program.wait_for_exit(SIGTERM)[0] == 0
 
 
 def test_only_admins_may_reload(service: ConfiguredService) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from meshfleet.db.schema import list_revisions
+from meshfleet.db import connect_database
+from meshfleet.db.schema import list_revisions, run_migrations
 from tests.cli.programs import run_command
 
 if TYPE_CHECKING:
@@ -72,6 +73,21 @@ def test_migrations_and_jobs_in_progress_are_named(place: Installation) -> None:
     assert [line for line in lines if "needed for the backup before the upgrade" in line]
     assert [line for line in lines if line.startswith("warn  jobs                1 in progress")]
     assert load_schema(place.data) == OLDER
+
+
+def test_the_duration_of_migrations_is_estimated_from_rows(tmp_path: Path) -> None:
+    with closing(connect_database("sqlite", tmp_path)) as opened:
+        opened.write_now(run_migrations, "0007")
+    with closing(sqlite3.connect(tmp_path / "meshfleet.sqlite")) as database, database:
+        database.execute(
+            "WITH RECURSIVE number (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 120000)"
+            " INSERT INTO audit (time, actor, action, target, detail) SELECT n, '', '', '', '' FROM number"
+        )
+    lines = run_command("upgrade-check", "--data", str(tmp_path)).output.splitlines()
+    durations = {line[16:20]: line.partition(" Takes ")[2] for line in lines if "migration" in line[:16]}
+    assert list(durations) == list(list_revisions()[7:])
+    assert durations.pop("0008") == "about 2 s for 120,000 rows."
+    assert set(durations.values()) == {"less than a second."}
 
 
 def test_a_rehearsal_upgrades_and_checks_a_copy_and_removes_it(place: Installation, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from meshfleet.cli import shell_completion  # noqa: F401 # registers the shells with click
+from meshfleet.cli.hangup import remember_hangups
 from meshfleet.cli.terminal import to_printable
 from meshfleet.errors import FleetError
 
@@ -80,6 +81,8 @@ class _LazyGroup(click.Group):
         """Import a command's module and return the command, or None if the name is unknown."""
         if name not in _COMMANDS:
             return None
+        if name == "serve":
+            remember_hangups()  # before the imports, which take most of a second
         function = name.replace("-", "_")
         module = import_module(f"meshfleet.cli.commands.{_MODULES.get(name, function)}")
         command: click.Command = getattr(module, function)

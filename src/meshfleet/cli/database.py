@@ -36,8 +36,8 @@ def check_database_exists(settings: Settings) -> None:
     """Raise `UnusableDataFolder` if the database file is missing or unusable. PostgreSQL is not checked."""
     if settings.database != "sqlite":
         return
-    check_restore_finished(settings.data)
     try:
+        check_restore_finished(settings.data)
         (settings.data / "meshfleet.sqlite").open("r+b").close()
     except FileNotFoundError:
         reason = f"there is no database in {settings.data}; give the data directory with --data"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -11,7 +11,18 @@ from meshfleet.cli.terminal import to_printable
 from meshfleet.service.doctor.finding import Finding, Level
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from meshfleet.errors.startup import WrongSettings
+
+_CERTIFICATE_SETTINGS: Final = ("tls-cert", "tls-key", "TLS_CERT", "TLS_KEY")
+
+
+def build_settings_findings(exc: WrongSettings) -> Iterator[Finding]:
+    """Yield a finding for each fault in the settings."""
+    for origin, message in exc.faults:
+        check = "certificate" if origin.endswith(_CERTIFICATE_SETTINGS) else "settings"
+        yield Finding(Level.FAIL, check, f"{origin}: {message}", "meshfleet serve --help")
 
 
 def print_findings(findings: Iterable[Finding], *, as_json: bool) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 import tomllib
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
+
+from meshfleet.cli.file_replacement import replace_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _TABLE = re.compile(r"^\s*\[([^\[\]]+)\]\s*(?:#.*)?$")
 
@@ -38,7 +40,7 @@ def set_in_table(path: Path, table: str, values: dict[str, str]) -> None:
     if not is_safe:
         lines = "\n".join(f"  {key} = …" for key in values)
         raise click.ClickException(f"{path} cannot be changed safely; write it yourself:\n[{table}]\n{lines}")
-    _replace_file(path, after)
+    _write(path, after)
 
 
 def _read(path: Path) -> str:
@@ -83,27 +85,15 @@ def _set_line(text: str, table: str, key: str, value: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def _replace_file(path: Path, text: str) -> None:
-    """Replace the content of a file in one step, and keep its owner and permissions.
+def _write(path: Path, text: str) -> None:
+    """Write the settings file. An existing file keeps its owner and permissions, and a link its target.
 
     A new file can be read by its owner only.
     """
     try:
-        number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.absolute().parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(number, "w", encoding="utf-8") as file:
-                if path.exists():
-                    status = path.stat()
-                    os.fchmod(file.fileno(), status.st_mode & 0o777)
-                    if os.geteuid() == 0:
-                        os.fchown(file.fileno(), status.st_uid, status.st_gid)
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        path = path.resolve()
+        status = path.stat() if path.exists() else None
+        mode = 0o600 if status is None else status.st_mode & 0o777
+        replace_file(path, text.encode(), mode=mode, owner=status)
     except OSError as exc:
         raise click.ClickException(f"{path} cannot be written: {exc.strerror}") from exc

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,9 +12,19 @@ from meshfleet.errors.startup import WrongSettings
 from meshfleet.settings import SETTINGS, list_given_names, load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from meshfleet.settings import Setting, Settings
+
+
+_ALL_SETTINGS: Final = frozenset(each.name for each in SETTINGS)
+
+DATA_SETTINGS: Final = frozenset(
+    name
+    for name in _ALL_SETTINGS
+    if name in {"data", "database", "backup-before-migration"} or name.startswith("retention.")
+)
+"""Settings of commands that only need the data. Others may be wrong, or readable for the service only."""
 
 
 class SettingsCommand(click.Command):
@@ -69,26 +79,21 @@ def _flag_values(flags: dict[str, Any]) -> dict[str, Any]:
     return {each.name: flags[each.parameter] for each in SETTINGS if flags.get(each.parameter) is not None}
 
 
-def load_command_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Load settings from flags, environment and settings file. Raise `UsageError` that lists all faults."""
-    return _load_settings(config, flags, with_certificate=True)
-
-
-def load_data_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Load settings for a command that only needs the data. Raise `UsageError` that lists all faults.
-
-    The certificate is not read: it may be wrong, or readable for the service only.
-    """
-    return _load_settings(config, flags, with_certificate=False)
-
-
-def _load_settings(config: Path | None, flags: dict[str, Any], *, with_certificate: bool) -> Settings:
+def load_command_settings(
+    config: Path | None, flags: dict[str, Any], names: Container[str] = _ALL_SETTINGS
+) -> Settings:
+    """Load the settings in `names` as `load_valid_settings`. Raise `UsageError` that lists all faults."""
     try:
-        return load_settings(_flag_values(flags), os.environ, file=config, with_certificate=with_certificate)
+        return load_valid_settings(config, flags, names)
     except WrongSettings as exc:
         raise click.UsageError(f"invalid settings:\n{exc}") from exc
 
 
-def load_valid_settings(config: Path | None, flags: dict[str, Any]) -> Settings:
-    """Load the settings from flags, environment variables and file. Raise `WrongSettings` with all faults."""
-    return load_settings(_flag_values(flags), os.environ, file=config)
+def load_valid_settings(
+    config: Path | None, flags: dict[str, Any], names: Container[str] = _ALL_SETTINGS
+) -> Settings:
+    """Load the settings in `names` from flags, environment variables and file; others get their defaults.
+
+    Raise `WrongSettings` with all faults.
+    """
+    return load_settings(_flag_values(flags), os.environ, file=config, names=names)

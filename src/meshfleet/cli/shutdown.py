@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
+from meshfleet.cli.hangup import remember_hangups, take_pending_hangup
 from meshfleet.errors import FleetError
 
 AsyncWork = Callable[[], Coroutine[Any, Any, None]]
@@ -24,21 +25,36 @@ async def run_until_stopped(work: AsyncWork, on_hangup: Callable[[], None] | Non
     On SIGHUP, call `on_hangup`; if it is None, SIGHUP ends the process. If `work` fails with several
     `FleetError`s, only the first is raised: thousands of gateways may fail for the same reason.
     """
-    if on_hangup is not None:
-        with suppress(NotImplementedError, AttributeError):  # Windows has no SIGHUP
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, on_hangup)
+    with _handling_hangups(on_hangup):
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                signal_task = tasks.create_task(stop_after(_wait_for_signal))
+                await work()
+                signal_task.cancel()
+        except BaseExceptionGroup as errors:
+            unexpected = errors.split((_StopRequested, FleetError))[1]
+            if unexpected is not None:
+                raise
+            reasons = errors.subgroup(FleetError)
+            if reasons is not None:
+                raise first_error(reasons) from None
+
+
+@contextmanager
+def _handling_hangups(on_hangup: Callable[[], None] | None) -> Iterator[None]:
+    """Call `on_hangup` on SIGHUP in the `with` block, and at once if SIGHUP was remembered before."""
+    if on_hangup is None or not hasattr(signal, "SIGHUP"):  # Windows has no SIGHUP
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, on_hangup)
+    if take_pending_hangup():
+        on_hangup()
     try:
-        async with asyncio.TaskGroup() as tasks:
-            signal_task = tasks.create_task(stop_after(_wait_for_signal))
-            await work()
-            signal_task.cancel()
-    except BaseExceptionGroup as errors:
-        unexpected = errors.split((_StopRequested, FleetError))[1]
-        if unexpected is not None:
-            raise
-        reasons = errors.subgroup(FleetError)
-        if reasons is not None:
-            raise first_error(reasons) from None
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        remember_hangups()  # or one would end the process with an error while it stops
 
 
 async def stop_after(work: AsyncWork) -> None:

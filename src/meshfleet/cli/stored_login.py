@@ -10,7 +10,6 @@ import os
 import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from meshfleet.cli.file_replacement import replace_file
 from meshfleet.protocol.decoders import get_decoder
 
 if TYPE_CHECKING:
@@ -131,15 +131,4 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _write_login(file: Path, login: StoredLogin) -> None:
-    content = msgspec.json.format(msgspec.json.encode(login)) + b"\n"
-    # NamedTemporaryFile creates a file that only its owner can read.
-    with NamedTemporaryFile(dir=file.parent, prefix=".login-", delete=False) as temporary:
-        try:
-            temporary.write(content)
-            temporary.flush()
-            os.fsync(temporary.fileno())
-            Path(temporary.name).replace(file)
-        except BaseException:
-            with suppress(OSError):
-                Path(temporary.name).unlink()
-            raise
+    replace_file(file, msgspec.json.format(msgspec.json.encode(login)) + b"\n")

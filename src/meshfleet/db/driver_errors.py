@@ -18,6 +18,9 @@ _SQLITE: Final = {
 }
 """Readiness code of the service by primary result code of SQLite."""
 
+_SQLITE_DAMAGED: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+"""Primary result codes of SQLite for a damaged file."""
+
 _POSTGRESQL: Final = {
     "53100": ReadinessCode.DISK_FULL,
     "55P03": ReadinessCode.DATABASE_LOCKED,  # lock_not_available: `lock_timeout` has passed
@@ -45,7 +48,17 @@ def classify_error(exc: Exception) -> ReadinessCode:
     if isinstance(reason, OSError):
         code = _ERRNO.get(reason.errno or 0)
     elif isinstance(reason, sqlite3.Error):
-        code = _SQLITE.get(getattr(reason, "sqlite_errorcode", 0) & _PRIMARY_CODE_MASK)
+        code = _SQLITE.get(_read_primary_code(reason))
     else:
         code = _POSTGRESQL.get(getattr(reason, "sqlstate", None) or "")
     return code or ReadinessCode.DATABASE_UNREACHABLE
+
+
+def is_sqlite_damaged(exc: Exception) -> bool:
+    """Return whether an error was raised because the file of an SQLite database is damaged."""
+    reason = exc.orig if isinstance(exc, DBAPIError) else exc
+    return isinstance(reason, sqlite3.Error) and _read_primary_code(reason) in _SQLITE_DAMAGED
+
+
+def _read_primary_code(reason: sqlite3.Error) -> int:
+    return int(getattr(reason, "sqlite_errorcode", 0)) & _PRIMARY_CODE_MASK

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import Connection, inspect
 
@@ -15,6 +15,7 @@ from meshfleet.errors.startup import UnusableDatabase
 
 if TYPE_CHECKING:
     from threading import Event
+    from types import ModuleType
 
 
 _MIGRATION_LOCK: Final = 0x6D657368
@@ -29,6 +30,18 @@ OLDEST_POSTGRESQL: Final = 15
 """Oldest supported major version of PostgreSQL."""
 _OLDEST_SQLITE: Final = (3, 34)
 """Oldest supported SQLite version: the first with the trigram index for substring searches."""
+
+
+_MIGRATED_ROWS_PER_SECOND: Final = 50_000
+"""Rows that a migration processes, measured with SQLite on two busy cores: 54,000 to 100,000."""
+
+
+class MigrationEstimate(NamedTuple):
+    """Estimated cost of a migration."""
+
+    rows: int
+    """Rows that the migration copies or adds to an index; 0 if it only adds tables and columns."""
+    seconds: float
 
 
 def migrate_schema(connection: Connection, stop: Event) -> None:
@@ -89,8 +102,21 @@ def list_revisions() -> tuple[str, ...]:
 
 def load_migration_summary(revision: str) -> str:
     """Return the first line of the description of a migration."""
+    return (_load_migration(revision).__doc__ or "").splitlines()[0]
+
+
+def estimate_migration(connection: Connection, revision: str) -> MigrationEstimate:
+    """Estimate how long a migration takes, from the rows that it copies or adds to an index."""
+    table: str | None = getattr(_load_migration(revision), "REWRITTEN_TABLE", None)
+    if table is None or not inspect(connection).has_table(table):
+        return MigrationEstimate(0, 0)
+    rows: int = connection.exec_driver_sql(f"SELECT count(*) FROM {table}").scalar_one()  # noqa: S608 # constant names
+    return MigrationEstimate(rows, rows / _MIGRATED_ROWS_PER_SECOND)
+
+
+def _load_migration(revision: str) -> ModuleType:
     (file,) = (_MIGRATIONS / "versions").glob(f"m{revision}_*.py")
-    return (import_module(f"meshfleet.db.migrations.versions.{file.stem}").__doc__ or "").splitlines()[0]
+    return import_module(f"meshfleet.db.migrations.versions.{file.stem}")
 
 
 def _check_server_version(connection: Connection) -> None:

@@ -7,7 +7,6 @@ however many programs scrape.
 from __future__ import annotations
 
 import asyncio
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from prometheus_client.core import HistogramMetricFamily
@@ -17,7 +16,7 @@ from sqlalchemy import Connection, func, select, text
 from meshfleet.db.tables import active_condition, device, device_state, execution, gateway, job, tally
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.rest.jobs import ExecutionState, JobState
-from meshfleet.service.backup.records import load_newest_moments
+from meshfleet.service.backup.records import MIN_BACKUPS, BackupTimes, load_backup_times
 from meshfleet.service.devices.summary import ConnectivityCounts, count_connected_devices
 from meshfleet.service.gateways.store import IS_UNSEEN
 
@@ -48,10 +47,6 @@ _MAX_SILENT_GATEWAYS: Final = 50
 
 _BATTERY_LEVELS: Final = (5, 15, 25, 50, 100)
 """Upper bounds of the battery buckets in percent."""
-
-_MIN_BACKUPS: Final = 4
-_MAX_BACKUPS: Final = 8
-"""Minimum and maximum number of backups from which their usual interval is derived."""
 
 
 # Queries.
@@ -134,25 +129,6 @@ def count_jobs(connection: Connection) -> JobCounts:
         {**JobCounts().jobs, **dict(jobs)},
         {**JobCounts().executions, **{state: int(count) for state, count in executions}},
         connection.execute(select(func.min(changes.c.at))).scalar(),
-    )
-
-
-class BackupTimes(NamedTuple):
-    """Times of the backups that contain samples."""
-
-    newest: int | None = None
-    """Unix time in milliseconds of the newest backup; None if there is none."""
-    interval: float | None = None
-    """Median interval between two backups in milliseconds; None with fewer than 4 backups."""
-
-
-def load_backup_times(connection: Connection) -> BackupTimes:
-    """Load the time of the newest backup with samples, and compute the usual interval between backups."""
-    moments = load_newest_moments(connection, _MAX_BACKUPS)
-    intervals = sorted(later - earlier for later, earlier in pairwise(moments))
-    return BackupTimes(
-        moments[0] if moments else None,
-        intervals[len(intervals) // 2] if len(moments) >= _MIN_BACKUPS else None,
     )
 
 
@@ -247,7 +223,7 @@ class FleetMetrics:
         )
         gauge(
             "backup_interval_seconds",
-            f"Usual time between two backups with samples. Absent with fewer than {_MIN_BACKUPS} backups.",
+            f"Usual time between two backups with samples. Absent with fewer than {MIN_BACKUPS} backups.",
             lambda: _read_seconds(self._backups.result.interval),
         )
 

@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING, Final
 from meshfleet.settings.model import ListenAddress, Retention, Settings
 
 if TYPE_CHECKING:
-    from meshfleet.settings.loader import list_given_names, list_retired_settings, load_settings
+    from meshfleet.settings.loader import (
+        find_settings_file,
+        list_given_names,
+        list_retired_settings,
+        load_settings,
+    )
     from meshfleet.settings.table import SETTINGS, Setting
 else:
     _LAZY_NAMES: Final = {
         "SETTINGS": "table",
         "Setting": "table",
+        "find_settings_file": "loader",
         "list_given_names": "loader",
         "list_retired_settings": "loader",
         "load_settings": "loader",
@@ -32,6 +38,7 @@ __all__ = [
     "Retention",
     "Setting",
     "Settings",
+    "find_settings_file",
     "list_given_names",
     "list_retired_settings",
     "load_settings",

@@ -32,7 +32,7 @@ from meshfleet.settings.secret_files import (
 from meshfleet.settings.table import SETTINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Container, Iterator, Mapping
 
     from meshfleet.mqtt.client.address import BrokerAddress
     from meshfleet.settings.table import Setting
@@ -46,8 +46,7 @@ _DEFAULTS: Final = Settings()
 
 _FILE: Final = Path("meshfleet.toml")
 
-_CERTIFICATE_SETTINGS: Final = {"tls-cert", "tls-key", "mqtt-tls"}
-"""Settings that are valid only with a certificate that can be used."""
+_ALL_NAMES: Final = frozenset(each.name for each in SETTINGS)
 
 _OTHER_VARIABLES: Final = {
     "MESHFLEET_ADMIN_PASSWORD",
@@ -95,12 +94,18 @@ class _RawSetting(NamedTuple):
 
 
 def _read_sources(
-    flags: Mapping[str, str], variables: Mapping[str, str], file: Path | None, faults: list[Fault]
+    flags: Mapping[str, str],
+    variables: Mapping[str, str],
+    file: Path | None,
+    faults: list[Fault],
+    names: Container[str] = _ALL_NAMES,
 ) -> dict[str, _RawSetting]:
-    """Return the settings that the user has given, by name. Append the faults of files to `faults`."""
-    given = _read_file(file, faults)
-    given |= _read_credentials(variables, faults)
+    """Return the given settings in `names`, by name. Append the faults of files to `faults`."""
+    given = _read_file(file, faults, names)
+    given |= _read_credentials(variables, faults, names)
     for each in SETTINGS:
+        if each.name not in names:
+            continue
         if each.is_secret and (path := variables.get(each.file_variable)):
             _read_secret_file(given, each, _RawSetting(each.file_variable, path), faults)
             if variables.get(each.variable):
@@ -127,7 +132,9 @@ def _read_secret_file(
         given[setting.name] = _RawSetting(path.origin, text)
 
 
-def _read_credentials(variables: Mapping[str, str], faults: list[Fault]) -> dict[str, _RawSetting]:
+def _read_credentials(
+    variables: Mapping[str, str], faults: list[Fault], names: Container[str]
+) -> dict[str, _RawSetting]:
     """Return the settings whose values are systemd credentials.
 
     The value of a setting for a file is the path of the credential; of any other, the text in the credential.
@@ -141,6 +148,8 @@ def _read_credentials(variables: Mapping[str, str], faults: list[Fault]) -> dict
         return given
     for name, path in credentials.items():
         if name in by_name:
+            if name not in names:
+                continue
             file = _RawSetting(f"credential {path.name}", str(path))
             if by_name[name].is_file:
                 given[name] = file
@@ -164,11 +173,13 @@ def _find_misspelled_variables(variables: Mapping[str, str]) -> Iterator[Fault]:
             yield Fault(name, f"unknown setting; did you mean {near[0]}?")
 
 
-def _read_file(file: Path | None, faults: list[Fault]) -> dict[str, _RawSetting]:
-    """Return the settings in the settings file, by name. Append the faults of the file to `faults`."""
-    if file is None and not _FILE.exists():
+def _read_file(file: Path | None, faults: list[Fault], names: Container[str]) -> dict[str, _RawSetting]:
+    """Return the settings in `names` that the settings file gives. Append the faults of the file to `faults`.
+
+    An unknown setting is a fault. Files with the values of settings that are not in `names` are not read.
+    """
+    if (path := find_settings_file(file)) is None:
         return {}
-    path = file or _FILE
     try:
         found = dict(_flatten(_parse_toml(path)))
     except InvalidSetting as exc:
@@ -176,7 +187,8 @@ def _read_file(file: Path | None, faults: list[Fault]) -> dict[str, _RawSetting]
         return {}
     given = {name: _RawSetting(f"{path}: {name}", raw) for name, raw in found.items() if name not in _RETIRED}
     for each in SETTINGS:
-        if each.is_secret and (secret := given.pop(each.file_key, None)) is not None:
+        secret = given.pop(each.file_key, None) if each.is_secret else None
+        if secret is not None and each.name in names:
             if each.name in given:
                 faults.append(Fault(secret.origin, f"is set, and so is {each.name}: set only one"))
             _read_secret_file(given, each, secret, faults)
@@ -186,7 +198,15 @@ def _read_file(file: Path | None, faults: list[Fault]) -> dict[str, _RawSetting]
         for name in given
         if name not in known
     ]
-    return {name: raw for name, raw in given.items() if name in known}
+    return {name: raw for name, raw in given.items() if name in known and name in names}
+
+
+def find_settings_file(file: Path | None) -> Path | None:
+    """Return the settings file that is read: `file`, else `meshfleet.toml` if it exists, else None."""
+    try:
+        return file or (_FILE if _FILE.exists() else None)
+    except OSError:  # the directory is not accessible: that the file cannot be read is then reported
+        return _FILE.absolute()
 
 
 def list_retired_settings(variables: Mapping[str, str], *, file: Path | None = None) -> list[Fault]:
@@ -196,9 +216,9 @@ def list_retired_settings(variables: Mapping[str, str], *, file: Path | None = N
     """
     found = [Fault(_build_retired_variable(name), text) for name, text in _RETIRED.items()]
     found = [each for each in found if each.field in variables]
-    path = file or _FILE
+    path = find_settings_file(file)
     with suppress(InvalidSetting):
-        names = dict(_flatten(_parse_toml(path))) if file or path.exists() else {}
+        names = {} if path is None else dict(_flatten(_parse_toml(path)))
         found += [Fault(f"{path}: {name}", text) for name, text in _RETIRED.items() if name in names]
     return found
 
@@ -236,19 +256,17 @@ def load_settings(
     variables: Mapping[str, str],
     *,
     file: Path | None = None,
-    with_certificate: bool = True,
+    names: Container[str] = _ALL_NAMES,
 ) -> Settings:
     """Load the settings: flags take precedence over variables, and variables over the file (rest-164).
 
     Credentials of systemd come between variables and the file. `flags` has the names of settings as keys.
     Empty variables are ignored. If `file` is None, read `meshfleet.toml` in the working directory if it
-    exists. Without `with_certificate`, ignore the certificate and what needs it. Raise `WrongSettings` with
-    all faults.
+    exists. Load only the settings in `names`: all others get their defaults, and may be wrong or unreadable
+    for this user. Raise `WrongSettings` with all faults.
     """
     faults: list[Fault] = []
-    given = _read_sources(flags, variables, file, faults)
-    if not with_certificate:
-        given = {name: raw for name, raw in given.items() if name not in _CERTIFICATE_SETTINGS}
+    given = _read_sources(flags, variables, file, faults, names)
     faults += _find_misspelled_variables(variables)
     values = _parse_values(given, faults)
     faults += _check_tls_complete(given, values)

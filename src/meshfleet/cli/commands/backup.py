@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,10 @@ import click
 import msgspec
 
 from meshfleet.cli.database import check_database_exists
-from meshfleet.cli.settings_options import load_data_settings, settings_options
+from meshfleet.cli.settings_options import DATA_SETTINGS, load_command_settings, settings_options
 from meshfleet.cli.shutdown import end_on_signals
 from meshfleet.db.schema import list_revisions
-from meshfleet.errors.backup import BackupFailed, BackupNotRecorded, RestoreRefused
+from meshfleet.errors.backup import BackupDamaged, BackupFailed, BackupNotRecorded, RestoreRefused
 from meshfleet.service.backup.archive import ArchiveReader
 from meshfleet.service.backup.creation import BackupRequest, BackupResult, create_backup_file, write_backup
 from meshfleet.service.backup.records import record_backup
@@ -48,7 +48,8 @@ _PIPE: Final = "-"
     "--keep",
     type=click.IntRange(1),
     metavar="N",
-    help="If TARGET is a directory: delete all but the newest N backups once this one has been checked.",
+    help="If TARGET is a directory: delete all but the newest N backups of this installation once this one is"
+    " checked.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")
@@ -67,7 +68,7 @@ def backup(  # noqa: PLR0913 # the options of the command
     The service may be running. If TARGET is a directory, the file name contains the time. The file contains
     password hashes and keys: keep it private, or encrypt it with a pipe.
     """
-    settings = load_data_settings(config, flags)
+    settings = load_command_settings(config, flags, DATA_SETTINGS)
     check_database_exists(settings)
     path = None if target == _PIPE else _choose_path(target)
     if keep is not None and (path is None or path.parent != Path(target)):
@@ -81,7 +82,7 @@ def backup(  # noqa: PLR0913 # the options of the command
     if path is not None:
         _record_backup(settings, result)
         if keep is not None:
-            _delete_older(path, keep)
+            _delete_older(path, keep, result.instance)
     seconds = time.monotonic() - started
     announce(f"Written {path or 'to the pipe'} ({format_bytes(result.size)}, {seconds:.0f} s)")
     announce(f"Holds {_describe_contents(result.has_samples)} acknowledged before {result.moment}.")
@@ -129,7 +130,9 @@ def restore(  # noqa: PLR0913 # the options of the command
 
     The whole file is checked before anything is written. The service must not be running.
     """
-    settings = load_data_settings(config, flags)
+    if not source:
+        raise click.UsageError("SOURCE is empty: give a file, or - for a pipe")
+    settings = load_command_settings(config, flags, DATA_SETTINGS)
     with end_on_signals(), _open_source(source, settings.data) as file:
         archive = ArchiveReader(file)
         archive.check()
@@ -188,8 +191,8 @@ def _print_next_command(
     """Print how to start the service with what was restored. The URL of a database may contain a password."""
     if as_copy:
         # With MQTT its update jobs would continue, beside those of the original.
-        options = ["--data", str(settings.data), "--http", "127.0.0.1:8090", "--mqtt", "off"]
-        options += [] if settings.external_broker is None else ["--broker", "embedded"]
+        options = ["--data", str(settings.data), "--http", "127.0.0.1:8090", "--broker", "embedded"]
+        options += ["--mqtt", "off"]
         sentence = "Passwords are as before; start the copy without MQTT"
     else:
         given = {"--config": config, "--data": flags["data"]}
@@ -217,11 +220,17 @@ def _record_backup(settings: Settings, result: BackupResult) -> None:
 
 def _choose_path(target: str) -> Path:
     """Return the path of the backup file: TARGET, or in TARGET if it is a directory."""
+    if not target:
+        raise click.UsageError("TARGET is empty: give a file, a directory, or - for a pipe")
     path = Path(target)
-    if path.is_dir():
-        return path / f"{_NAME_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar"
-    if target.endswith("/"):
-        raise click.UsageError(f"there is no directory {target}")
+    try:
+        if path.is_dir():
+            return path / f"{_NAME_PREFIX}{datetime.now(UTC):%Y%m%dT%H%M%SZ}.tar"
+        folder = path if target.endswith("/") else path.parent
+        if not folder.is_dir():
+            raise click.UsageError(f"the directory {folder} does not exist")
+    except OSError as exc:
+        raise BackupFailed(f"{path} cannot be used: {exc.strerror}") from exc
     return path
 
 
@@ -234,17 +243,27 @@ def _write_to_pipe(request: BackupRequest) -> BackupResult:
         raise BackupFailed(f"{exc.filename or 'the pipe'} cannot be used: {exc.strerror}") from exc
 
 
-def _delete_older(newest: Path, keep: int) -> None:
-    """Delete all but the newest `keep` backups in the directory of `newest`, by the times in their names."""
-    others = sorted(
-        (path for path in newest.parent.iterdir() if _FILE_NAME.fullmatch(path.name) and path != newest),
-        reverse=True,
-    )
+def _delete_older(newest: Path, keep: int, instance: str | None) -> None:
+    """Delete all but the newest `keep` backups of an installation in the directory of `newest`.
+
+    Files are ordered by the times in their names. Delete nothing if the installation has no id.
+    """
+    named = (path for path in newest.parent.iterdir() if _FILE_NAME.fullmatch(path.name) and path != newest)
+    others = sorted((path for path in named if _read_instance(path) == instance is not None), reverse=True)
     for path in others[keep - 1 :]:
         try:
             path.unlink()
         except OSError as exc:
             raise BackupFailed(f"{path} cannot be deleted: {exc.strerror}; {newest} is complete") from exc
+
+
+def _read_instance(path: Path) -> str | None:
+    """Return the id of the installation that a backup names; None if it names none or cannot be read."""
+    with suppress(OSError, BackupDamaged, RestoreRefused):
+        if path.is_file():  # opening a named pipe would wait forever
+            with path.open("rb") as file:
+                return ArchiveReader(file).read_description().instance
+    return None
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +10,7 @@ import click
 import msgspec
 
 from meshfleet.cli.database import open_existing_database
+from meshfleet.cli.file_replacement import replace_file
 from meshfleet.cli.settings_options import load_command_settings, settings_options
 from meshfleet.errors.startup import UnusableDataFolder
 from meshfleet.mqtt.client import BrokerAddress
@@ -97,34 +97,10 @@ def _write_files(folder: Path, files: Mapping[str, str]) -> None:
                 f"choose another directory with --out, or run: chmod 700 {folder}"
             )
         for name, text in files.items():
-            _replace_file(folder / name, text)
+            # mosquitto, which does not run as root, must be able to read a file that root writes.
+            replace_file(folder / name, text.encode(), owner=folder.stat())
     except OSError as exc:
         raise UnusableDataFolder(f"{folder} cannot be written: {exc.strerror}") from exc
-
-
-def _replace_file(path: Path, text: str) -> None:
-    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    temporary = Path(name)
-    try:
-        with os.fdopen(number, "w", encoding="utf-8") as file:
-            _match_folder_owner(file.fileno(), path.parent)
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-
-
-def _match_folder_owner(file_descriptor: int, folder: Path) -> None:
-    """Change the owner of a file that root created to the owner of its directory.
-
-    mosquitto, which does not run as root, can then read the file.
-    """
-    if os.name != "nt" and os.geteuid() == 0:
-        owner = folder.stat()
-        os.fchown(file_descriptor, owner.st_uid, owner.st_gid)
 
 
 # --- Summary ---

@@ -10,7 +10,7 @@ import click
 
 from meshfleet.cli.database import open_existing_database
 from meshfleet.cli.output import print_result
-from meshfleet.cli.settings_options import load_data_settings, settings_options
+from meshfleet.cli.settings_options import DATA_SETTINGS, load_command_settings, settings_options
 from meshfleet.db.reader_role import check_role_name, grant_reader
 from meshfleet.rest.inputs import parse_password
 from meshfleet.service.telemetry.identifiers import list_identifier_names
@@ -47,7 +47,7 @@ def grant_reader_command(
     A role that does not exist is created, with a password that is printed once. The password of a role that
     exists is only changed with --new-password or --stdin. The service may be running.
     """
-    settings = load_data_settings(config, flags)
+    settings = load_command_settings(config, flags, DATA_SETTINGS)
     if settings.database == "sqlite":
         raise click.UsageError(
             "the database is SQLite, which has no roles; programs can read samples over REST, with an API key"

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
-from meshfleet.cli.findings import print_findings
+from meshfleet.cli.findings import build_settings_findings, print_findings
 from meshfleet.cli.output import json_option
 from meshfleet.cli.settings_options import (
+    DATA_SETTINGS,
     list_explicit_settings,
     load_valid_settings,
     settings_options,
 )
 from meshfleet.errors.startup import WrongSettings
 from meshfleet.service.clock import now
-from meshfleet.service.doctor.examination import examine
+from meshfleet.service.doctor.examination import check_database, examine, guard_check
 from meshfleet.service.doctor.finding import Finding, Level
+from meshfleet.settings import find_settings_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-_DEFAULT_FILE: Final = Path("meshfleet.toml")
-_CERTIFICATE_SETTINGS: Final = ("tls-cert", "tls-key", "TLS_CERT", "TLS_KEY")
+    from pathlib import Path
 
 
 @click.command
@@ -42,13 +43,14 @@ def doctor(*, config: Path | None, deep: bool, as_json: bool, **flags: str | Non
 
 
 def _list_findings(config: Path | None, flags: dict[str, str | None], *, is_deep: bool) -> Iterator[Finding]:
-    file = config or (_DEFAULT_FILE if _DEFAULT_FILE.exists() else None)
+    file = find_settings_file(config)
     try:
         settings = load_valid_settings(config, flags)
     except WrongSettings as exc:
-        for origin, message in exc.faults:
-            check = "certificate" if origin.endswith(_CERTIFICATE_SETTINGS) else "settings"
-            yield Finding(Level.FAIL, check, f"{origin}: {message}", "meshfleet serve --help")
+        yield from build_settings_findings(exc)
+        with suppress(WrongSettings):
+            settings = load_valid_settings(config, flags, DATA_SETTINGS)
+            yield from guard_check("database", partial(check_database, settings, now, is_deep=is_deep))
         return
     place = "no settings file" if file is None else str(file.absolute())
     yield Finding(Level.OK, "settings", f"{place}, {len(list_explicit_settings(config, flags))} set")

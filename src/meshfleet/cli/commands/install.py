@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 
+from meshfleet.cli.file_replacement import replace_file
 from meshfleet.cli.output import json_option, print_json
 
 _SETTINGS: Final = Path("etc/meshfleet/meshfleet.toml")
@@ -140,10 +141,7 @@ def _write_file(path: Path, content: str, *, keep: bool) -> str:
             if not folder.exists():
                 folder.mkdir(parents=True)
                 folder.chmod(0o755)  # whatever the umask of root is
-        new = path.with_name(f".{path.name}.new")
-        new.write_text(content, "utf-8")
-        new.chmod(0o644)  # the service reads it as its own user
-        new.replace(path)
+        replace_file(path, content.encode(), mode=0o644)  # the service reads it as its own user
     except OSError as exc:
         raise click.ClickException(f"{path} cannot be written: {exc.strerror}") from exc
     return f"{'Written' if existing is None else 'Replaced'}: {path}"

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from meshfleet.cli.database import check_database_exists, open_existing_database
-from meshfleet.cli.settings_options import load_data_settings, settings_options
+from meshfleet.cli.settings_options import DATA_SETTINGS, load_command_settings, settings_options
 from meshfleet.rest.inputs import parse_password, parse_username
 from meshfleet.service.accounts import user_store
 from meshfleet.service.accounts.passwords import hash_password
@@ -35,7 +35,8 @@ def reset_password(name: str, *, config: Path | None, ask: bool, as_json: bool, 
 
     The command changes the database directly, whether the service is running or not.
     """
-    settings, username = load_data_settings(config, flags), parse_username(name)
+    settings = load_command_settings(config, flags, DATA_SETTINGS)
+    username = parse_username(name)
     check_database_exists(settings)
     password = _prompt_password() if ask else secrets.token_urlsafe(_PASSWORD_BYTES)
     _save_password(settings, username, password)

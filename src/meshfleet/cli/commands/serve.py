@@ -21,6 +21,7 @@ from meshfleet.cli.settings_options import (
 )
 from meshfleet.cli.shutdown import run_until_stopped
 from meshfleet.mqtt.client import run_program
+from meshfleet.settings import find_settings_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -43,6 +44,7 @@ def serve(*, config: Path | None, demo: bool, as_json: bool, **flags: str | None
     database, the user admin is created with the password in MESHFLEET_ADMIN_PASSWORD, or else with a random
     password that is printed once. SIGHUP makes the service read its settings again.
     """
+    config = find_settings_file(config)  # a reload must not take defaults because the file has vanished
     settings = loaded = load_command_settings(config, flags)
     log_to_terminal(_parse_level(settings), settings.log_format)
     if demo:

@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 from meshfleet.cli.database import check_database_exists
-from meshfleet.cli.findings import print_findings
+from meshfleet.cli.findings import build_settings_findings, print_findings
 from meshfleet.cli.output import json_option
-from meshfleet.cli.settings_options import load_command_settings, settings_options
+from meshfleet.cli.settings_options import (
+    DATA_SETTINGS,
+    load_command_settings,
+    load_valid_settings,
+    settings_options,
+)
+from meshfleet.errors.startup import WrongSettings
 from meshfleet.service.clock import now
 from meshfleet.service.doctor.examination import guard_check
 from meshfleet.service.doctor.finding import Finding, Level
@@ -55,16 +61,21 @@ def upgrade_check(
     the command to run next. The exit code is 1 if a check fails. The service may be running. Only a rehearsal
     writes anything, and only to the copy.
     """
-    settings = load_command_settings(config, flags)
+    settings = load_command_settings(config, flags, DATA_SETTINGS)
     check_database_exists(settings)
     if rehearse is not None and settings.database != "sqlite" and rehearse_database is None:
         raise click.UsageError("a rehearsal with PostgreSQL needs --rehearse-database")
     findings = _list_findings(settings, rehearse, rehearse_database or "sqlite")
-    print_findings(chain(_check_settings(config), findings), as_json=as_json)
+    print_findings(chain(_check_settings(config, flags), findings), as_json=as_json)
 
 
-def _check_settings(config: Path | None) -> Iterator[Finding]:
-    """Yield a warning for each given setting that this version ignores, with its replacement."""
+def _check_settings(config: Path | None, flags: dict[str, str | None]) -> Iterator[Finding]:
+    """Yield a finding for each given setting that this version ignores or refuses, with what to do."""
+    try:
+        load_valid_settings(config, flags)
+    except WrongSettings as exc:
+        yield from build_settings_findings(exc)
+        return
     retired = list_retired_settings(os.environ, file=config)
     for origin, reason in retired:
         yield Finding(Level.WARN, "settings", f"{origin} is ignored: {reason}", "meshfleet serve --help")

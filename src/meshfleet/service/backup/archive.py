@@ -178,7 +178,7 @@ class ArchiveReader:
         self._file.seek(end)
         if self._size != end + _count_end_bytes(end) or any(self._file.read()):
             raise BackupDamaged(MANIFEST_PATH, "unexpected data follows, or the end is missing")
-        self.description = self._decode_description()
+        self.description = self.read_description()
 
     def read_member(self, member: Member) -> Iterator[bytes]:
         """Yield the content of a member in pieces. Raise `BackupDamaged` at the end for a wrong checksum."""
@@ -209,7 +209,8 @@ class ArchiveReader:
         if remaining or digest.hexdigest() != member.sha256:
             raise BackupDamaged(member.path, "the checksum does not match")
 
-    def _decode_description(self) -> BackupDescription:
+    def read_description(self) -> BackupDescription:
+        """Read `backup.json`, and check only this member."""
         if not self.manifest.members or self.manifest.members[0].path != DESCRIPTION_PATH:
             raise BackupDamaged(DESCRIPTION_PATH, "it is not the first member")
         number = self._decode_member(self.manifest.members[0], _Format).format

@@ -36,7 +36,10 @@ def create_unfinished_file(folder: Path) -> Iterator[UnfinishedFile]:
     """
     _remove_unfinished_files(folder)
     while True:
-        descriptor, name = mkstemp(prefix=_UNFINISHED_PREFIX, dir=folder)
+        try:
+            descriptor, name = mkstemp(prefix=_UNFINISHED_PREFIX, dir=folder)
+        except OSError as exc:
+            raise OSError(exc.errno, exc.strerror, str(folder)) from exc  # not with the temporary name
         path = Path(name)
         with os.fdopen(descriptor, "w+b") as file:
             # Until it is locked, another backup may take it for the file of a killed one, and remove it.

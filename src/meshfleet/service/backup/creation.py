@@ -69,7 +69,7 @@ def create_backup_file(request: BackupRequest, path: Path) -> BackupResult:
 
     The file gets the name `path` when it is complete and on the disk. Raise `BackupFailed` if `path` exists.
     """
-    if path.exists():
+    if os.path.lexists(path):
         raise BackupFailed(f"{path} exists; choose another name, or a directory")
     try:
         with create_unfinished_file(path.parent) as unfinished:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import delete, inspect, select
 
@@ -15,14 +16,16 @@ from meshfleet.errors.backup import BackupNotRecorded
 from meshfleet.protocol.times import parse_millis
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from sqlalchemy import Connection
 
     from meshfleet.service.backup.creation import BackupResult
     from meshfleet.settings import Settings
 
 _MAX_RECORDS: Final = 100
+
+MIN_BACKUPS: Final = 4
+_MAX_BACKUPS: Final = 8
+"""Minimum and maximum number of backups from which their usual interval is derived."""
 
 
 def record_backup(settings: Settings, result: BackupResult, finished_at: int) -> None:
@@ -48,7 +51,25 @@ def _insert_record(connection: Connection, result: BackupResult, finished_at: in
     connection.execute(delete(backup).where(backup.c.finished_at.not_in(newest)))
 
 
-def load_newest_moments(connection: Connection, count: int) -> Sequence[int]:
-    """Return the times of the newest `count` backups with samples (Unix time in ms), the newest first."""
-    query = select(backup.c.moment).where(backup.c.has_samples).order_by(backup.c.moment.desc())
-    return connection.execute(query.limit(count)).scalars().all()
+class BackupTimes(NamedTuple):
+    """Facts about the recorded backups that contain samples."""
+
+    newest: int | None = None
+    """Unix time in milliseconds of the newest backup; None if there is none."""
+    interval: float | None = None
+    """Median interval between two backups in milliseconds; None with fewer than 4 backups."""
+    size: int = 0
+    """Size of the newest backup in bytes."""
+
+
+def load_backup_times(connection: Connection) -> BackupTimes:
+    """Load the time of the newest backup with samples, and compute the usual interval between backups."""
+    query = (
+        select(backup.c.moment, backup.c.size).where(backup.c.has_samples).order_by(backup.c.moment.desc())
+    )
+    newest = connection.execute(query.limit(_MAX_BACKUPS)).all()
+    if not newest:
+        return BackupTimes()
+    intervals = sorted(later.moment - earlier.moment for later, earlier in pairwise(newest))
+    usual = intervals[len(intervals) // 2] if len(newest) >= MIN_BACKUPS else None
+    return BackupTimes(newest[0].moment, usual, newest[0].size)

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import func, select
 
 from meshfleet.db.samples import DAY_MS
-from meshfleet.db.tables import backup, device, device_state, gateway, reject
+from meshfleet.db.tables import device, device_state, gateway, reject
 from meshfleet.protocol.ids import mac_from_int
+from meshfleet.service.backup.records import load_backup_times
 from meshfleet.service.byte_format import format_bytes
 from meshfleet.service.doctor.finding import Finding, Level
 from meshfleet.service.gateways.store import IS_UNSEEN
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _MAX_BACKUP_DAYS: Final = 8
+_DAILY_MS: Final = 26 * 3_600_000
+"""Maximum age of the newest backup, and usual interval below it, if backups are daily."""
+
+_BACKUP_COMMAND: Final = "meshfleet backup DIRECTORY"
 _SHOWN: Final = 3
 """Maximum number of reasons or gateways in one line."""
 
@@ -46,18 +51,18 @@ def check_rejects(connection: Connection, *, now: int) -> Iterator[Finding]:
 
 
 def check_backups(connection: Connection, *, now: int) -> Iterator[Finding]:
-    """Check the age of the newest backup."""
-    newest = connection.execute(select(backup).order_by(backup.c.finished_at.desc()).limit(1)).first()
-    if newest is None:
-        text = "no backup was written and checked yet"
-        yield Finding(Level.WARN, "backup", text, "meshfleet backup DIRECTORY")
+    """Check the age of the newest backup with samples, by the rule of the alert BackupOld."""
+    times = load_backup_times(connection)
+    if times.newest is None:
+        text = "no backup with samples was written and checked yet"
+        yield Finding(Level.WARN, "backup", text, _BACKUP_COMMAND)
         return
-    age = now - newest.finished_at
-    contents = "with" if newest.has_samples else "without"
-    days = age // DAY_MS
-    text = f"{days} days ago, {format_bytes(newest.size)}, {contents} samples"
-    if age > _MAX_BACKUP_DAYS * DAY_MS:
-        yield Finding(Level.WARN, "backup", text, "meshfleet backup DIRECTORY")
+    age = now - times.newest
+    text = f"{age // DAY_MS} days ago, {format_bytes(times.size)}, with samples"
+    if times.interval is not None and times.interval < _DAILY_MS < age:
+        yield Finding(Level.WARN, "backup", f"{text}; before, they were daily", _BACKUP_COMMAND)
+    elif age > _MAX_BACKUP_DAYS * DAY_MS:
+        yield Finding(Level.WARN, "backup", text, _BACKUP_COMMAND)
     else:
         yield Finding(Level.OK, "backup", text)
 

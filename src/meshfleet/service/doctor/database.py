@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import make_url
 
-from meshfleet.db.driver_errors import classify_error
+from meshfleet.db.driver_errors import classify_error, is_sqlite_damaged
 from meshfleet.db.samples import DAY_MS
 from meshfleet.db.schema import OLDEST_POSTGRESQL, list_revisions
 from meshfleet.errors.readiness import ReadinessCode
 from meshfleet.service.byte_format import format_bytes
-from meshfleet.service.doctor.finding import Finding, Level, describe_error
+from meshfleet.service.doctor.finding import RESTORE_COMMAND, Finding, Level, describe_error
 from meshfleet.service.storage.monitor import assess_storage
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def describe_database(settings: Settings) -> str:
 def build_unusable_finding(settings: Settings, exc: DBAPIError) -> Finding:
     """Return the finding for a database that cannot be opened, with the reason code that `/readyz` has."""
     text = f"{classify_error(exc)}: {describe_database(settings)}: {describe_error(exc)}"
+    if is_sqlite_damaged(exc):
+        return Finding(Level.FAIL, "database", f"{text}; restore the newest backup", RESTORE_COMMAND)
     return Finding(Level.FAIL, "database", text, _build_serve_command(settings))
 
 

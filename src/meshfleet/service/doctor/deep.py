@@ -10,7 +10,7 @@ from sqlalchemy import select
 from meshfleet.db.samples.segments import SegmentMissing, count_samples, segment_path
 from meshfleet.db.tables import firmware, image_chunk
 from meshfleet.errors import DatabaseUnavailable, SamplesDamaged
-from meshfleet.service.doctor.finding import Finding, Level
+from meshfleet.service.doctor.finding import RESTORE_COMMAND, Finding, Level
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-_RESTORE: Final = "meshfleet restore --check FILE"
+_CHECK_COMMAND: Final = "meshfleet restore --check FILE"
 _PIECE_BYTES: Final = 1 << 20
 
 
@@ -29,7 +29,8 @@ def check_integrity(connection: Connection) -> Iterator[Finding]:
         yield Finding(Level.OK, "integrity", "the database is intact")
     else:
         first = str(found[0]).splitlines()[-1]
-        yield Finding(Level.FAIL, "integrity", f"the database is damaged: {first}", _RESTORE)
+        text = f"the database is damaged: {first}; restore the newest backup"
+        yield Finding(Level.FAIL, "integrity", text, RESTORE_COMMAND)
 
 
 def check_segments(connection: Connection, data: Path) -> Iterator[Finding]:
@@ -42,11 +43,11 @@ def check_segments(connection: Connection, data: Path) -> Iterator[Finding]:
             counts.append(count_samples(path))
         except SegmentMissing:
             if segment in _list_segments(connection):
-                yield Finding(Level.FAIL, "samples", f"samples/{path.name} is missing", _RESTORE)
+                yield Finding(Level.FAIL, "samples", f"samples/{path.name} is missing", _CHECK_COMMAND)
             else:  # a running service has merged it into another one
                 counts.append(0)
         except (SamplesDamaged, DatabaseUnavailable) as exc:
-            yield Finding(Level.FAIL, "samples", str(exc), _RESTORE)
+            yield Finding(Level.FAIL, "samples", str(exc), _CHECK_COMMAND)
     if len(counts) == len(segments):
         yield Finding(Level.OK, "samples", f"{sum(counts)} samples read from {len(counts)} files")
 

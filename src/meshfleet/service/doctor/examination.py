@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.db import open_read_only
+from meshfleet.db.driver_errors import is_sqlite_damaged
 from meshfleet.db.schema import list_revisions, load_revision
 from meshfleet.service.doctor import certificate, contents, database, deep, machine, network
-from meshfleet.service.doctor.finding import Finding, Level, describe_error
+from meshfleet.service.doctor.finding import RESTORE_COMMAND, Finding, Level, describe_error
 from meshfleet.service.doctor.process import find_running_service
 
 if TYPE_CHECKING:
@@ -86,4 +87,7 @@ def guard_check(check: str, run: Callable[[], Iterable[Finding]]) -> Iterator[Fi
         yield from run()
     except Exception as exc:  # noqa: BLE001 # the other checks still run, and an operator wants no traceback
         text = f"could not be checked: {describe_error(exc)}"
-        yield Finding(Level.FAIL, check, text, "meshfleet doctor --help")
+        command = "meshfleet doctor --help"
+        if is_sqlite_damaged(exc):
+            text, command = f"{text}; restore the newest backup", RESTORE_COMMAND
+        yield Finding(Level.FAIL, check, text, command)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.db.database import describe_driver_error
 from meshfleet.errors import FleetError
+
+RESTORE_COMMAND: Final = "meshfleet restore FILE --replace"
 
 
 class Level(StrEnum):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from meshfleet.errors.startup import UnusableDataFolder
 from meshfleet.service.backup.restore import check_restore_finished
-from meshfleet.service.doctor.finding import Finding, Level
+from meshfleet.service.doctor.finding import RESTORE_COMMAND, Finding, Level
 from meshfleet.service.doctor.process import read_open_file_limit
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def check_data_folder(settings: Settings, service: RunningService | None) -> Ite
     try:
         check_restore_finished(data)
     except UnusableDataFolder as exc:
-        yield Finding(Level.FAIL, "data", str(exc), "meshfleet restore FILE --replace")
+        yield Finding(Level.FAIL, "data", str(exc), RESTORE_COMMAND)
         return
     if os.name != "nt" and mode & _OTHERS_MODE:
         text = f"{text}; other users can access it"

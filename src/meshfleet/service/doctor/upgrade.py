@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from sqlalchemy import func, select
 
 from meshfleet.db import connect_database, open_read_only, upgrade_database
-from meshfleet.db.schema import list_revisions, load_migration_summary, load_revision
+from meshfleet.db.schema import estimate_migration, list_revisions, load_migration_summary, load_revision
 from meshfleet.db.tables import job
 from meshfleet.errors import FleetError
 from meshfleet.rest.jobs import JobState
@@ -53,13 +53,13 @@ def examine_upgrade(settings: Settings) -> Iterator[Finding]:
         if revision is None or revision not in list_revisions():
             yield from database.check_schema(revision)
             return
-        yield from _list_migrations(revision)
+        yield from _list_migrations(connection, revision)
         if revision != list_revisions()[-1]:
             yield from _check_disk(settings)
         yield from _check_jobs(connection)
 
 
-def _list_migrations(revision: str) -> Iterator[Finding]:
+def _list_migrations(connection: Connection, revision: str) -> Iterator[Finding]:
     """Yield the schema changes that the next start will make, from this revision on."""
     newest = list_revisions()[-1]
     if revision == newest:
@@ -68,7 +68,10 @@ def _list_migrations(revision: str) -> Iterator[Finding]:
     yield Finding(Level.OK, "schema", f"{revision} is upgraded to {newest} at the next start")
     for number in list_revisions():
         if number > revision:
-            yield Finding(Level.OK, f"migration {number}", load_migration_summary(number))
+            rows, seconds = estimate_migration(connection, number)
+            duration = f"about {seconds:.0f} s for {rows:,} rows" if seconds >= 1 else "less than a second"
+            text = f"{load_migration_summary(number)} Takes {duration}."
+            yield Finding(Level.OK, f"migration {number}", text)
 
 
 def _check_disk(settings: Settings) -> Iterator[Finding]:

@@ -11,6 +11,8 @@ from alembic import op
 revision = "0007"
 down_revision = "0006"
 
+REWRITTEN_TABLE = "execution"
+
 _QUEUED = sa.text("state = 'QUEUED'")
 _ACTIVE = sa.text(
     "(state = 'DISPATCHED' OR state = 'TRANSFERRING' OR state = 'VERIFYING' OR state = 'STAGED'"

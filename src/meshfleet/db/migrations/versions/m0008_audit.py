@@ -7,6 +7,8 @@ from alembic import op
 revision = "0008"
 down_revision = "0007"
 
+REWRITTEN_TABLE = "audit"
+
 
 def upgrade() -> None:
     """Replace the audit log's indexes by actor and by target, and add indexes by time and by action."""

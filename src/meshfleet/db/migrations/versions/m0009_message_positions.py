@@ -12,6 +12,8 @@ from alembic import op
 revision = "0009"
 down_revision = "0008"
 
+REWRITTEN_TABLE = "broker_message"
+
 _COPY = """
 INSERT INTO broker_message (session, position, topic, payload, retain, until)
 SELECT session, packet_id - 1 + 65535 * SUM(begins_again) OVER (PARTITION BY session ORDER BY place),
