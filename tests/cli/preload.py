@@ -16,6 +16,7 @@ import uvloop
 from meshfleet.cli import demo_service, main
 from meshfleet.db import open_database
 from meshfleet.service import api, app
+from meshfleet.service.console.static_files import load_static_files
 
 __all__ = ["anyio", "app", "demo_service", "encodings", "httpcore", "uvicorn", "uvloop"]
 
@@ -23,6 +24,7 @@ _context = click.Context(main)
 for _name in main.list_commands(_context):
     main.get_command(_context, _name)
 api.build_litestar_app()
+load_static_files()
 with TemporaryDirectory() as _folder:
     open_database("sqlite", Path(_folder)).close()  # imports what creates the tables
 gc.collect()

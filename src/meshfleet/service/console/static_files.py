@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import cache
 from http import HTTPStatus
 from importlib.resources import files
 from pathlib import PurePosixPath
@@ -65,8 +66,13 @@ class StaticFile(NamedTuple):
     """Value of the header `ETag`; a weak tag, because compressed and uncompressed content share it."""
 
 
-def load_static_files(folder: Traversable | None = None) -> dict[str, StaticFile]:
-    """Load all files of the browser console by path, or only a hint page if the console was not built."""
+@cache
+def load_static_files(folder: Traversable | None = None) -> Mapping[str, StaticFile]:
+    """Load all files of the browser console by path, or only a hint page if the console was not built.
+
+    Every service in this process shares them: reading and hashing all files takes longer than the rest of its
+    start.
+    """
     folder = folder or files("meshfleet.service.console") / "site"
     bodies = dict(_read_directory(folder, "")) if folder.is_dir() else {}
     if INDEX_PATH not in bodies:
