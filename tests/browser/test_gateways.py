@@ -325,7 +325,8 @@ def test_many_gateways_are_claimed_from_a_list_and_their_credentials_downloaded_
 
         file = tmp_path / "gateways.csv"
         content = (
-            f'\ufefflabels;MAC;name\r\n"{mac};2nd ""{mac}""";{_format_mac(mac)};Lobby {mac}\r\n;{other};\r\n'
+            "\ufeffsep=|\r\nlabels|MAC|name|password\r\n"
+            f'"{mac};2nd ""{mac}"""|{_format_mac(mac)}|Lobby {mac}|\r\n|{other}||old\r\n'
         )
         file.write_text(content, newline="")
         asking.get_by_label("Choose a CSV file").set_input_files(file)
