@@ -48,6 +48,8 @@ _MAX_EVENT_AGE_MS: Final = 60_000
 """Milliseconds after which an event is not published: Home Assistant would take it for a new event."""
 _RATE_SECONDS: Final = 60.0
 """Seconds between two measurements of the report rates of gateways."""
+_IDLE_SECONDS: Final = 1.0
+"""Maximum seconds that the publishing task sleeps, after which it notices a lost connection."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -317,6 +319,3 @@ class Publisher:
         for number in gateways:
             devices[number] = devices[number].with_report_rate(self._rates[number])
         return devices
-
-
-_IDLE_SECONDS: Final = 1.0
