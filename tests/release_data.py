@@ -101,28 +101,30 @@ def load_answers(service: ServiceProcess, paths: list[str]) -> dict[str, Any]:
     return {path: _drop_variable(service.call("GET", path)) for path in paths}
 
 
-def find_missing(expected: Any, found: Any, place: str = "") -> list[str]:
+def find_differences(expected: Any, found: Any, place: str = "") -> list[str]:
     """Return the places at which an expected value is missing or different.
 
-    Objects may have more fields than expected, and lists more items.
+    Objects may have more fields than expected, because later versions add some. Lists must have exactly the
+    expected items, so that an upgrade that stores a sample or a job twice is found.
     """
     if isinstance(expected, dict) and isinstance(found, dict):
         return [
-            missing
+            difference
             for name, value in expected.items()
-            for missing in (
-                find_missing(value, found[name], f"{place}.{name}") if name in found else [f"{place}.{name}"]
+            for difference in (
+                find_differences(value, found[name], f"{place}.{name}")
+                if name in found
+                else [f"{place}.{name}"]
             )
         ]
     if isinstance(expected, list) and isinstance(found, list):
-        missing, start = [], 0
-        for number, value in enumerate(expected):
-            equal = (index for index in range(start, len(found)) if not find_missing(value, found[index]))
-            if (index := next(equal, None)) is None:
-                missing.append(f"{place}[{number}]")
-            else:
-                start = index + 1
-        return missing
+        if len(expected) != len(found):
+            return [f"{place}: {len(found)} items, not {len(expected)}"]
+        return [
+            difference
+            for number, (value, item) in enumerate(zip(expected, found, strict=True))
+            for difference in find_differences(value, item, f"{place}[{number}]")
+        ]
     return [] if expected == found else [f"{place}: {found!r}, not {expected!r}"]
 
 
@@ -165,8 +167,8 @@ def _write_data(folder: Path, database: str, server: str | None, target: Path) -
         ) as service:
             found.append(load_answers(service, paths))
         time.sleep(1)
-    if missing := find_missing(found[0], found[1]):
-        sys.exit("two starts of the same version differ: " + "; ".join(missing))
+    if differences := find_differences(found[0], found[1]):
+        sys.exit("two starts of the same version differ: " + "; ".join(differences))
     return found[0]
 
 

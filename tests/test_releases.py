@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.release_data import DATABASES, FOLDER, find_missing, load_answers, run_release
+from tests.release_data import DATABASES, FOLDER, find_differences, load_answers, run_release
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
@@ -33,27 +33,35 @@ def test_the_data_of_each_release_is_upgraded(
     database: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     server = request.getfixturevalue("postgresql_server") if database == "postgresql" else None
-    missing = {}
+    differences = {}
     for release in KEPT:
         expected = json.loads((release / f"{database}.json").read_text())
         source = release / f"{database}.tar.xz"
         with run_release(tmp_path / release.name, database, server, source, "--mqtt", "off") as service:
-            missing[release.name] = find_missing(expected, load_answers(service, list(expected)))
-    assert missing == {release.name: [] for release in KEPT}
+            differences[release.name] = find_differences(expected, load_answers(service, list(expected)))
+    assert differences == {release.name: [] for release in KEPT}
+
+
+_SAMPLE = {"time": "2026-11-15T10:00:00Z", "value": 4.25}
 
 
 @each_row(
-    ("expected", "found", "missing"),
+    ("expected", "found", "differences"),
     [
         ({"a": 1}, {"a": 1, "b": 2}, []),
         ({"a": 1}, {"b": 2}, [".a"]),
         ({"a": {"b": 1}}, {"a": {"b": 2}}, [".a.b: 2, not 1"]),
-        ([1, 3], [0, 1, 2, 3], []),
-        ([3, 1], [1, 3], ["[1]"]),
-        ([1, 2, 3], [1, 3], ["[1]"]),
-        ([{"a": 1}], [{"a": 2}, {"a": 1, "b": 0}], []),
+        ([1, 3], [1, 3], []),
+        ([3, 1], [1, 3], ["[0]: 1, not 3", "[1]: 3, not 1"]),
+        ([1, 3], [1, 2, 3], [": 3 items, not 2"]),
+        ([1, 2, 3], [1, 3], [": 2 items, not 3"]),
+        ({"items": [_SAMPLE]}, {"items": [_SAMPLE, _SAMPLE]}, [".items: 2 items, not 1"]),
+        ([{"a": 1}], [{"a": 1, "b": 0}], []),
+        ([{"a": 1}], [{"a": 2}], ["[0].a: 2, not 1"]),
         ([1], None, [": None, not [1]"]),
     ],
 )
-def test_a_missing_or_different_value_is_found(expected: object, found: object, missing: list[str]) -> None:
-    assert find_missing(expected, found) == missing
+def test_a_missing_different_or_doubled_value_is_found(
+    expected: object, found: object, differences: list[str]
+) -> None:
+    assert find_differences(expected, found) == differences

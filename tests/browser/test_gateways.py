@@ -14,7 +14,7 @@ from playwright.sync_api import expect
 
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.accounts import Role
-from tests.browser.axe import find_violations
+from tests.browser.axe import find_violations, find_violations_in_all_themes
 from tests.browser.conftest import visit, wait_until
 from tests.browser.demo_gateways import connected_gateway, new_mac
 
@@ -325,16 +325,18 @@ def test_many_gateways_are_claimed_from_a_list_and_their_credentials_downloaded_
 
         file = tmp_path / "gateways.csv"
         content = (
-            f'\ufefflabels;MAC;name\r\n"{mac};2nd ""{mac}""";{_format_mac(mac)};Lobby {mac}\r\n;{other};\r\n'
+            "\ufeffsep=|\r\nlabels|MAC|name|password\r\n"
+            f'"{mac};2nd ""{mac}"""|{_format_mac(mac)}|Lobby {mac}|\r\n|{other}||old\r\n'
         )
         file.write_text(content, newline="")
-        asking.get_by_label("Choose a CSV file").set_input_files(file)
+        asking.get_by_label("CSV file").set_input_files(file)
         expect(asking).to_contain_text("2 gateways can be claimed.")
         expect(rows.first).to_contain_text(f'{mac}, 2nd "{mac}"')
         assert find_violations(page) == []
         claim.press("Enter")
 
         told = page.get_by_role("dialog", name="Credentials of 2 gateways")
+        expect(told).to_be_visible()
         assert find_violations(page) == []
         page.keyboard.press("Escape")
         expect(told).to_contain_text("These passwords cannot be shown again")
@@ -352,3 +354,47 @@ def test_many_gateways_are_claimed_from_a_list_and_their_credentials_downloaded_
             expect(page.locator("tr").filter(has_text=f"Lobby {mac}")).to_contain_text("Online")
         for label in (mac, f'2nd "{mac}"'):
             demo.call("DELETE", f"/api/v1/labels/{quote(label)}")
+
+
+def test_gateways_that_are_claimed_are_marked_and_left_out(
+    open_as: Open, demo: ServiceProcess, mac: str, browser_log: BrowserLog
+) -> None:
+    browser_log.expect("ERR_FAILED")
+    with new_mac(demo) as other:
+        demo.claim(other)
+        page = open_as("/gateways")
+        # Without the list of gateways the service itself refuses those that are claimed.
+        page.route("**/api/v1/gateways?MaxResults=1000", lambda route: route.abort())
+        page.get_by_role("button", name="Add many").click()
+        asking = page.get_by_role("dialog", name="Add many gateways")
+        expect(asking).to_contain_text("already claimed cannot be marked now")
+        asking.get_by_role("button", name="Cancel").click()
+        page.unroute("**/api/v1/gateways?MaxResults=1000")
+        page.get_by_role("button", name="Add many").click()
+        asking.get_by_label("Or paste the list").fill(f"mac\n{mac}\n{other}\n")
+        claim = asking.get_by_role("button", name="Claim all")
+        rows = asking.get_by_role("group", name="Gateways in the list").locator("tbody tr")
+        expect(rows).to_have_text([re.compile("^3.*The gateway is already claimed.")])
+        expect(claim).to_be_disabled()
+        assert find_violations_in_all_themes(page) == []
+        asking.get_by_role("checkbox", name="Leave out gateways that are already claimed").press("Space")
+        expect(asking.get_by_role("status").filter(has_text="1 gateway can be claimed.")).to_be_visible()
+        expect(rows.last).to_contain_text("Already claimed, left out")
+        page.set_viewport_size({"width": 390, "height": 844})
+        assert page.evaluate("document.documentElement.scrollWidth") == 390
+        assert find_violations_in_all_themes(page) == []
+        claim.press("Enter")
+        told = page.get_by_role("dialog", name="Credentials of 1 gateway")
+        told.get_by_role("button", name="I have stored it").click()
+
+
+def test_a_list_of_more_than_a_thousand_gateways_is_refused_at_once(open_as: Open) -> None:
+    page = open_as("/gateways")
+    page.get_by_role("button", name="Add many").click()
+    asking = page.get_by_role("dialog", name="Add many gateways")
+    macs = "".join(f"02005e04{number:04x}\n" for number in range(1001))
+    asking.get_by_label("Or paste the list").fill(f"mac\n{macs}wrong\n")
+    expect(asking).to_contain_text("1,002 gateways are too many: at most 1,000 can be claimed at once here.")
+    expect(asking).to_contain_text("meshfleet gateways add --csv")
+    expect(asking.get_by_role("group", name="Gateways in the list")).to_have_count(0)
+    expect(asking.get_by_role("button", name="Claim all")).to_be_disabled()

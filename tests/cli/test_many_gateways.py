@@ -156,6 +156,9 @@ def test_every_mistake_is_reported_with_its_line_and_nothing_is_claimed(
         (b"mac,name\n02005e00c001,K\xe4the", [":2: is not UTF-8: save the file as CSV UTF-8"]),
         ("mac\n".encode("utf-16"), [":1: is not UTF-8: save the file as CSV UTF-8"]),
         (b"mac\n0200\0005e00c001\n", [":2: "]),
+        (b"sep=;", [":1: has no column mac"]),
+        (b"sep=ab\nmac\n", [":1: has no column mac"]),
+        (b"SEP=|\r\nmac|username|serial\r\n", [":2: the column 'serial' is not one of mac, name, labels"]),
     ],
 )
 def test_a_file_that_is_not_such_a_table_is_refused(
@@ -188,6 +191,28 @@ def test_lost_passwords_are_replaced(admin: Shell, fleet: Fleet, source: Path, o
     source.write_text(f"mac\n{GATEWAY}\n02005e00c009\n")
     refused = admin("gateways", "rotate", "--csv", str(source), "--out", str(out) + "2")
     assert refused.stderr.splitlines()[1].endswith("gateways.csv:3: mac: 02005e00c009 is not claimed")
+
+
+@pytest.mark.rule("rest-232", "rest-233")
+def test_a_credentials_file_is_also_a_list_of_gateways(
+    admin: Shell, fleet: Fleet, source: Path, out: Path
+) -> None:
+    fleet.gateways.claim(OTHER)
+    source.write_bytes(f"sep=;\r\nname;mac\r\nLobby, left;{GATEWAY}\r\n".encode())
+    admin.text("gateways", "add", "--csv", str(source), "--out", str(out))
+    assert fleet.devices.show(GATEWAY).friendly_name == "Lobby, left"
+    # A spreadsheet program has saved the credentials file again, with another gateway.
+    claimed, edited = _read_credentials(out), out.with_name("edited.csv")
+    edited.write_text(
+        "sep=\t\n" + out.read_text().replace(",", "\t") + f"{OTHER}\t{OTHER}\tpassword\thost\t1883\tno\n"
+    )
+    arguments = ("--csv", str(edited), "--out")
+    added = admin.text("gateways", "add", "--skip-claimed", *arguments, str(out) + "2")
+    assert added == "Claimed nothing. 2 were claimed before.\n"
+    admin.text("gateways", "rotate", *arguments, str(out) + "3")
+    rotated = _read_credentials(out.with_name(out.name + "3"))
+    assert [each["mac"] for each in rotated] == [GATEWAY, OTHER]
+    assert rotated[0]["password"] != claimed[0]["password"]
 
 
 @pytest.mark.rule("rest-232")

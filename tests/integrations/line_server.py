@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from ssl import SSLContext
 
     Answer = tuple[int, str]
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 class LineServer:
     """Server that answers with a status and an error, and keeps the lines of requests that it accepted."""
 
-    def __init__(self, answer: Callable[[list[bytes]], Answer]) -> None:
+    def __init__(self, answer: Callable[[list[bytes]], Answer], tls: SSLContext | None) -> None:
         self.accepted: set[bytes] = set()
         self.requests: list[tuple[str, str | None]] = []
         """Path and authorization of each request."""
@@ -50,7 +51,9 @@ class LineServer:
 
         self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
+        if tls is not None:
+            self.http.socket = tls.wrap_socket(self.http.socket, server_side=True)
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.http.server_port}"
 
     def close_connections(self) -> None:
         """Close all open connections of clients."""
@@ -59,8 +62,11 @@ class LineServer:
 
 
 @contextmanager
-def line_server(answer: Callable[[list[bytes]], Answer]) -> Iterator[LineServer]:
-    server = LineServer(answer)
+def line_server(
+    answer: Callable[[list[bytes]], Answer], *, tls: SSLContext | None = None
+) -> Iterator[LineServer]:
+    """Run a server, with TLS if there is a context."""
+    server = LineServer(answer, tls)
     thread = Thread(target=server.http.serve_forever, args=(0.01,))
     thread.start()
     try:

@@ -74,3 +74,16 @@ def test_files_without_a_certificate_are_refused(folder: Path) -> None:
 @each_row("text", ["missing.pem", "."])
 def test_an_unreadable_file_is_reported_with_its_setting(text: str) -> None:
     assert [fault.field for fault in faults(tls_cert=text, tls_key=text)] == ["--tls-cert", "--tls-key"]
+
+
+def test_certificate_authorities_can_be_given_for_influxdb_with_tls(
+    folder: Path, pem: Mapping[str, str]
+) -> None:
+    (folder / "empty").touch()
+    url = "https://host:8086"
+    assert settings(influx_url=url, influx_ca=pem["cert"]).influx.ca == Path(pem["cert"])
+    assert faults(influx_ca=pem["cert"]) == faults(influx_url="http://host", influx_ca=pem["cert"])
+    assert faults(influx_ca=pem["cert"]) == [("--influx-ca", "is only for an influx.url with https://")]
+    assert [field for field, _ in faults(influx_url="x", influx_ca=pem["cert"])] == ["--influx-url"]
+    for file in ("empty", pem["key"], "missing"):
+        assert [field for field, _ in faults(influx_url=url, influx_ca=file)] == ["--influx-ca"]

@@ -1,10 +1,10 @@
-"""Command-line arguments that several commands share: devices, identifiers, labels, times."""
+"""Command-line arguments that several commands share: devices, identifiers, labels, times, samples."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import click
 
@@ -19,6 +19,7 @@ from meshfleet.cli.completers import (
 )
 from meshfleet.cli.options import TextParamType, parse_any_mac
 from meshfleet.client.arguments import normalize_identifier
+from meshfleet.client.rest.samples import SampleKind
 from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedText, MalformedTime
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
@@ -28,6 +29,8 @@ from meshfleet.rest.accounts import Role
 from meshfleet.rest.inputs import parse_label, parse_username
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from meshfleet.protocol.ids import Mac
 
 _AGE = re.compile(r"([0-9]{1,6})([smhd])")
@@ -103,3 +106,28 @@ firmware_argument = click.argument(
 job_argument = click.argument("job", type=JOB, shell_complete=complete_jobs)
 identifier_argument = click.argument("identifier", type=IDENTIFIER, shell_complete=complete_identifiers)
 label_argument = click.argument("label", type=LABEL, shell_complete=complete_labels)
+
+
+def sample_filter_options(verb: str) -> Callable[[Any], Any]:
+    """Return a decorator that adds the options `--kind` and `--identifier` to a command for samples.
+
+    The command receives `kinds` and `identifier`. `verb` begins the help of the options, such as "Show".
+    """
+
+    def decorate(command: Any) -> Any:
+        kind = click.option(
+            "--kind",
+            "kinds",
+            type=click.Choice(get_args(SampleKind)),
+            multiple=True,
+            help=f"{verb} only samples of this kind; repeatable.",
+        )
+        identifier = click.option(
+            "--identifier",
+            type=IDENTIFIER,
+            shell_complete=complete_identifiers,
+            help=f"{verb} only samples of this property, measurement or event (name or hex id).",
+        )
+        return kind(identifier(command))
+
+    return decorate

@@ -28,11 +28,14 @@ if TYPE_CHECKING:
 Text = TypeVar("Text", bound=str)
 
 _COLUMNS: Final = ("mac", "name", "labels")
+_CREDENTIAL_COLUMNS: Final = ("mac", "username", "password", "host", "port", "tls")
+_KNOWN_COLUMNS: Final = {*_COLUMNS, *_CREDENTIAL_COLUMNS}
+_SEPARATOR_LINE: Final = re.compile(r"sep=([\t !#-~])\r?(?:\n|$)", re.IGNORECASE)
+"""First line with which a file tells Excel the separator of its columns."""
 _LABEL_SEPARATOR: Final = ";"
 _MAC_SEPARATORS: Final = re.compile(r"[\s.]")
 _CHANGED_BY_EXCEL: Final = re.compile(r"[0-9.,]+e\+[0-9]+", re.IGNORECASE)
 """Number such as 2,0E+10: a spreadsheet program may have changed a MAC to such a number."""
-_CREDENTIAL_COLUMNS: Final = ("mac", "username", "password", "host", "port", "tls")
 _OWNER_ONLY: Final = 0o600
 
 
@@ -67,8 +70,9 @@ class GatewayFile(NamedTuple):
 def read_gateway_file(path: Path) -> GatewayFile:
     """Read a CSV file with gateways. Mistakes are in the result, and raise nothing.
 
-    The columns are `mac` and optionally `name` and `labels`, in any order.
-    Columns are separated by `,`, or by `;` as in files of Excel in many countries.
+    The columns are `mac` and optionally `name` and `labels`, in any order. The other columns of a
+    `CredentialsFile` are ignored, so that such a file can be read too. Columns are separated by `,`, by `;`
+    as in files of Excel in many countries, or by the character in a first line such as `sep=;`.
     """
     file = GatewayFile(str(path), [], [])
     raw = path.read_bytes()
@@ -102,11 +106,15 @@ def read_gateway_file(path: Path) -> GatewayFile:
 def _iterate_rows(text: str, faults: list[LineFault]) -> Iterator[tuple[int, list[str]]]:
     """Yield each row that is not blank, with the number of its first line. Add wrong quotes to `faults`."""
     header = text.partition("\n")[0]
+    separator = ";" if header.count(";") > header.count(",") else ","
+    separator_line = _SEPARATOR_LINE.match(text)
     reader = csv.reader(
         io.StringIO(text, newline=""),
-        delimiter=";" if header.count(";") > header.count(",") else ",",
+        delimiter=separator_line[1] if separator_line else separator,
         strict=True,
     )
+    if separator_line:
+        next(reader)
     while True:
         line = reader.line_num + 1
         try:
@@ -126,7 +134,7 @@ def _check_header(columns: list[str]) -> Iterator[str]:
         yield f"has no column mac: the first line names the columns, {', '.join(_COLUMNS)}"
         return
     for index, name in enumerate(columns):
-        if name not in _COLUMNS:
+        if name not in _KNOWN_COLUMNS:
             yield f"the column {quote_input(name)} is not one of {', '.join(_COLUMNS)}"
         elif name in columns[:index]:
             yield f"the column {name} is there twice"

@@ -272,9 +272,10 @@ def load_settings(
     faults += _check_tls_complete(given, values)
     faults += _check_certificate(given, values.get("tls_cert"), values.get("tls_key"))
     faults += _check_broker_mode(given, values)
-    for name in ("broker-ca", "homeassistant.broker-ca"):
-        faults += _check_broker_ca(given, name, values.get(name.replace("-", "_")))
+    for name in ("broker-ca", "homeassistant.broker-ca", "influx.ca"):
+        faults += _check_authorities(given, name, values.get(name.replace("-", "_")))
     faults += _check_homeassistant(given, values)
+    faults += _check_influx(given, values)
     for each in list_retired_settings(variables, file=file):
         _log.warning("%s is ignored: %s", *each)
     if faults:
@@ -386,7 +387,15 @@ def _check_homeassistant(given: Mapping[str, _RawSetting], values: Mapping[str, 
             yield Fault(origin, f"{name} cannot be {topic}: the topics of gateways are there")
 
 
-def _check_broker_ca(
+def _check_influx(given: Mapping[str, _RawSetting], values: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield a fault if there are certificate authorities for a server of InfluxDB without TLS."""
+    if "influx.url" in given and "influx.url" not in values:
+        return  # the URL is invalid
+    if "influx.ca" in values and not values.get("influx.url", "").startswith("https:"):
+        yield Fault(given["influx.ca"].origin, "is only for an influx.url with https://")
+
+
+def _check_authorities(
     given: Mapping[str, _RawSetting], name: str, authorities: Path | None
 ) -> Iterator[Fault]:
     """Yield a fault if the file of certificate authorities contains no valid certificates."""

@@ -66,6 +66,8 @@ class InfluxSettings(Struct, frozen=True, kw_only=True):
 
     url: str | None = None
     """URL of the server, without a trailing slash; None if samples are not exported."""
+    ca: Path | None = None
+    """File with the certificate authorities to trust for that server; None: those of the system."""
     token: str = ""
     """Token, `user:password`, or empty for a server without logins."""
     database: str = "meshfleet"

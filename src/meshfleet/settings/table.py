@@ -312,6 +312,11 @@ SETTINGS: Final = (
         "URL",
         "URL of InfluxDB or a compatible server, to which all new samples are sent; https://host:8086.",
     ),
+    _file_setting(
+        "influx.ca",
+        "PEM file with the certificate authorities to trust for an https:// server of InfluxDB. Default:"
+        " those of the system.",
+    ),
     Setting(
         "influx.token",
         parsers.parse_influx_token,

@@ -140,7 +140,7 @@ def test_a_device_message_describes_the_device() -> None:
         "state_class": "measurement",
         "unit_of_measurement": "°C",
         "suggested_display_precision": 1,
-        "value_template": "{{ value_json.temperature }}",
+        "value_template": "{{ value_json['temperature'] }}",
     }
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import base64
 import socket
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trustme
 
 from meshfleet.service.influx.target import InfluxTarget, TargetUnavailable
 from meshfleet.settings.model import InfluxSettings
@@ -16,6 +18,8 @@ from tests.integrations.line_server import line_server
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.integrations.line_server import LineServer
 
 
@@ -90,6 +94,23 @@ def test_the_request_has_the_database_and_the_login(
     with line_server(lambda _: (204, "")) as server, open_target(server, **settings) as target:
         target.check()
         assert server.requests == [(path, authorization)]
+
+
+def test_a_server_with_a_private_authority_needs_the_file_of_that_authority(tmp_path: Path) -> None:
+    authority, file = trustme.CA(), tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(file)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    with line_server(lambda _: (204, ""), tls=context) as server:
+        with (
+            open_target(server) as target,
+            pytest.raises(TargetUnavailable, match="certificate verify failed"),
+        ):
+            target.write(LINES)
+        assert not server.accepted
+        with open_target(server, ca=file) as target:
+            assert target.write(LINES).refused == 0
+        assert server.accepted == {*LINES}
 
 
 def test_a_server_that_closes_idle_connections_is_no_failure() -> None:

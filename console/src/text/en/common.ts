@@ -1,4 +1,6 @@
 /** Texts that several pages share. */
+import { isolateBidi } from "../bidi";
+
 export const common = {
   breadcrumb: "Breadcrumb",
   loading: "Loading…",
@@ -12,6 +14,14 @@ export const common = {
   more: "Show more",
   newRows: (many: string) => `${many} new · Show`,
   andMore: (number: string) => `and ${number} more`,
+  dropZone: {
+    drop: "Drop the file here, or",
+    choose: "choose a file",
+    another: "choose another file",
+    several: "One file at a time, please.",
+    unreadable: (name: string) =>
+      `The browser cannot read ${isolateBidi(name)}. Was it moved or changed, or is it a folder? Choose it once more.`,
+  },
   nothing: "Nothing yet",
   unknown: "unknown",
   product: (name: string, model: string) => `${name} · ${model}`,

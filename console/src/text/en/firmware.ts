@@ -52,23 +52,17 @@ export const firmware = {
     open: "Upload firmware",
     title: "Upload firmware",
     image: "Image",
-    drop: "Drop the image here, or",
-    choose: "choose a file",
-    another: "choose another file",
     endings: "A Nordic package (.zip), a bare image (.bin) or a RAUC bundle (.raucb)",
     reading: "Computing its SHA-256…",
     unhashed: "The browser cannot compute its SHA-256 here; the service does.",
     errors: {
       none: "Choose the image.",
-      several: "One file at a time, please.",
       empty: (name: string) => `${isolateBidi(name)} is empty.`,
       ending: (name: string) => `${isolateBidi(name)} is not an image: its name must end in .zip, .bin or .raucb.`,
       large: (size: string, most: string) =>
         `It has ${size}; a Nordic package has ${most} at most. If it is a RAUC bundle, select that below.`,
       bare: "This is not a Nordic package (a zip file). If it is a bare image, select “Bare image” below.",
       package: "This is a zip file, not a bare image. If it is a Nordic package, clear “Bare image” below.",
-      unreadable: (name: string) =>
-        `The browser cannot read ${isolateBidi(name)}. Was it moved or changed, or is it a folder? Choose it once more.`,
       model: "A model has four hex digits, such as 0018.",
       version: "Enter a version such as 3.4.2 or 3.4.2-beta.1, with numbers up to 255.",
       hardware: (text: string) => `“${isolateBidi(text)}” is not a hardware version, such as 1.2.0.`,

@@ -5,17 +5,15 @@ from __future__ import annotations
 import shutil
 from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from meshfleet.cli.arguments import IDENTIFIER, PAST_TIME
-from meshfleet.cli.completers import complete_identifiers
+from meshfleet.cli.arguments import PAST_TIME, sample_filter_options
 from meshfleet.cli.device_filters import DEVICE_FILTER, FILTER_NAMES, build_device_filters
 from meshfleet.cli.output import json_option, print_json
 from meshfleet.cli.sample_files import FILE_TYPES, SampleFile, import_pyarrow, to_row
 from meshfleet.cli.service_access import call_service
-from meshfleet.client.rest.samples import SampleKind
 from meshfleet.errors import ServiceRefused, ServiceUnreachable
 from meshfleet.protocol.times import format_time
 
@@ -60,19 +58,7 @@ class _Span(NamedTuple):
     help=f"Export only devices that match NAME=VALUE; if repeated, those that match all filters."
     f" Names: {FILTER_NAMES}.",
 )
-@click.option(
-    "--identifier",
-    type=IDENTIFIER,
-    shell_complete=complete_identifiers,
-    help="Export only samples of this property, measurement or event (name or hex id).",
-)
-@click.option(
-    "--kind",
-    "kinds",
-    type=click.Choice(get_args(SampleKind)),
-    multiple=True,
-    help="Export only samples of this kind; repeatable.",
-)
+@sample_filter_options("Export")
 @click.option(
     "--format",
     "file_format",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from meshfleet.cli.arguments import IDENTIFIER, PAST_TIME, device_argument
-from meshfleet.cli.completers import complete_identifiers
+from meshfleet.cli.arguments import PAST_TIME, device_argument, sample_filter_options
 from meshfleet.cli.output import Column, json_option, print_list
 from meshfleet.cli.service_access import call_service
 from meshfleet.cli.terminal import to_printable
 from meshfleet.cli.value_format import format_decoded_value, format_sample_error
-from meshfleet.client.rest.samples import SampleKind
 
 if TYPE_CHECKING:
     from meshfleet.client import Fleet
@@ -39,19 +37,7 @@ _COLUMNS: Final = (
 
 @click.command()
 @device_argument
-@click.option(
-    "--kind",
-    "kinds",
-    type=click.Choice(get_args(SampleKind)),
-    multiple=True,
-    help="Show only samples of this kind; repeatable.",
-)
-@click.option(
-    "--identifier",
-    type=IDENTIFIER,
-    shell_complete=complete_identifiers,
-    help="Show only samples of this property, measurement or event (name or hex id).",
-)
+@sample_filter_options("Show")
 @click.option(
     "--from",
     "since",

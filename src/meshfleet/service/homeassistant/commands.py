@@ -138,17 +138,16 @@ class CommandHandler:
         self._log_limiter = LogLimiter(lines=5)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def handle(self, message: Publish) -> bool:
-        """Start to carry out a command. Return False if the message is not a command."""
+    def handle(self, message: Publish) -> None:
+        """Start to carry out a command. Ignore a message that is not a command."""
         command = self._topics.parse_command(message.topic)
         if command is None:
-            return False
+            return
         try:
             self._start(command, message)
         except InvalidCommand as exc:
             self._report(command, str(exc))
             self._repeat_state(command)
-        return True
 
     async def close(self) -> None:
         """Stop waiting for the outcomes of commands. Their requests go on and are recorded in the history."""
@@ -212,7 +211,9 @@ class CommandHandler:
 
     def _report(self, command: Command, reason: str) -> None:
         """Log why a command failed, unless too many failures of the same device were logged recently."""
-        if dropped := self._log_limiter.count(command.mac):
+        # Devices that are not shown share one limit: a client can send commands to any number of them.
+        is_shown_device = self._plan.find_device(mac_to_int(command.mac)) is not None
+        if dropped := self._log_limiter.count(command.mac if is_shown_device else None):
             _log.warning(
                 "command of Home Assistant to %s, %s, not carried out (%d such commands since the last such"
                 " line): %s",

@@ -232,7 +232,8 @@ def format_event_type(name: str) -> str:
 
 def build_template(name: str) -> str:
     """Return the Home Assistant template that reads the value with this name from the state message."""
-    return f"{{{{ value_json.{name} }}}}" if name.isidentifier() else f"{{{{ value_json['{name}'] }}}}"
+    # Not `value_json.NAME`: that is a method if NAME is one of a dictionary, such as `clear` or `update`.
+    return f"{{{{ value_json['{name}'] }}}}"
 
 
 def _format_name(name: str) -> str:

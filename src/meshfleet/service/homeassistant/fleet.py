@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _HISTORY_SAMPLES: Final = 2000
 """Maximum number of stored samples of a device that are read at a start to find its newest values."""
+_FUTURE_MS: Final = 600_000
+"""Milliseconds by which the time of a sample may be ahead of the clock of the service."""
 
 _UNKNOWN_VERSION: Final = "0.0.0"
 _SELECT_FIRMWARE: Final = "SELECT id, beta, variant FROM device WHERE id IN numbers"
@@ -174,10 +176,6 @@ async def load_newest_rows(samples: SampleStore, number: int, now: int) -> Seque
         newest_first=True,
     )
     return await samples.read(query, _take_newest)
-
-
-_FUTURE_MS: Final = 600_000
-"""Milliseconds by which the time of a sample may be ahead of the clock of the service."""
 
 
 def _take_newest(found: Iterator[StoredSample]) -> list[SampleRow]:

@@ -48,6 +48,8 @@ _MAX_EVENT_AGE_MS: Final = 60_000
 """Milliseconds after which an event is not published: Home Assistant would take it for a new event."""
 _RATE_SECONDS: Final = 60.0
 """Seconds between two measurements of the report rates of gateways."""
+_IDLE_SECONDS: Final = 1.0
+"""Maximum seconds that the publishing task sleeps, after which it notices a lost connection."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -61,6 +63,8 @@ class PublisherTimings(NamedTuple):
     """Minimum interval between two state messages of a device."""
     jitter: float = 3.0
     """Maximum random delay before everything is published again."""
+    birth_interval: float = 30.0
+    """Minimum interval in which births of Home Assistant are answered by publishing everything again."""
     step: float = 0.1
     """Interval in which due messages are published."""
     messages_per_step: int = 50
@@ -109,6 +113,9 @@ class Publisher:
         self._changed = asyncio.Event()
         self._events: deque[Publish] = deque(maxlen=_MAX_EVENTS)
         self._republish_at: float | None = None
+        """Loop time from which everything is published again, because of a birth; None if nothing is due."""
+        self._next_birth_at = 0.0
+        """Loop time before which no further birth is answered."""
         self._rates: dict[int, int] = {}
         self._rates_at = 0.0
         self._is_loaded = False
@@ -169,13 +176,15 @@ class Publisher:
         filters = self.topics.births + ((self.topics.command_filter,) if self._settings.commands else ())
         for topic_filter in filters:
             await self._subscribe(link, topic_filter)
-        self._schedule_republishing()
+        await asyncio.sleep(self._choose_delay())
+        self._republish_all()
         loop = asyncio.get_running_loop()
         states_at = loop.time()
         while link.connection_number == number:
-            if self._republish_at is not None and loop.time() >= self._republish_at:
-                self._republish_at = None
-                self.plan.republish_all()
+            is_due = self._republish_at is not None and loop.time() >= self._republish_at
+            # If everything is being published already, a birth waits: else the last devices would never be.
+            if is_due and not self.plan.has_queue:
+                self._republish_all()
             messages = self.plan.take_queued(self._timings.messages_per_step)
             while self._events:
                 messages.append(self._events.popleft())
@@ -220,10 +229,24 @@ class Publisher:
             self._commands.handle(message)
 
     def _schedule_republishing(self) -> None:
-        """Publish all messages again after a random delay, so that services do not publish all at once."""
-        delay = random.uniform(0, self._timings.jitter)  # noqa: S311 # jitter, not cryptography
-        self._republish_at = asyncio.get_running_loop().time() + delay
-        self._wake()
+        """Publish all messages again soon, because of a birth, unless that is due already.
+
+        Everyone who may publish births could otherwise make the service publish without end.
+        """
+        if self._republish_at is None:
+            now = asyncio.get_running_loop().time()
+            self._republish_at = max(now + self._choose_delay(), self._next_birth_at)
+            self._next_birth_at = self._republish_at + self._timings.birth_interval
+            self._wake()
+
+    def _choose_delay(self) -> float:
+        """Choose a random delay in seconds, so that several services do not publish everything at once."""
+        return random.uniform(0, self._timings.jitter)  # noqa: S311 # jitter, not cryptography
+
+    def _republish_all(self) -> None:
+        """Queue all messages again. This also answers all births until now."""
+        self._republish_at = None
+        self.plan.republish_all()
 
     def _wake(self) -> None:
         """Wake the publishing task, because there is something to publish."""
@@ -296,6 +319,3 @@ class Publisher:
         for number in gateways:
             devices[number] = devices[number].with_report_rate(self._rates[number])
         return devices
-
-
-_IDLE_SECONDS: Final = 1.0

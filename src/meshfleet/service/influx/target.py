@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 import socket
-import ssl
 from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
+
+from meshfleet.tls import create_tls_context
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +65,7 @@ class InfluxTarget:
         """Create a client of the server at `settings.url`, without connecting."""
         assert settings.url is not None  # noqa: S101 # the caller exports samples only with a URL
         parts = urlsplit(settings.url)
-        self._is_secure = parts.scheme == "https"
+        self._tls = create_tls_context(authorities=settings.ca) if parts.scheme == "https" else None
         self._host, self._port = parts.hostname or "", parts.port
         query = {"precision": "ns"}
         if settings.org:
@@ -152,10 +153,9 @@ class InfluxTarget:
             self._connection = None
 
     def _connect(self) -> HTTPConnection:
-        if not self._is_secure:
+        if self._tls is None:
             return HTTPConnection(self._host, self._port, timeout=_TIMEOUT_SECONDS)
-        context = ssl.create_default_context()
-        return HTTPSConnection(self._host, self._port, timeout=_TIMEOUT_SECONDS, context=context)
+        return HTTPSConnection(self._host, self._port, timeout=_TIMEOUT_SECONDS, context=self._tls)
 
 
 def _build_authorization(token: str) -> dict[str, str]:

@@ -25,7 +25,7 @@ export class ImageFile {
     this.sha256 = null;
     this.isZip = null;
     this.manifest = null;
-    this.fault = files.length > 1 ? words.several : this.#findFault(file);
+    this.fault = files.length > 1 ? en.common.dropZone.several : this.#findFault(file);
     this.isReading = this.fault === null;
     if (!this.isReading) return;
     const isFileReadable = await isReadable(file);
@@ -36,14 +36,14 @@ export class ImageFile {
     this.isReading = false;
     this.isZip = isZipFile;
     this.manifest = manifest;
-    if (sha256 === undefined) this.fault = words.unreadable(file.name);
+    if (sha256 === undefined) this.fault = en.common.dropZone.unreadable(file.name);
     else this.sha256 = sha256;
   }
 
   /** Check again whether the file is readable: a failed upload may be caused by the file. */
   async checkReadable(): Promise<void> {
     const { file } = this;
-    if (file !== null && !(await isReadable(file)) && this.file === file) this.fault = words.unreadable(file.name);
+    if (file !== null && !(await isReadable(file)) && this.file === file) this.fault = en.common.dropZone.unreadable(file.name);
   }
 
   #findFault(file: File): string | null {

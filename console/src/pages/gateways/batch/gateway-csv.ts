@@ -1,15 +1,19 @@
-/** CSV with gateways to claim: columns `mac`, and optionally `name` and `labels`, in any order. */
+/** CSV with gateways to claim: columns `mac`, and optionally `name` and `labels`, in any order. The other columns of a
+ * file with credentials are ignored, so that such a file can be read too. */
 import type { Schemas } from "../../../api/client";
 import { MAX_LABEL_LENGTH, MAX_NAME_LENGTH } from "../../../api/limits";
 import { en } from "../../../text/en";
 import { checkMac } from "../../../text/mac";
+import { CREDENTIAL_COLUMNS } from "./credentials-csv";
 
 type BatchGateway = Schemas["BatchGateway"];
 
 /** Maximum number of gateways in one request. */
 export const MAX_GATEWAYS = 1000;
 const MAX_LABELS = 20;
-const COLUMNS = ["mac", "name", "labels"];
+const KNOWN_COLUMNS = new Set(["mac", "name", "labels", ...CREDENTIAL_COLUMNS]);
+/** First line with which a file tells Excel the separator of its columns. */
+const SEPARATOR_LINE = /^sep=([\t !#-~])$/i;
 /** Number such as 2,0E+10, to which a spreadsheet program may change a MAC. */
 const CHANGED_BY_EXCEL = /^[0-9.,]+e\+[0-9]+$/i;
 
@@ -30,7 +34,8 @@ interface CsvRow {
   readonly cells: readonly string[];
 }
 
-/** Parse CSV. Columns are separated by commas, or by semicolons as in files of Excel in many countries. */
+/** Parse CSV. Columns are separated by commas, by semicolons as in files of Excel in many countries, or by the
+ * character in a first line such as `sep=;`. */
 export function parseGateways(text: string): readonly GatewayRow[] {
   const { rows, openQuote } = splitRows(text.replace(/^\ufeff/, ""));
   const [head, ...body] = rows;
@@ -51,7 +56,7 @@ export function buildBody(rows: readonly GatewayRow[]): BatchGateway[] {
 function checkHead(columns: readonly string[]): string[] {
   if (!columns.includes("mac")) return [words.noMacColumn];
   return columns.flatMap((each, index) => {
-    if (!COLUMNS.includes(each)) return [words.unknownColumn(each)];
+    if (!KNOWN_COLUMNS.has(each)) return [words.unknownColumn(each)];
     return columns.indexOf(each) < index ? [words.columnTwice(each)] : [];
   });
 }
@@ -87,8 +92,10 @@ function describeMac(text: string): string {
 
 /** Split CSV into rows that are not blank (RFC 4180). `openQuote` is the line of a quote that does not end. */
 function splitRows(text: string): { rows: readonly CsvRow[]; openQuote: number | null } {
-  const [firstLine = ""] = text.split("\n", 1);
-  const separator = firstLine.split(";").length > firstLine.split(",").length ? ";" : ",";
+  const signs = text.replaceAll("\r\n", "\n").replaceAll("\r", "\n");
+  const [firstLine = ""] = signs.split("\n", 1);
+  const declared = SEPARATOR_LINE.exec(firstLine)?.[1];
+  const separator = declared ?? (firstLine.split(";").length > firstLine.split(",").length ? ";" : ",");
   const rows: CsvRow[] = [];
   let cells: string[] = [];
   let cell = "";
@@ -101,7 +108,6 @@ function splitRows(text: string): { rows: readonly CsvRow[]; openQuote: number |
     cells = [];
     cell = "";
   };
-  const signs = text.replaceAll("\r\n", "\n").replaceAll("\r", "\n");
   for (let index = 0; index < signs.length; index++) {
     const sign = signs.charAt(index);
     if (sign === "\n") line++;
@@ -118,7 +124,6 @@ function splitRows(text: string): { rows: readonly CsvRow[]; openQuote: number |
       rowLine = line;
     } else cell += sign;
   }
-  if (isQuoted) return { rows, openQuote: rowLine };
-  endRow();
-  return { rows, openQuote: null };
+  if (!isQuoted) endRow();
+  return { rows: declared === undefined ? rows : rows.slice(1), openQuote: isQuoted ? rowLine : null };
 }
