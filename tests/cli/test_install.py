@@ -85,6 +85,13 @@ def test_the_service_may_read_what_the_metrics_of_its_process_need(tmp_path: Pat
     assert "\nProcSubset=" not in (tmp_path / UNITS / "meshfleet.service").read_text()
 
 
+def test_the_log_goes_to_the_journal_but_the_first_password_does_not(tmp_path: Path) -> None:
+    install(tmp_path)
+    unit = (tmp_path / UNITS / "meshfleet.service").read_text()
+    # Without StandardError=, systemd sends standard error where standard output goes: to /dev/null.
+    assert re.findall(r"^Standard.*$", unit, re.MULTILINE) == ["StandardOutput=null", "StandardError=journal"]
+
+
 def test_a_second_run_replaces_units_and_leaves_the_settings(tmp_path: Path) -> None:
     install(tmp_path)
     (tmp_path / UNITS / "meshfleet.service").write_text("[Unit]\n")

@@ -29,13 +29,16 @@ _LIMITS = ("--ulimit", "nofile=20000:20000", "--ulimit", "nproc=4096:4096")
 
 
 class ContainerEngine:
-    """Builds and runs images in a directory of its own."""
+    """Builds and runs images in directories of its own.
 
-    def __init__(self, directory: Path) -> None:
+    The path of `run_directory` must be short: podman refuses one of more than 50 characters.
+    """
+
+    def __init__(self, directory: Path, run_directory: Path) -> None:
         self._directory = directory
         self._storage = (
             *("--storage-driver", "vfs"),
-            *("--root", str(directory / "storage"), "--runroot", str(directory / "run")),
+            *("--root", str(directory / "storage"), "--runroot", str(run_directory)),
         )
         self._runtime = ("--runtime", str(require(RUNC)), "--cgroup-manager", "cgroupfs")
 

@@ -70,7 +70,10 @@ def run_prometheus(
         ("interval: 15s", "interval: 1s"),
         ("localhost:8080", service),
         ("# scheme: https", "scheme: https"),
-        ("# tls_config: { ca_file: /etc/ssl/fleet-ca.pem }", f"tls_config: {{ ca_file: {authorities} }}"),
+        (
+            "# tls_config: { server_name: fleet.example.org, ca_file: /etc/ssl/fleet-ca.pem }",
+            f"tls_config: {{ ca_file: {authorities} }}",
+        ),
         ("# alerting:", "alerting:"),
         ("#   alertmanagers:", "  alertmanagers:"),
         ("#     - static_configs:", "    - static_configs:"),

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import httpx
@@ -31,10 +32,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerEngine
     """Build the image of the service, in a storage that is deleted afterwards."""
     require(CONSOLE)  # else the build would need npm
     directory = tmp_path_factory.mktemp("containers")
-    engine = ContainerEngine(directory)
-    engine.create_base()
-    engine.build(IMAGE)
-    yield engine
+    with TemporaryDirectory(prefix="podman-") as run_directory:
+        engine = ContainerEngine(directory, Path(run_directory))
+        engine.create_base()
+        engine.build(IMAGE)
+        yield engine
     shutil.rmtree(directory)
 
 

@@ -14,6 +14,7 @@ from meshfleet.emulator.runtime.image_fetcher import GatewayImageFetcher
 from meshfleet.errors.emulator import ImageBroken, ImageUnavailable
 from meshfleet.mqtt.client import MqttOptions
 from meshfleet.protocol.diagnostics import encode_image_response
+from meshfleet.protocol.firmware_image import MAX_PACKAGE_BYTES
 from meshfleet.protocol.ids import Mac
 from tests.emulator.runtime.firmware_service import (
     GATEWAY,
@@ -126,6 +127,18 @@ async def test_an_image_with_the_announced_size_and_hash_is_accepted(
         mosquitto, lambda request_id: [encode_image_response(request_id, answer)]
     ):
         assert await with_timeout(fetcher.fetch(IMAGE_REQUEST)) == IMAGE
+
+
+async def test_a_bundle_may_be_larger_than_any_package(
+    mosquitto: BrokerAddress, fetcher: GatewayImageFetcher
+) -> None:
+    bundle = bytes(MAX_PACKAGE_BYTES + 1)
+    async with ScriptedHttpServer.serving({"/image": build_response(200, bundle)}) as web:
+        answer = build_image_location(f"{web.url}/image")
+        async with run_firmware_service(
+            mosquitto, lambda request_id: [encode_image_response(request_id, answer)]
+        ):
+            assert (await with_timeout(fetcher.fetch(IMAGE_REQUEST))).size == len(bundle)
 
 
 @each_row(

@@ -23,7 +23,7 @@ from meshfleet.protocol.diagnostics import (
     encode_image_request,
     format_image_request_topic,
 )
-from meshfleet.protocol.firmware_image import MAX_PACKAGE_BYTES, inspect_image
+from meshfleet.protocol.firmware_image import inspect_image
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -47,8 +47,8 @@ class ImageFetchOptions(Struct, frozen=True, kw_only=True):
     """Maximum seconds to wait for a response of the service, or for data of the image server."""
     total_timeout: float = 300.0
     """Maximum seconds for the whole download of a firmware image."""
-    max_bytes: int = MAX_PACKAGE_BYTES
-    """Maximum size of a firmware image in bytes."""
+    max_bytes: int = 256 * 1024 * 1024
+    """Maximum size of a firmware image in bytes: that of the service, because RAUC bundles are large."""
     tls: SSLContext | None = None
     """TLS settings of the diagnostics connection; None for the certificate authorities of the system."""
 
