@@ -155,6 +155,7 @@ async def test_samples_lost_by_the_network_are_stored_when_it_works_again(
     await check_all_stored(site, reader, pending)
 
 
+@pytest.mark.part("variants")
 async def test_samples_taken_while_the_service_was_killed_are_stored_after_its_restart(
     service: ServiceProcess, site: BufferingSite, reader: SampleReader
 ) -> None:
