@@ -193,7 +193,7 @@ def test_incompatible_devices_are_skipped_with_the_reason(env: JobEnvironment) -
 
 @pytest.mark.rule("rest-119", "rest-122")
 def test_a_bundle_is_for_claimed_gateways_only(env: JobEnvironment) -> None:
-    """For the devices around them, gateways request type 1, so they would find no image (firmware-17)."""
+    # For the devices around them, gateways request type 1, so they would find no image (firmware-17).
     claimed, leaf, unclaimed = env.device(), env.device(gateway=env.service.new_mac()), env.device()
     claim = insert(gateway).values(device=number_of(claimed), claimed_at=1)
     env.service.database.write_now(lambda c: c.execute(claim))
