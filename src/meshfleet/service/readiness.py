@@ -13,6 +13,7 @@ import asyncio
 import errno
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
@@ -52,6 +53,8 @@ def are_descriptors_scarce() -> bool:
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from sqlalchemy import Connection
+
     from meshfleet.db import Database
 
     class HealthCheck(Protocol):
@@ -66,6 +69,9 @@ _log = logging.getLogger(__name__)
 
 _DATABASE_TIMEOUT_SECONDS: Final = 5.0
 """Maximum seconds that a readiness check waits for the database; health probes do not wait longer."""
+
+_RETRY_SECONDS: Final = 3.0
+"""Seconds between two trial writes after a failed write."""
 
 READINESS_TEXTS: Final = {
     ReadinessCode.STARTING: "The service is starting.",
@@ -168,6 +174,23 @@ def build_reason(code: ReadinessCode, *, is_sqlite: bool = True) -> ReadinessRea
     return ReadinessReason(
         code=code, text=_SERVER_DISK_FULL_TEXT if is_server_disk else READINESS_TEXTS[code]
     )
+
+
+async def retry_failed_writes(database: Database, *, pause: float = _RETRY_SECONDS) -> None:
+    """Make a trial write every `pause` seconds while the last write has failed. Run until canceled.
+
+    A service that is not ready may get no requests: without trial writes it would not become ready again.
+    """
+    while True:
+        await asyncio.sleep(pause)
+        if database.write_problem is not None:
+            with suppress(DatabaseUnavailable, DBAPIError):  # the problem stays
+                await database.write(_rewrite_schema_version)
+
+
+def _rewrite_schema_version(connection: Connection) -> None:
+    """Write the only row that every database has, without changing it. This needs disk space."""
+    connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
 
 
 async def _query_schema(database: Database) -> ReadinessProblem | None:
