@@ -7,9 +7,11 @@ import json
 import os
 import shutil
 import sqlite3
+import subprocess
 import tarfile
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import Event
 
 import psycopg
@@ -34,7 +36,7 @@ from tests.cli.backup_data import (
     list_files,
     restore,
 )
-from tests.cli.programs import Program, run_command
+from tests.cli.programs import MESHFLEET, Program, run_command
 from tests.databases import create_database, create_empty_database
 from tests.row_tables import each_row
 
@@ -51,11 +53,35 @@ def test_a_backup_is_restored_to_another_directory(data: Path, tmp_path: Path) -
     result = restore(file, restored)
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (
         0,
-        f"Gateways and users can log in as before; start the service: meshfleet serve --data {restored}",
+        f"Gateways and users can log in as before; start the service{_describe_start(restored)}",
     )
     assert list_files(restored) == list_files(data)
     assert [count_rows(restored, table) for table in ("account", "session", "secret")] == [1, 1, 2]
     assert {path.stat().st_mode & 0o077 for path in (restored, *restored.rglob("*"))} == {0}
+
+
+def _describe_start(data: Path) -> str:
+    """Return how to start a restored service: not as root, whose files the service could not use."""
+    if os.geteuid() == 0:
+        return " again, for example with: systemctl start meshfleet"
+    return f": meshfleet serve --data {data}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs as other users")
+def test_the_owner_of_the_data_is_told_to_start_the_service(data: Path) -> None:
+    with TemporaryDirectory() as folder:  # as other users cannot enter `tmp_path`
+        file, restored = Path(folder, "backup.tar"), Path(folder, "restored")
+        back_up(data, file)
+        for path in (Path(folder), file):
+            os.chown(path, 65534, 65534)
+        command = ["setpriv", "--reuid=65534", "--clear-groups", str(MESHFLEET), "restore", str(file)]
+        result = subprocess.run(
+            [*command, "--data", str(restored)], capture_output=True, text=True, check=False, cwd=folder
+        )
+    assert (result.returncode, result.stdout.splitlines()[-1:]) == (
+        0,
+        [f"Gateways and users can log in as before; start the service: meshfleet serve --data {restored}"],
+    ), result.stderr
 
 
 def test_a_file_that_exists_is_not_overwritten(data: Path, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db.driver_errors import classify_error
 from meshfleet.errors import DatabaseUnavailable
@@ -72,6 +73,33 @@ def test_error_codes_of_postgresql_are_classified(postgresql_database: Database)
 
     codes = [_fail_and_classify(postgresql_database, work) for work in (raise_full, wait_for_lock)]
     assert codes == [ReadinessCode.DISK_FULL, ReadinessCode.DATABASE_LOCKED]
+
+
+@pytest.mark.rule("rest-160")
+@pytest.mark.both_databases
+def test_a_failed_write_is_a_problem_until_another_write_has_stored_a_change(database: Database) -> None:
+    def fill_disk(connection: Connection) -> None:
+        if database.is_sqlite:
+            connection.exec_driver_sql("PRAGMA max_page_count = 1")
+            connection.exec_driver_sql("CREATE TABLE more AS SELECT randomblob(100000) AS data")
+        connection.exec_driver_sql("DO $$ BEGIN RAISE EXCEPTION 'anything' USING ERRCODE = '53100'; END $$")
+
+    def find_problem_code() -> ReadinessCode | None:
+        return None if database.write_problem is None else database.write_problem.code
+
+    database.write_now(add, "a")
+    assert find_problem_code() is None
+    assert _fail_and_classify(database, fill_disk) is ReadinessCode.DISK_FULL
+    assert find_problem_code() is ReadinessCode.DISK_FULL
+    # Both need no disk space: they succeed on a full disk too.
+    database.write_now(_run_statement("DELETE FROM label WHERE text = 'missing'"))
+    database.read_now(_run_statement("SELECT text FROM label"))
+    assert find_problem_code() is ReadinessCode.DISK_FULL
+    with pytest.raises(IntegrityError):
+        database.write_now(add, "a")
+    assert find_problem_code() is ReadinessCode.DISK_FULL
+    database.write_now(_run_statement("DELETE FROM label WHERE text = 'a'"))
+    assert find_problem_code() is None
 
 
 @pytest.mark.rule("rest-160")

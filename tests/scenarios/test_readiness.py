@@ -31,7 +31,7 @@ CREATE FUNCTION fill_disk() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full';
 END $$;
-CREATE TRIGGER fill_disk BEFORE INSERT ON reading_journal FOR EACH STATEMENT EXECUTE FUNCTION fill_disk();
+CREATE TRIGGER fill_disk BEFORE INSERT ON {table} FOR EACH STATEMENT EXECUTE FUNCTION fill_disk();
 """
 
 
@@ -68,7 +68,7 @@ async def test_a_full_disk_of_the_database_server_is_reported_until_there_is_spa
         psycopg.connect(address, autocommit=True) as connection,
     ):
         gateway = await service.connect(service.claim(GATEWAY))
-        connection.execute(_FULL_DISK)
+        connection.execute(_FULL_DISK.format(table="reading_journal"))
         topic = f"mt/gateway/{GATEWAY}/device/{DEVICE}/measurement/8800"
         gateway.send(Publish(topic, _build_payload("0100"), 1, packet_id=1))
         await until(lambda: service.unready_reasons() == ["disk-full"])
@@ -76,7 +76,14 @@ async def test_a_full_disk_of_the_database_server_is_reported_until_there_is_spa
         assert await gateway.expect(Puback) == Puback(1)
         await until(service.is_ready)
         await service.disconnect_all()
-        assert service.stop()[0] == 0
+        # Jobs write regularly, also while no reports arrive.
+        connection.execute(_FULL_DISK.format(table="job_engine"))
+        await until(lambda: service.unready_reasons() == ["disk-full"])
+        connection.execute("DROP FUNCTION fill_disk CASCADE")
+        await until(service.is_ready)
+        code, errors = service.stop()
+    assert (code, errors.count("jobs cannot continue")) == (0, 1), errors
+    assert "jobs cannot continue, retrying: the database is unavailable: could not extend file" in errors
 
 
 @pytest.fixture

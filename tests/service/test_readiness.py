@@ -12,11 +12,14 @@ import pytest
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.errors.readiness import ReadinessCode
 from meshfleet.mqtt.codec.packets import Connack, ConnectReturnCode
-from meshfleet.service.readiness import Readiness
+from meshfleet.service.readiness import Readiness, retry_failed_writes
+from tests.eventually import eventually_async
 from tests.mqtt.broker.running_broker import RunningBroker, connect
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
     from meshfleet.db import Database
 
 pytestmark = pytest.mark.anyio
@@ -36,6 +39,24 @@ async def test_a_broker_that_cannot_commit_is_reported(sqlite_database: Database
         assert readiness.list_problems() == [error.readiness_problem]
         assert (await viewer.expect(Connack)).code == ConnectReturnCode.ACCEPTED
         assert readiness.list_problems() == []
+
+
+@pytest.mark.rule("rest-160")
+async def test_a_failed_write_is_reported_until_a_trial_write_succeeds(sqlite_database: Database) -> None:
+    def fill_disk(connection: Connection) -> None:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")
+        connection.exec_driver_sql("CREATE TABLE more AS SELECT randomblob(100000) AS data")
+
+    async def list_codes() -> list[str]:
+        return [each.code for each in await Readiness().list_reasons(sqlite_database)]
+
+    with pytest.raises(DatabaseUnavailable):
+        await sqlite_database.write(fill_disk)
+    assert await list_codes() == ["disk-full"]
+    retries = asyncio.create_task(retry_failed_writes(sqlite_database, pause=0.01))
+    await eventually_async(lambda: sqlite_database.write_problem is None, "the trial write")
+    assert await list_codes() == []
+    retries.cancel()
 
 
 @pytest.mark.rule("rest-160")

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
 
+    from meshfleet.errors.readiness import ReadinessProblem
+
 Params = ParamSpec("Params")
 Result = TypeVar("Result")
 
@@ -76,6 +78,8 @@ class Database:
         self._max_attempts = max_attempts
         self._readers = ThreadPoolExecutor(engines.reader_threads, "db.read")
         self._writers = ThreadPoolExecutor(engines.writer_threads, "db.write")
+        self.write_problem: ReadinessProblem | None = None
+        """Why the last write failed, such as a full disk; None once a later write has stored a change."""
 
     @property
     def is_sqlite(self) -> bool:
@@ -128,7 +132,7 @@ class Database:
         """Run a function like `write`, but in the calling thread, for programs without an event loop."""
         for attempts_left in reversed(range(self._max_attempts)):
             try:
-                with self._engines.writers.begin() as connection:
+                with self._begin_write() as connection:
                     return work(connection, *args, **kwargs)
             except (IntegrityError, WriteConflict, *_DATABASE_FAILURES) as exc:
                 if attempts_left and _is_conflict(exc):
@@ -139,8 +143,25 @@ class Database:
                     raise DatabaseUnavailable(
                         "the database is too busy: the transaction kept conflicting with others"
                     ) from exc
-                raise _to_unavailable_error(exc) from exc
+                error = _to_unavailable_error(exc)
+                self.write_problem = error.readiness_problem
+                raise error from exc
         raise AssertionError("unreachable: the last attempt returns or raises")
+
+    @contextmanager
+    def _begin_write(self) -> Iterator[Connection]:
+        """Run a transaction in a `with` block. Clear `write_problem` if the transaction stores a change.
+
+        A transaction that changes nothing needs no disk space, so it succeeds even if the disk is full.
+        """
+        is_failing, has_changed = self.write_problem is not None, False
+        with self._engines.writers.begin() as connection:
+            mark = _mark_changes(connection) if is_failing else None
+            yield connection
+            if is_failing:
+                has_changed = _mark_changes(connection) != mark
+        if has_changed:
+            self.write_problem = None
 
     @contextmanager
     def hold_advisory_lock(self, lock: int) -> Iterator[bool]:
@@ -169,6 +190,14 @@ class Database:
         self._readers.shutdown()
         self._engines.readers.dispose()
         self._engines.writers.dispose()
+
+
+def _mark_changes(connection: Connection) -> object:
+    """Return a value that is different after the current transaction has changed something."""
+    if connection.dialect.name == "sqlite":
+        driver_connection: Any = connection.connection.driver_connection
+        return driver_connection.total_changes
+    return connection.exec_driver_sql("SELECT txid_current_if_assigned()").scalar()
 
 
 def _acquire_lock(connection: Connection, lock: int) -> bool:

@@ -40,6 +40,7 @@ from meshfleet.service.http.starting import answer_starting
 from meshfleet.service.http.websocket_connection import MAX_MESSAGE_BYTES, WebSocketConnection
 from meshfleet.service.locks import hold_service_lock, lock_data_folder
 from meshfleet.service.metric_table import add_certificate_metrics
+from meshfleet.service.readiness import retry_failed_writes
 from meshfleet.service.reload import SettingsReloader
 from meshfleet.service.runtime import open_service_samples, run_background_tasks
 from meshfleet.service.secret_store import INSTANCE_SECRET, load_or_create_secret
@@ -220,6 +221,7 @@ async def _run(  # noqa: PLR0913 # one caller
             background = run_background_tasks(database, samples, settings, api, mqtt_listeners)
             tasks.create_task(background, name="background")
             tasks.create_task(api.storage_monitor.run(), name="storage")
+            tasks.create_task(retry_failed_writes(database), name="readiness")
             tasks.create_task(http.run(api, started=report_start), name="http")
             supervision.start_tasks(tasks, api, database)
     finally:

@@ -1,7 +1,8 @@
 """Readiness of the service, and the reasons why it is not ready (rest-160).
 
 Parts of the service report problems: the embedded broker and the ingest pipeline report failed commits, the
-client of an external broker reports a lost connection, and the database layer reports database errors. This
+client of an external broker reports a lost connection, and the database layer reports failed reads and writes
+of all parts, so also those of users and jobs while no reports arrive. This
 module collects the problems and turns them into sentences for operators. The sentences contain no path,
 address or table, because `/readyz` needs no authentication; the details are logged.
 """
@@ -12,6 +13,7 @@ import asyncio
 import errno
 import logging
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
@@ -51,6 +53,8 @@ def are_descriptors_scarce() -> bool:
 if TYPE_CHECKING:
     from typing import Protocol
 
+    from sqlalchemy import Connection
+
     from meshfleet.db import Database
 
     class HealthCheck(Protocol):
@@ -65,6 +69,9 @@ _log = logging.getLogger(__name__)
 
 _DATABASE_TIMEOUT_SECONDS: Final = 5.0
 """Maximum seconds that a readiness check waits for the database; health probes do not wait longer."""
+
+_RETRY_SECONDS: Final = 3.0
+"""Seconds between two trial writes after a failed write."""
 
 READINESS_TEXTS: Final = {
     ReadinessCode.STARTING: "The service is starting.",
@@ -131,14 +138,13 @@ class Readiness:
 
     async def list_reasons(self, database: Database) -> tuple[ReadinessReason, ...]:
         """Return the reasons why the service is not ready, each code once; empty if the service is ready."""
-        problems = self.list_problems()
-        if (database_problem := await self._check_database(database)) is not None:
-            problems.append(database_problem)
+        database_problems = (database.write_problem, await self._check_database(database))
+        problems: dict[ReadinessCode, ReadinessProblem] = {}
+        for each in (*self.list_problems(), *database_problems):
+            if each is not None:
+                problems.setdefault(each.code, each)
         self._log_changes(problems)
-        return tuple(
-            build_reason(code, is_sqlite=database.is_sqlite)
-            for code in dict.fromkeys(each.code for each in problems)
-        )
+        return tuple(build_reason(code, is_sqlite=database.is_sqlite) for code in problems)
 
     async def _check_database(self, database: Database) -> ReadinessProblem | None:
         """Query the database and return its problem, or None. Concurrent health probes share one query."""
@@ -151,12 +157,12 @@ class Readiness:
             return ReadinessProblem(ReadinessCode.DATABASE_UNREACHABLE, detail)
         return check.result()  # the local task: another probe may have replaced the attribute by now
 
-    def _log_changes(self, problems: list[ReadinessProblem]) -> None:
+    def _log_changes(self, problems: dict[ReadinessCode, ReadinessProblem]) -> None:
         """Log only problems that are new since the last health probe, as probes come every few seconds."""
-        codes = {each.code for each in problems} - {ReadinessCode.STARTING, ReadinessCode.DRAINING}
-        for each in problems:
-            if each.code in codes - self._logged:
-                _log.warning("not ready (%s): %s", each.code, each.detail)
+        codes = problems.keys() - {ReadinessCode.STARTING, ReadinessCode.DRAINING}
+        for code, problem in problems.items():
+            if code in codes - self._logged:
+                _log.warning("not ready (%s): %s", code, problem.detail)
         if self._logged and not codes:
             _log.warning("ready again")
         self._logged = codes
@@ -168,6 +174,23 @@ def build_reason(code: ReadinessCode, *, is_sqlite: bool = True) -> ReadinessRea
     return ReadinessReason(
         code=code, text=_SERVER_DISK_FULL_TEXT if is_server_disk else READINESS_TEXTS[code]
     )
+
+
+async def retry_failed_writes(database: Database, *, pause: float = _RETRY_SECONDS) -> None:
+    """Make a trial write every `pause` seconds while the last write has failed. Run until canceled.
+
+    A service that is not ready may get no requests: without trial writes it would not become ready again.
+    """
+    while True:
+        await asyncio.sleep(pause)
+        if database.write_problem is not None:
+            with suppress(DatabaseUnavailable, DBAPIError):  # the problem stays
+                await database.write(_rewrite_schema_version)
+
+
+def _rewrite_schema_version(connection: Connection) -> None:
+    """Write the only row that every database has, without changing it. This needs disk space."""
+    connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
 
 
 async def _query_schema(database: Database) -> ReadinessProblem | None:

@@ -25,6 +25,7 @@ from meshfleet.errors import (
     TooManySubscribers,
     Unanswered,
     Unavailable,
+    WrongCredentials,
 )
 from meshfleet.errors.protocol import GatewayTooOld, MalformedInput
 from meshfleet.errors.startup import WrongSettings
@@ -151,8 +152,14 @@ def test_a_page_of_another_server_is_not_a_response_of_the_service(
 
 
 def test_a_secret_in_a_response_is_redacted() -> None:
-    decoded = decode_error(_encode_error(NotFound("no hunter22 here\x1b[1m")), BASE_URL, secrets=["hunter22"])
-    assert str(decoded) == "no … here[1m"
+    error = _encode_error(NotFound("no hunter2222 here\x1b[1m"))
+    assert str(decode_error(error, BASE_URL, secrets=["hunter2222"])) == "no … here[1m"
+
+
+def test_an_invalid_password_that_is_a_word_of_the_message_is_not_redacted() -> None:
+    text = "wrong user name or password"
+    error = _encode_error(WrongCredentials(text))
+    assert str(decode_error(error, BASE_URL, secrets=["wrong", "password"])) == text
 
 
 @each_row("kind", _list_errors(Refused, Unavailable, Unanswered, MalformedInput, GatewayTooOld))

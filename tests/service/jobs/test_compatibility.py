@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from meshfleet.protocol.diagnostics import FirmwareType
 from meshfleet.protocol.ids import Version
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.service.jobs.compatibility import (
@@ -116,10 +117,14 @@ def test_the_first_failed_check_is_the_reason() -> None:
     requirement = FirmwareRequirement(
         0x000F, Version(1, 0, 0), frozenset({"9.0.0"}), Version(2, 0, 0), method=UpdateMethod.BROADCAST
     )
+    bundle = requirement._replace(type=FirmwareType.RAUC_BUNDLE)
     device = DeviceFacts(MODEL, "1.0.0", "1.0.0", 0)
     for changed_device, changed_requirement, code in (
         (device, requirement, "WRONG_MODEL"),
         (device._replace(model=0x000F), requirement, "WRONG_HARDWARE"),
+        (device._replace(model=0x000F), bundle, "WRONG_HARDWARE"),
+        (device._replace(model=0x000F, hardware="9.0.0"), bundle, "WRONG_TYPE"),
+        (device._replace(model=0x000F, hardware="9.0.0", is_gateway=True), bundle, "ALREADY_THERE"),
         (device._replace(model=0x000F, hardware="9.0.0"), requirement, "ALREADY_THERE"),
         (device._replace(model=0x000F, hardware="9.0.0", firmware="1.1.0"), requirement, "DOWNGRADE"),
         (

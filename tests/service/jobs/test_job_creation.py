@@ -191,6 +191,25 @@ def test_incompatible_devices_are_skipped_with_the_reason(env: JobEnvironment) -
     assert env.tallies(job["id"]) == {(0, "QUEUED"): 2, (-1, "QUEUED"): 1, (-1, "SKIPPED"): 6}
 
 
+@pytest.mark.rule("rest-119", "rest-122")
+def test_a_bundle_is_for_claimed_gateways_only(env: JobEnvironment) -> None:
+    # For the devices around them, gateways request type 1, so they would find no image (firmware-17).
+    claimed, leaf, unclaimed = env.device(), env.device(gateway=env.service.new_mac()), env.device()
+    claim = insert(gateway).values(device=number_of(claimed), claimed_at=1)
+    env.service.database.write_now(lambda c: c.execute(claim))
+    firmware, devices = env.firmware(type=2), [claimed, leaf, unclaimed]
+    reason = "it is not a claimed gateway; RAUC bundles (type 2) are for gateways"
+    result = env.dry_run(firmware, {"deviceIds": devices})
+    assert (result["eligible"], result["skipped"]) == (1, 2)
+    assert [(each["code"], each["reason"]) for each in result["refusals"]] == [("WRONG_TYPE", reason)]
+    executions = env.executions(env.create_job(firmware, devices)["id"])
+    assert {device: (each["state"], each["reasonCode"]) for device, each in executions.items()} == {
+        claimed: ("QUEUED", None),
+        leaf: ("SKIPPED", "WRONG_TYPE"),
+        unclaimed: ("SKIPPED", "WRONG_TYPE"),
+    }
+
+
 @pytest.mark.rule("rest-120")
 def test_a_downgrade_needs_permission(env: JobEnvironment) -> None:
     device, firmware = env.device("4.0.0"), env.firmware()

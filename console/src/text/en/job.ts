@@ -270,6 +270,7 @@ export const job = {
     NO_IMAGE: { short: "The gateway could not get the image", help: "Check whether the gateway reaches the service over HTTP, then retry." },
     WRONG_MODEL: { short: "The firmware is for another model", help: "Nothing to do: this device needs other firmware." },
     WRONG_HARDWARE: { short: "The firmware is for other hardware", help: "Nothing to do: this device needs other firmware." },
+    WRONG_TYPE: { short: "The firmware is a RAUC bundle, for gateways only", help: "If it is a gateway, claim it. Other devices need a Nordic package or a bare image." },
     ALREADY_THERE: { short: "It runs this version already", help: "Nothing to do." },
     MISREPORTED: { short: "It reports this version and runs another", help: "Nothing to do: it will be updated in turn." },
     TOO_OLD: { short: "Its version is too old for this firmware", help: "Update it to a version in between first." },

@@ -217,6 +217,7 @@ export const newJob = {
     reasons: {
       WRONG_MODEL: "The firmware is for another model",
       WRONG_HARDWARE: "The firmware is for other hardware",
+      WRONG_TYPE: "The firmware is a RAUC bundle, and they are not claimed gateways",
       ALREADY_THERE: "They report this version already; each is checked first",
       DOWNGRADE: "They run a newer version",
       TOO_OLD: "Their version is too old for this update",

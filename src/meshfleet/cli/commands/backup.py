@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -194,12 +195,36 @@ def _print_next_command(
         options = ["--data", str(settings.data), "--http", "127.0.0.1:8090", "--broker", "embedded"]
         options += ["--mqtt", "off"]
         sentence = "Passwords are as before; start the copy without MQTT"
+    elif not _may_run_service(settings.data):
+        click.echo(
+            "Gateways and users can log in as before; start the service again, for example with:"
+            " systemctl start meshfleet"
+        )
+        return
     else:
         given = {"--config": config, "--data": flags["data"]}
         options = [part for name, value in given.items() if value is not None for part in (name, str(value))]
         sentence = "Gateways and users can log in as before; start the service"
     database = "" if flags["database"] is None else " and the same --database"
     click.echo(f"{sentence}: {shlex.join(['meshfleet', 'serve', *options])}{database}")
+
+
+def _may_run_service(data: Path) -> bool:
+    """Return whether the user of this process may run the service: not root, nor another than that of `data`.
+
+    A service of root would create files that the user of the installed service cannot use.
+    """
+    if not hasattr(os, "geteuid"):  # Windows
+        return True
+    user = os.geteuid()
+    if user == 0:
+        return False
+    try:
+        return data.stat().st_uid == user
+    except FileNotFoundError:  # with PostgreSQL, the service creates it
+        return True
+    except OSError:  # in a directory of another user
+        return False
 
 
 def _describe_contents(has_samples: bool) -> str:  # noqa: FBT001 # the only argument

@@ -10,6 +10,7 @@ from meshfleet.errors import BodyTooLarge, Fault, ProblemDetails, ServiceRefused
 from meshfleet.errors.problems import decode_problem
 from meshfleet.errors.protocol import MalformedInput
 from meshfleet.rest.bodies import decode_body
+from meshfleet.rest.inputs import MIN_PASSWORD
 from meshfleet.rest.operations import NotReadyReply
 from meshfleet.rest.problems import PROBLEM_MEDIA_TYPE, ProblemReply
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 _MAX_DETAIL_CHARS: Final = 500
 """Maximum characters of a service's message that an error message contains."""
 
-_MIN_SECRET_CHARS: Final = 4
-"""Minimum length of a secret that is redacted; shorter strings also occur in ordinary words."""
+_MIN_SECRET_CHARS: Final = MIN_PASSWORD
+"""Minimum length of a secret that is redacted. No valid secret is shorter, but ordinary words are."""
 
 _MAX_FAULTS: Final = 100
 

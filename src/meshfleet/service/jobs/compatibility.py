@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from meshfleet.protocol.diagnostics import FirmwareType
 from meshfleet.protocol.ids import Version, format_model_number
 from meshfleet.protocol.products import get_default_update_method, get_update_methods
 
@@ -25,6 +26,7 @@ class ExclusionCode(StrEnum):
 
     WRONG_MODEL = "WRONG_MODEL"
     WRONG_HARDWARE = "WRONG_HARDWARE"
+    WRONG_TYPE = "WRONG_TYPE"
     ALREADY_THERE = "ALREADY_THERE"
     DOWNGRADE = "DOWNGRADE"
     TOO_OLD = "TOO_OLD"
@@ -41,12 +43,14 @@ class Exclusion(NamedTuple):
 
 
 class DeviceFacts(NamedTuple):
-    """Model and versions of a device in the registry, which decide whether a firmware fits the device."""
+    """Properties of a device in the registry that decide whether a firmware fits the device."""
 
     model: int
     hardware: str
     firmware: str
     beta: int
+    is_gateway: bool = False
+    """Whether the device is a claimed gateway."""
 
 
 class FirmwareRequirement(NamedTuple):
@@ -59,10 +63,11 @@ class FirmwareRequirement(NamedTuple):
     min_version: Version | None = None
     allow_downgrade: bool = False
     method: UpdateMethod | None = None
+    type: FirmwareType = FirmwareType.NORDIC_PACKAGE
 
 
-def build_requirement(
-    body: NewJob, model: int, version: str, hardware: str, min_version: str | None
+def build_requirement(  # noqa: PLR0913, PLR0917 # the columns of a row
+    body: NewJob, model: int, version: str, hardware: str, min_version: str | None, firmware_type: int
 ) -> FirmwareRequirement:
     """Build the requirement of a job from the request body and from columns of the table `firmware`."""
     return FirmwareRequirement(
@@ -72,6 +77,7 @@ def build_requirement(
         min_version=None if min_version is None else Version.parse(min_version),
         allow_downgrade=body.allow_downgrade,
         method=body.method,
+        type=FirmwareType(firmware_type),
     )
 
 
@@ -98,7 +104,7 @@ def select_method(requirement: FirmwareRequirement) -> UpdateMethod:
 
 
 def _check_product(device: DeviceFacts, requirement: FirmwareRequirement) -> Exclusion | None:
-    """Return why the model or the hardware version of a device does not fit; None if both fit."""
+    """Return why the model, the hardware version or the kind of a device does not fit; None if all fit."""
     required_model = format_model_number(requirement.model)
     if device.model == _NO_MODEL != requirement.model:
         return Exclusion(
@@ -114,6 +120,11 @@ def _check_product(device: DeviceFacts, requirement: FirmwareRequirement) -> Exc
         supported = ", ".join(sorted(requirement.hardware))
         return Exclusion(
             ExclusionCode.WRONG_HARDWARE, f"its hardware is {hardware}; the firmware is for {supported}"
+        )
+    # For the devices around it, a gateway requests type 1 and would find no image.
+    if requirement.type is FirmwareType.RAUC_BUNDLE and not device.is_gateway:
+        return Exclusion(
+            ExclusionCode.WRONG_TYPE, "it is not a claimed gateway; RAUC bundles (type 2) are for gateways"
         )
     return None
 

@@ -64,7 +64,7 @@ EXECUTIONS_PER_TRANSACTION: Final = 100
 _SELECT_JOBS: Final = (
     "SELECT j.id, j.state, j.stop_cause, j.waves, j.applied_at, f.size,"
     " (SELECT sum(t.count) FROM tally t WHERE t.job = j.id AND t.state = 'TRANSFERRING'),"
-    " f.model, f.version, f.hardware, f.min_version"
+    " f.model, f.version, f.hardware, f.min_version, f.type"
     " FROM job j JOIN firmware f ON f.id = j.firmware WHERE j.id IN numbers"
 )
 _SELECT_BODIES: Final = "SELECT id, body FROM job WHERE id IN numbers"
@@ -95,8 +95,9 @@ class DeviceSnapshot(NamedTuple):
 
     @property
     def facts(self) -> DeviceFacts:
-        """Model and versions of the device, which decide whether a firmware fits."""
-        return DeviceFacts(self.model, self.hardware, self.firmware, self.beta)
+        """Properties of the device that decide whether a firmware fits."""
+        is_gateway = self.device is not None and self.gateway == self.device
+        return DeviceFacts(self.model, self.hardware, self.firmware, self.beta, is_gateway)
 
 
 class LoadedExecution(NamedTuple):

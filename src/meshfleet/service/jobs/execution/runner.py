@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
 
+from meshfleet.db.database import describe_driver_error
 from meshfleet.errors import FleetError
+from meshfleet.mqtt.broker.log_limiter import LogLimiter
 from meshfleet.rest.jobs import JobState
 from meshfleet.service.clock import ClockReading
 from meshfleet.service.jobs.execution import downtime, execution_events, job_scheduler, outbox
@@ -95,7 +97,7 @@ class JobRunner:
         self._has_work = asyncio.Event()
         self._has_requests = asyncio.Event()
         self._has_cleanup = asyncio.Event()
-        self._is_failing = False
+        self._log_limiter = LogLimiter()
         self._alive_at: int | None = None
         """Monotonic time of the last call of `downtime.record_alive`; None before the first call."""
         self._backlog = 0
@@ -326,20 +328,18 @@ class JobRunner:
     async def _run_or_log_error(self, work: Callable[[], Awaitable[bool]]) -> bool:
         """Return the result of `work()`. After an error, wait and return False.
 
-        Only the first of several errors in a row is logged.
+        Each reason is logged at most once a minute. Other work may succeed between two equal errors, such as
+        transactions without a change while the disk is full.
         """
         try:
-            result = await work()
+            return await work()
         except (FleetError, DBAPIError) as exc:
-            if not self._is_failing:
-                _log.warning("jobs cannot continue, retrying: %s", type(exc).__name__)
-        except Exception:  # noqa: BLE001 # no error of a job may end the service
-            if not self._is_failing:
+            reason = describe_driver_error(exc)
+            if self._log_limiter.count(reason):
+                _log.warning("jobs cannot continue, retrying: %s", reason)
+        except Exception as exc:  # noqa: BLE001 # no error of a job may end the service
+            if self._log_limiter.count(repr(exc)):
                 _log.exception("jobs cannot continue, retrying: internal error")
-        else:
-            self._is_failing = False
-            return result
-        self._is_failing = True
         await asyncio.sleep(_ROUND_S)
         return False
 

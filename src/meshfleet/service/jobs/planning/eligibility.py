@@ -50,7 +50,7 @@ class JobTarget(NamedTuple):
 
 
 class _EligibilityResult(NamedTuple):
-    """Result of checking whether a device may be updated; equal for devices with equal model and versions."""
+    """Result of checking whether a device may be updated; equal for devices with equal `DeviceFacts`."""
 
     from_version: str | None
     exclusion: Exclusion | None
@@ -113,7 +113,8 @@ class ResolvedTargets:
         `blocking_jobs` maps devices to the number of an unfinished job that rejects newer jobs for them.
         """
         for device, model, hardware, firmware, beta, gateway, connected in rows:
-            verdict = self._evaluate_facts(DeviceFacts(model, hardware, firmware, beta), requirement)
+            facts = DeviceFacts(model, hardware, firmware, beta, is_gateway=gateway == device)
+            verdict = self._evaluate_facts(facts, requirement)
             if verdict.exclusion is None and device in blocking_jobs:
                 verdict = verdict._replace(exclusion=_build_conflict_exclusion(blocking_jobs[device]))
             self._devices.append(device)
@@ -123,7 +124,7 @@ class ResolvedTargets:
             self.offline += verdict.exclusion is None and not connected
 
     def _evaluate_facts(self, facts: DeviceFacts, requirement: FirmwareRequirement) -> _EligibilityResult:
-        """Check whether devices with this model and these versions may be updated. Cache the result."""
+        """Check whether devices with these properties may be updated. Cache the result."""
         verdict = self._verdict_by_facts.get(facts)
         if verdict is None:
             version = parse_running_version(facts)

@@ -39,7 +39,7 @@ def load_released_firmware(connection: Connection, body: NewJob) -> ReleasedFirm
     if row is None:
         raise InvalidRequest([Fault("firmwareId", "firmware not found")])
     _check_released(row.state)
-    requirement = build_requirement(body, row.model, row.version, row.hardware, row.min_version)
+    requirement = build_requirement(body, row.model, row.version, row.hardware, row.min_version, row.type)
     return ReleasedFirmware(row.id, row.size, requirement)
 
 
