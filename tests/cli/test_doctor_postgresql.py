@@ -31,7 +31,7 @@ _HEALTHY = (
     f"ok    schema              {list_revisions()[-1]}, current",
     "ok    disk                ",
     "ok    rejects             none in the last 24 hours",
-    "warn  backup              no backup was written and checked yet",
+    "warn  backup              no backup with samples was written and checked yet",
     "ok    gateways            0 claimed, all seen",
     "ok    images              0 firmware images read",
 )
