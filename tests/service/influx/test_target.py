@@ -7,6 +7,7 @@ import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,8 +24,26 @@ if TYPE_CHECKING:
     from tests.integrations.line_server import LineServer
 
 
-def open_target(server: LineServer, **settings: Any) -> closing[InfluxTarget]:
-    return closing(InfluxTarget(InfluxSettings(url=server.url, **settings)))
+def open_target(server: LineServer, *, timeout: float = 30, **settings: Any) -> closing[InfluxTarget]:
+    return closing(InfluxTarget(InfluxSettings(url=server.url, **settings), timeout=timeout))
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture
+def authority_file(authority: trustme.CA, tmp_path: Path) -> Path:
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    return tmp_path / "ca.pem"
+
+
+@pytest.fixture(scope="module")
+def server_tls(authority: trustme.CA) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    return context
 
 
 LINES = [b"meshfleet value=%d" % number for number in range(100)]
@@ -89,36 +108,55 @@ def test_nothing_is_given_up_if_everything_is_refused(status: int) -> None:
     ],
 )
 def test_the_request_has_the_database_and_the_login(
-    settings: dict[str, str], path: str, authorization: str | None
+    settings: dict[str, Any], path: str, authorization: str | None
 ) -> None:
     with line_server(lambda _: (204, "")) as server, open_target(server, **settings) as target:
         target.check()
         assert server.requests == [(path, authorization)]
 
 
-def test_a_server_with_a_private_authority_needs_the_file_of_that_authority(tmp_path: Path) -> None:
-    authority, file = trustme.CA(), tmp_path / "ca.pem"
-    authority.cert_pem.write_to_path(file)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert("127.0.0.1").configure_cert(context)
-    with line_server(lambda _: (204, ""), tls=context) as server:
+def test_a_server_with_a_private_authority_needs_the_file_of_that_authority(
+    server_tls: ssl.SSLContext, authority_file: Path
+) -> None:
+    with line_server(lambda _: (204, ""), tls=server_tls) as server:
         with (
             open_target(server) as target,
             pytest.raises(TargetUnavailable, match="certificate verify failed"),
         ):
             target.write(LINES)
         assert not server.accepted
-        with open_target(server, ca=file) as target:
+        with open_target(server, ca=authority_file) as target:
             assert target.write(LINES).refused == 0
         assert server.accepted == {*LINES}
 
 
-def test_a_server_that_closes_idle_connections_is_no_failure() -> None:
-    with line_server(lambda _: (204, "")) as server, open_target(server) as target:
+@pytest.mark.parametrize("has_tls", [False, True], ids=["plain", "tls"])
+def test_a_server_that_closes_idle_connections_is_no_failure(
+    server_tls: ssl.SSLContext, authority_file: Path, *, has_tls: bool
+) -> None:
+    with (
+        line_server(lambda _: (204, ""), tls=server_tls if has_tls else None) as server,
+        open_target(server, ca=authority_file if has_tls else None) as target,
+    ):
         target.write(LINES[:1])
         server.close_connections()
         assert target.write(LINES[1:2]).refused == 0
         assert server.accepted == {*LINES[:2]}
+
+
+def test_a_server_that_stops_to_answer_is_unavailable() -> None:
+    is_over = Event()
+
+    def answer(lines: list[bytes]) -> tuple[int, str]:
+        if LINES[0] not in lines:
+            is_over.wait(30)
+        return 204, ""
+
+    with line_server(answer) as server, open_target(server, timeout=0.2) as target:
+        target.write(LINES[:1])
+        with pytest.raises(TargetUnavailable, match="does not answer"):
+            target.write(LINES[1:])
+        is_over.set()
 
 
 def test_a_write_to_a_server_that_never_answers_ends_when_the_client_is_closed() -> None:

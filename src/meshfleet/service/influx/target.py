@@ -61,8 +61,11 @@ class InfluxTarget:
     Methods block the calling thread. Only one thread at a time may call `write`.
     """
 
-    def __init__(self, settings: InfluxSettings) -> None:
-        """Create a client of the server at `settings.url`, without connecting."""
+    def __init__(self, settings: InfluxSettings, *, timeout: float = _TIMEOUT_SECONDS) -> None:
+        """Create a client of the server at `settings.url`, without connecting.
+
+        `timeout` is the maximum number of seconds to wait for the server.
+        """
         assert settings.url is not None  # noqa: S101 # the caller exports samples only with a URL
         parts = urlsplit(settings.url)
         self._tls = create_tls_context(authorities=settings.ca) if parts.scheme == "https" else None
@@ -74,6 +77,7 @@ class InfluxTarget:
             path, query = "/write", {"db": settings.database, **query}
         self._path = f"{parts.path}{path}?{urlencode(query)}"
         self._headers = {"Content-Type": "text/plain; charset=utf-8", **_build_authorization(settings.token)}
+        self._timeout = timeout
         self._connection: HTTPConnection | None = None
         self._is_closed = False
 
@@ -127,8 +131,8 @@ class InfluxTarget:
         if self._is_closed:
             raise TargetUnavailable("is not used any more")
         if self._connection is not None:
-            # The server may have closed the idle connection, which is noticed only now.
-            with suppress(ConnectionError, HTTPException):
+            # The server may have closed the idle connection, or be gone, which is noticed only now.
+            with suppress(OSError, HTTPException):
                 return self._post_on(self._connection, body)
         self._disconnect()
         try:
@@ -154,8 +158,8 @@ class InfluxTarget:
 
     def _connect(self) -> HTTPConnection:
         if self._tls is None:
-            return HTTPConnection(self._host, self._port, timeout=_TIMEOUT_SECONDS)
-        return HTTPSConnection(self._host, self._port, timeout=_TIMEOUT_SECONDS, context=self._tls)
+            return HTTPConnection(self._host, self._port, timeout=self._timeout)
+        return HTTPSConnection(self._host, self._port, timeout=self._timeout, context=self._tls)
 
 
 def _build_authorization(token: str) -> dict[str, str]:

@@ -74,7 +74,7 @@ class InfluxWriter:
                 try:
                     reader = reader or await self._samples.open_reader(READER_NAME)
                     has_more = await self._send_next(reader)
-                except (TargetUnavailable, DatabaseUnavailable, DBAPIError) as exc:
+                except Exception as exc:  # noqa: BLE001 # an error of the export must not end the service
                     self._report_failure(exc)
                     await asyncio.sleep(backoff)
                     backoff = min(2 * backoff, _MAX_BACKOFF_SECONDS)
@@ -129,8 +129,13 @@ class InfluxWriter:
         self.failures += 1
         if not self._is_failing:
             self._is_failing = True
-            reason = type(exc).__name__ if isinstance(exc, DBAPIError) else str(exc)
-            _log.warning("samples cannot be sent to %s: %s; they are kept and sent later", self._url, reason)
+            is_expected = isinstance(exc, TargetUnavailable | DatabaseUnavailable)
+            _log.warning(
+                "samples cannot be sent to %s: %s; they are kept and sent later",
+                self._url,
+                exc if is_expected else type(exc).__name__,
+                exc_info=None if is_expected or isinstance(exc, DBAPIError) else exc,
+            )
 
 
 def _build_filter(pairs: Sequence[tuple[str, str]]) -> DeviceFilter | None:
