@@ -141,7 +141,9 @@ def test_a_settings_file_that_has_vanished_changes_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.rule("rest-224")
-def test_a_hangup_before_the_service_runs_reloads_its_settings(tmp_path: Path) -> None:
+def test_a_hangup_before_the_service_runs_reloads_its_settings_and_later_ones_do_not_end_it(
+    tmp_path: Path,
+) -> None:
     first, file = tmp_path / "first", tmp_path / "mine.toml"
     settings = f'data = "{tmp_path / "data"}"\nhttp = "127.0.0.1:0"\n'
     os.mkfifo(file)
@@ -155,7 +157,14 @@ def test_a_hangup_before_the_service_runs_reloads_its_settings(tmp_path: Path) -
         eventually(
             lambda: "a restart is needed for: acks" in program.errors, "that the settings are reloaded"
         )
-        assert program.wait_for_exit(SIGTERM)[0] == 0
+        program.send_signal(SIGTERM)
+
+        def hang_up() -> bool:
+            program.send_signal(SIGHUP)
+            return not program.is_running
+
+        eventually(hang_up, "that it stops")
+        assert program.wait_for_exit()[0] == 0
 
 
 def test_only_admins_may_reload(service: ConfiguredService) -> None:

@@ -81,12 +81,18 @@ class _LazyGroup(click.Group):
         """Import a command's module and return the command, or None if the name is unknown."""
         if name not in _COMMANDS:
             return None
-        if name == "serve":
-            remember_hangups()  # before the imports, which take most of a second
         function = name.replace("-", "_")
         module = import_module(f"meshfleet.cli.commands.{_MODULES.get(name, function)}")
         command: click.Command = getattr(module, function)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the name, the command to run and its arguments."""
+        if args[0] == "serve":
+            remember_hangups()  # before the imports, which take most of a second
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[str]]:
         """Offer command names for completion, without importing any command."""

@@ -1,6 +1,6 @@
-"""SIGHUP, which makes the service reload its settings: remembered while the service cannot reload them.
+"""SIGHUP, which makes the service reload its settings: remembered until the service can reload them.
 
-A hangup while the service starts or stops would end the process otherwise.
+A hangup while the service starts would end the process otherwise.
 """
 
 from __future__ import annotations

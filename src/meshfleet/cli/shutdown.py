@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
-from meshfleet.cli.hangup import remember_hangups, take_pending_hangup
+from meshfleet.cli.hangup import take_pending_hangup
 from meshfleet.errors import FleetError
 
 AsyncWork = Callable[[], Coroutine[Any, Any, None]]
@@ -54,7 +54,8 @@ def _handling_hangups(on_hangup: Callable[[], None] | None) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGHUP)
-        remember_hangups()  # or one would end the process with an error while it stops
+        # A hangup would end the process while it stops. Python resets its own handlers before its end.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 async def stop_after(work: AsyncWork) -> None:
