@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -33,22 +34,24 @@ class Exporter:
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """Repeat the export in a thread during the context. Raise `RuntimeError` if it received nothing."""
-        thread = threading.Thread(target=self._repeat)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._is_stopped.set()
-            thread.join()
-        if not self.line_count:
-            raise RuntimeError("the export has no lines")
+        """Repeat the export in a thread during the context. Raise an error if an export fails or is empty."""
+        with ThreadPoolExecutor(1) as pool:
+            exporting = pool.submit(self._repeat)
+            try:
+                yield
+            finally:
+                self._is_stopped.set()
+            exporting.result()
 
     def _repeat(self) -> None:
         while not self._is_stopped.is_set():
             connection = http.client.HTTPConnection(self._address.netloc, timeout=_TIMEOUT)
             connection.request("GET", self._path, headers=self._headers)
             response = connection.getresponse()
+            lines_before = self.line_count
             while not self._is_stopped.is_set() and (chunk := response.read(_CHUNK_BYTES)):
                 self.line_count += chunk.count(b"\n")
+            is_empty = self.line_count == lines_before and not self._is_stopped.is_set()
+            if response.status != http.HTTPStatus.OK or is_empty:
+                raise RuntimeError(f"an export has failed, or is empty: HTTP status {response.status}")
             connection.close()

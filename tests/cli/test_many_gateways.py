@@ -203,9 +203,8 @@ def test_a_credentials_file_is_also_a_list_of_gateways(
     assert fleet.devices.show(GATEWAY).friendly_name == "Lobby, left"
     # A spreadsheet program has saved the credentials file again, with another gateway.
     claimed, edited = _read_credentials(out), out.with_name("edited.csv")
-    edited.write_text(
-        "sep=\t\n" + out.read_text().replace(",", "\t") + f"{OTHER}\t{OTHER}\tpassword\thost\t1883\tno\n"
-    )
+    lines = [*out.read_text().splitlines(), f"{OTHER},{OTHER},password,host,1883,no", ""]
+    edited.write_text("\r".join(["sep=\t", *(each.replace(",", "\t") for each in lines)]))
     arguments = ("--csv", str(edited), "--out")
     added = admin.text("gateways", "add", "--skip-claimed", *arguments, str(out) + "2")
     assert added == "Claimed nothing. 2 were claimed before.\n"

@@ -30,7 +30,7 @@ Text = TypeVar("Text", bound=str)
 _COLUMNS: Final = ("mac", "name", "labels")
 _CREDENTIAL_COLUMNS: Final = ("mac", "username", "password", "host", "port", "tls")
 _KNOWN_COLUMNS: Final = {*_COLUMNS, *_CREDENTIAL_COLUMNS}
-_SEPARATOR_LINE: Final = re.compile(r"sep=([\t !#-~])\r?(?:\n|$)", re.IGNORECASE)
+_SEPARATOR_LINE: Final = re.compile(r"sep=([\t !#-~])(?:\n|$)", re.IGNORECASE)
 """First line with which a file tells Excel the separator of its columns."""
 _LABEL_SEPARATOR: Final = ";"
 _MAC_SEPARATORS: Final = re.compile(r"[\s.]")
@@ -82,6 +82,7 @@ def read_gateway_file(path: Path) -> GatewayFile:
         line = raw[: exc.start].count(b"\n") + 1
         file.faults.append(LineFault(line, "is not UTF-8: save the file as CSV UTF-8"))
         return file
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
     rows = _iterate_rows(text, file.faults)
     header_line, header = next(rows, (1, []))
     columns = [each.strip().lower() for each in header]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import shlex
+import sys
 from datetime import datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -157,8 +159,8 @@ def import_pyarrow() -> tuple[Any, Any]:
         return import_module("pyarrow"), import_module("pyarrow.parquet")
     except ImportError as exc:
         raise click.ClickException(
-            "Parquet needs pyarrow, which is not installed: pip install pyarrow,"
-            " or choose --format csv or jsonl"
+            f"Parquet needs pyarrow, which is not installed: run {shlex.quote(sys.executable)} -m pip install"
+            " pyarrow, or choose --format csv or jsonl"
         ) from exc
 
 
