@@ -59,14 +59,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Return two workers per core: many tests wait for programs that they have started.
+    """Return three workers per core: many tests wait for programs that they have started.
 
     Each worker needs a gigabyte, so there are at most eight. Few of the fast tests wait.
     """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # set by the user
     cores = len(os.sched_getaffinity(0))
-    return min(cores + 1 if config.getoption("fast") else 2 * cores, 8)
+    return min(cores + 1 if config.getoption("fast") else 3 * cores, 8)
 
 
 def pytest_collection() -> None:

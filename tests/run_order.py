@@ -1,9 +1,9 @@
 """Order of the tests, so that the CPU is busy from the beginning of a run to its end.
 
 `--dist worksteal` gives each worker an equally long sequence of tests; an idle worker takes tests from the
-end of another sequence. So the first tests of a sequence stay with their worker. Of four workers, two begin
-with the browser tests, which take longest, so that the others start neither a browser nor a demo fleet. One
-begins with tests that mostly wait: run together they would leave the CPU idle.
+end of another sequence. So the first tests of a sequence stay with their worker. Every second worker begins
+with the browser tests, which take longest, so that the others start neither a browser nor a demo fleet. One of
+four begins with tests that mostly wait: run together they would leave the CPU idle.
 """
 
 from __future__ import annotations
