@@ -66,6 +66,8 @@ export class LiveJob {
   /** Time of the last update that was shown without a new summary. */
   #uncountedUpdateAt = Number.NEGATIVE_INFINITY;
   #isLarge = $derived(this.job.value !== null && countAll(this.job.value.counts) > SMALL_JOB);
+  /** Whether updates wait for a summary of the same moment. */
+  #isCounted = $derived(!this.#isLarge && this.summary.problem === null);
   #pendingUpdates: (() => void)[] = [];
   #isFlushing = false;
   #flushTimer: ReturnType<typeof setTimeout> | undefined;
@@ -102,6 +104,8 @@ export class LiveJob {
 
   async load(): Promise<void> {
     if (this.isDeleted) return;
+    // The summary contains the job: a job loaded before it would not agree with the summary on the page.
+    if (this.summary.value !== null && this.job.problem === null && this.#isCounted) return this.queueUpdate(() => undefined);
     await this.job.load(async (signal) =>
       requireBody(await api.GET("/api/v1/jobs/{job_id}", { params: { path: { job_id: this.id } }, signal })),
     );
@@ -155,7 +159,7 @@ export class LiveJob {
   async #flushUpdates(): Promise<void> {
     this.#isFlushing = true;
     while (this.#pendingUpdates.length > 0) {
-      const isCounted = !this.#isLarge && this.summary.problem === null;
+      const isCounted = this.#isCounted;
       if (isCounted) await this.#waitForNextCount();
       const updates = this.#pendingUpdates;
       this.#pendingUpdates = [];
