@@ -41,6 +41,8 @@ HELPER_MODULES = {
     "link_programs",
     "live_listeners",
     "phases",
+    "position_room",
+    "position_sites",
     "process_meter",
     "programs",
     "requests_gateways",

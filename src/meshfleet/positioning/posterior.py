@@ -1,0 +1,112 @@
+"""Posterior: how probable each cell is, given readings of a device at several anchors.
+
+The offset of the device is unknown up to a variance; it is integrated out in closed form, so that a device
+with an unusual transmit power is not drawn towards or away from all anchors.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from meshfleet.positioning.signal_model import DRIFT_DB2
+
+if TYPE_CHECKING:
+    from meshfleet.positioning.arrays import Bools, Floats, Floats32
+    from meshfleet.positioning.signal_model import SignalMap
+
+
+DEFAULT_SENSITIVITY: Final = -97.0
+"""RSSI in dBm below which a receiver hears nothing, unless the readings of a site show another limit."""
+
+
+class Readings(NamedTuple):
+    """Mean RSSI of devices at all anchors: one row per device, one column per anchor."""
+
+    levels: Floats
+    """Mean RSSI in dBm; NaN where the anchor did not receive the device."""
+    offsets: Floats
+    """Expected offset of each device."""
+    offset_variances: Floats
+    """Variance of each device's offset in dB²; more than 0."""
+    is_silent: Bools | None = None
+    """Where an anchor was listening and did not receive the device. None if silence says nothing."""
+    sensitivity: float = DEFAULT_SENSITIVITY
+    """RSSI in dBm below which anchors receive nothing."""
+
+
+_MIN_VARIANCE: Final = 1e-3
+_PROBIT_SCALE: Final = 1.702
+"""Scale at which the logistic function is nearest to the normal distribution (within 0.01)."""
+
+
+class PosteriorSolver:
+    """Computes the posteriors of many devices on one signal map with a few matrix products."""
+
+    def __init__(
+        self, signal_map: SignalMap, *, is_walkable: Bools | None = None, drift_db2: float = DRIFT_DB2
+    ) -> None:
+        self._map = signal_map
+        self._variance = signal_map.variance + drift_db2
+        weight = 1.0 / self._variance
+        weighted = weight * signal_map.mean
+        constant = weighted * signal_map.mean - np.log(weight)
+        # Rows for (level², level, is heard): sum of squares with its constant; sum; weights.
+        self._squares = np.concatenate((weight, -2.0 * weighted, constant)).astype(np.float32)
+        self._sums = np.concatenate((weight, -weighted)).astype(np.float32)
+        self._weights = weight.astype(np.float32)
+        self._is_walkable = None if is_walkable is None or is_walkable.all() else is_walkable
+
+    def solve(self, readings: Readings) -> Floats32:
+        """Return the probability of each cell: one row per device."""
+        return normalize(self.compute_log_likelihoods(readings))
+
+    def compute_log_likelihoods(self, readings: Readings) -> Floats32:
+        """Return the logarithm of the likelihood of each cell, up to a constant: one row per device."""
+        is_heard = ~np.isnan(readings.levels)
+        levels = np.where(is_heard, readings.levels - readings.offsets[:, None], 0.0).astype(np.float32)
+        heard = is_heard.astype(np.float32)
+        used = is_heard.any(axis=0)
+        if not used.all():  # large sites: most anchors are far away
+            levels, heard = levels[:, used], heard[:, used]
+            squares, sums, weights = (
+                self._squares[np.tile(used, 3)],
+                self._sums[np.tile(used, 2)],
+                self._weights[used],
+            )
+        else:
+            squares, sums, weights = self._squares, self._sums, self._weights
+        result: Floats32 = np.concatenate((levels * levels, levels, heard), axis=1) @ squares
+        total = np.concatenate((levels, heard), axis=1) @ sums
+        weight = heard @ weights
+        precision = (1.0 / np.maximum(readings.offset_variances, _MIN_VARIANCE)).astype(np.float32)[:, None]
+        weight += precision
+        total *= total
+        total /= weight
+        result -= total
+        weight /= precision
+        result += np.log(weight, out=weight)
+        result *= np.float32(-0.5)
+        if readings.is_silent is not None:
+            self._add_silence(result, readings)
+        if self._is_walkable is not None:
+            result[:, ~self._is_walkable] = -np.inf
+        return result
+
+    def _add_silence(self, result: Floats32, readings: Readings) -> None:
+        """Add the probability that silent anchors do not receive the device, row by row."""
+        assert readings.is_silent is not None  # noqa: S101 # the caller has checked
+        for row, is_silent in enumerate(readings.is_silent):
+            if is_silent.any():
+                spread = np.sqrt(self._variance[is_silent] + readings.offset_variances[row])
+                margin = readings.sensitivity - self._map.mean[is_silent] - readings.offsets[row]
+                result[row] -= np.log1p(np.exp(-_PROBIT_SCALE * margin / spread)).sum(axis=0)
+
+
+def normalize(log_likelihoods: Floats32) -> Floats32:
+    """Convert logarithms of likelihoods to probabilities, in place; each row adds up to 1."""
+    log_likelihoods -= log_likelihoods.max(axis=1, keepdims=True)
+    np.exp(log_likelihoods, out=log_likelihoods)
+    log_likelihoods /= log_likelihoods.sum(axis=1, keepdims=True)
+    return log_likelihoods
