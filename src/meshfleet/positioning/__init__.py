@@ -17,6 +17,6 @@ Levels: 0 needs the places of anchors only, 1 uses anchors that receive each oth
 
 import os
 
-# Read when numpy is loaded. The matrices are small: more threads of OpenBLAS would mostly wait for each other,
-# and take the processor from the event loop.
+# Read when numpy is loaded. The matrices are small: more threads of OpenBLAS would mostly wait for each
+# other, and take the processor from the event loop.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
