@@ -106,13 +106,13 @@ def _divide(area: FloorArea, step: float, first_cell: int) -> tuple[Raster, Floa
 
 
 def _find_walkable(area: FloorArea, xy: Floats) -> Bools:
-    """Return for each cell whether its center is in one of the floor's walkable polygons.
+    """Return for each cell whether its center is in the floor's walkable polygons, by the even-odd rule.
 
     If no cell is, the polygons are too small for the cells, and all cells count as walkable.
     """
     inside = np.zeros(len(xy), dtype=np.bool_)
     for polygon in area.walkable:
-        inside |= contains_points(polygon, xy)
+        inside ^= contains_points(polygon, xy)  # a polygon inside another one is a hole
     return inside if inside.any() else np.ones(len(xy), dtype=np.bool_)
 
 
