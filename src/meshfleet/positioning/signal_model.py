@@ -49,7 +49,7 @@ class Anchors(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """What lies between points and anchors: arrays with one row per point and one column per anchor."""
+    """Paths from points to anchors: arrays with one row per point and one column per anchor."""
 
     loss: Floats
     """Path loss in dB with an exponent of 1."""
