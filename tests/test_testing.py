@@ -18,6 +18,7 @@ from rich.pretty import pretty_repr
 from meshfleet.client import check
 from meshfleet.client.blocking import Fleet
 from meshfleet.client.mesh.mesh import Mesh
+from meshfleet.emulator import SiteKind, add_walkers, generate_position_site
 from meshfleet.errors.mqtt import BrokerUnreachable
 from meshfleet.errors.protocol import MalformedInput, MalformedVersion
 from meshfleet.mqtt.client import BrokerAddress
@@ -164,13 +165,39 @@ def test_an_error_during_the_block_is_raised_at_its_end() -> None:
         context.__exit__(None, None, None)
 
 
+@pytest.mark.rule("gateway-52")
+def test_a_gateway_with_a_site_of_its_own_knows_the_true_place_of_its_devices() -> None:
+    site = add_walkers(generate_position_site(Mac("02005e0000aa"), SiteKind.HALL, devices=1), 1)
+    still, walker = site.devices[-2:]
+    with emulated_gateway(site=site, speed=600) as gateway:
+        assert gateway.mac == site.gateway
+        assert gateway.devices == tuple(each.mac for each in site.devices)
+        assert gateway.true_place(still.mac) == still.position
+        eventually(lambda: gateway.true_place(walker.mac) != walker.position)
+        with pytest.raises(LookupError):
+            gateway.true_place(Mac("02005e0000ab"))
+
+
 def test_the_representation_of_a_gateway_omits_the_password_of_its_broker() -> None:
     url = "mqtt://me:hunter22@127.0.0.1"
     gateway = EmulatedGateway(broker=url, prefix="", mac=Mac("02005e000001"), devices=())
     assert "hunter22" not in f"{gateway!r} {gateway.__rich_repr__()}"
+    with pytest.raises(LookupError, match="does not run here"):
+        gateway.true_place(gateway.mac)
 
 
 # --- Services ---
+
+
+@pytest.mark.rule("gateway-52")
+def test_a_fleet_runs_sites_of_its_own_and_knows_the_true_places() -> None:
+    site = add_walkers(generate_position_site(Mac("02005e0000aa"), SiteKind.OFFICES, devices=1), 1)
+    with running_fleet(sites=[site]) as running:
+        (gateway,) = running.gateways
+        assert (gateway.mac, gateway.devices) == (site.gateway, tuple(each.mac for each in site.devices))
+        assert [gateway.true_place(each.mac) for each in site.devices[:-1]] == [
+            each.position for each in site.devices[:-1]
+        ]
 
 
 @pytest.mark.parametrize("gateways", [0, -1])

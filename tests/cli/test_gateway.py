@@ -190,6 +190,54 @@ def test_a_site_file_excludes_a_number_of_devices(tmp_path: Path) -> None:
     assert (result.exit_code, "exclude each other" in result.output) == (2, True)
 
 
+@pytest.mark.rule("gateway-48", "gateway-49", "gateway-50", "gateway-51")
+def test_the_options_for_positioning_change_the_site() -> None:
+    found = describe(
+        *("--site-kind", "building", "--anchors", "5", "--anchor-gains", "0", "--devices", "4"),
+        *("--walkers", "2", "--survey", "6", "--receivers", "30", "--interval", "1.5"),
+    )
+    assert [each["floor"] for each in found["floors"]] == [0, 1, 2]
+    assert (found["receivers"], found["interval"]) == (30, 1.5)
+    assert [each["model"] for each in found["devices"]].count("0040") == 15
+    assert not any("gain" in each for each in found["devices"])
+    assert [each["walk"] for each in found["devices"] if "walk" in each] == [
+        {"speed": 0.8, "pause": 20.0}
+    ] * 2
+    ((survey),) = [each["survey"] for each in found["devices"] if "survey" in each]
+    assert (len(survey["points"]), survey["seconds"]) == (6, 60.0)
+    assert sum("gain" in each for each in describe("--site-kind", "hall")["devices"]) >= 10
+
+
+@each_row(
+    ("arguments", "message"),
+    [
+        (["--anchors", "3"], "need --site-kind"),
+        (["--anchor-gains", "3"], "need --site-kind"),
+        (["--site-kind", "castle"], "'castle' is not one of 'hall', 'offices', 'building'"),
+        (["--site-kind", "building", "--anchors", "500", "--devices", "9000"], "at most 10000 devices"),
+        (["--devices", "0", "--survey", "3"], "no device that can be carried"),
+        (["--receivers", "5"], "6<=x<=100"),
+        (["--receivers", "101"], "6<=x<=100"),
+        (["--interval", "nan"], "--interval"),
+        (["--survey", "0"], "--survey"),
+        (["--site", "FILE", "--walkers", "1"], "--walkers and --site exclude each other"),
+        (["--site", "FILE", "--site-kind", "hall"], "--site-kind and --site exclude each other"),
+        (
+            ["--truth", "no-such-folder/file", "--broker", "mqtt://127.0.0.1:1"],
+            "no-such-folder/file cannot be used",
+        ),
+    ],
+)
+def test_wrong_options_for_positioning_are_refused(
+    arguments: list[str], message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "site.json"
+    file.write_text('{"devices": []}')
+    result = gateway("--mac", MAC, *(str(file) if each == "FILE" else each for each in arguments))
+    assert (result.exit_code != 0, message in result.output) == (True, True), result.output
+    assert "Traceback" not in result.output
+
+
 # --- Errors ---
 
 

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from signal import SIGTERM
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from meshfleet.protocol.times import parse_time
-from tests.cli.programs import PahoListener, Program, broker_url, run_command, wait_for_log
+from tests.cli.programs import (
+    MESHFLEET,
+    TEST_TIMEOUT,
+    PahoListener,
+    Program,
+    broker_url,
+    run_command,
+    wait_for_log,
+)
+from tests.external_tools import BASH, require
 from tests.servers import Mosquitto
 
 if TYPE_CHECKING:
@@ -137,3 +147,39 @@ def test_device_state_survives_a_restart_in_a_file(broker: Mosquitto, tmp_path: 
             second.read_line()
             listener.publish(f"{prefix}/request/{MAC}/read/9802")
             assert listener.receive(f"{prefix}/response/{MAC}/read/9802").json["value"] == "08"
+
+
+@pytest.mark.rule("gateway-51", "gateway-52")
+def test_a_survey_is_printed_and_true_positions_are_written(broker: Mosquitto, tmp_path: Path) -> None:
+    truth = tmp_path / "truth.jsonl"
+    options = ["--site-kind", "hall", "--walkers", "1", "--survey", "3", "--speed", "300"]
+    arguments = ["gateway", "--broker", broker_url(broker), "--mac", MAC, *options, "--truth", str(truth)]
+    (survey,) = (
+        each["survey"]["points"]
+        for each in json.loads(run_command("gateway", "--mac", MAC, *options, "--describe").output)["devices"]
+        if "survey" in each
+    )
+    with Program(*arguments, "--json") as program:
+        assert json.loads(program.read_line())["event"] == "connected"
+        points = [json.loads(program.read_line()) for _ in survey]
+        assert program.wait_for_exit(SIGTERM)[0] == 0
+    for point, planned in zip(points, survey, strict=True):
+        assert list(point) == ["device", "floor", "x", "y", "from", "to"]
+        assert {name: point[name] for name in planned} == planned
+        assert parse_time(point["from"]) < parse_time(point["to"])
+    places = [json.loads(line) for line in truth.read_text().splitlines()]
+    assert {tuple(each) for each in places} == {("time", "device", "floor", "x", "y")}
+    assert len({each["device"] for each in places}) == 2
+    assert {(each["x"], each["y"]) for each in places if each["device"] == points[0]["device"]} >= {
+        (each["x"], each["y"]) for each in survey
+    }
+
+
+def test_the_gateway_stops_if_the_reader_of_its_survey_points_ends(broker: Mosquitto) -> None:
+    command = f"{MESHFLEET} gateway --broker {broker_url(broker)} --mac {MAC} --survey 9 --speed 300"
+    script = f"{command} | head -n 2; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        [require(BASH), "-c", script], capture_output=True, text=True, check=False, timeout=TEST_TIMEOUT
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    assert re.search(r"\nSurvey point of bmac-\w+: floor 0, x \S+, y \S+, from \S+ to \S+\n$", done.stdout)

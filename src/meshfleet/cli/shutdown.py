@@ -23,7 +23,8 @@ async def run_until_stopped(work: AsyncWork, on_hangup: Callable[[], None] | Non
     """Run `work` to its end, or cancel `work` on SIGINT or SIGTERM.
 
     On SIGHUP, call `on_hangup`; if it is None, SIGHUP ends the process. If `work` fails with several
-    `FleetError`s, only the first is raised: thousands of gateways may fail for the same reason.
+    `FleetError`s, only the first is raised: thousands of gateways may fail for the same reason. So is
+    `OutputClosed`, with which click ends the program.
     """
     with _handling_hangups(on_hangup):
         try:
@@ -32,12 +33,16 @@ async def run_until_stopped(work: AsyncWork, on_hangup: Callable[[], None] | Non
                 await work()
                 signal_task.cancel()
         except BaseExceptionGroup as errors:
-            unexpected = errors.split((_StopRequested, FleetError))[1]
+            unexpected = errors.split((_StopRequested, FleetError, OutputClosed))[1]
             if unexpected is not None:
                 raise
-            reasons = errors.subgroup(FleetError)
+            reasons = errors.subgroup((FleetError, OutputClosed))
             if reasons is not None:
                 raise first_error(reasons) from None
+
+
+class OutputClosed(BrokenPipeError):
+    """Raised if the program that reads the standard output has closed it, as `head` does."""
 
 
 @contextmanager

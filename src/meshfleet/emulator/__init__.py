@@ -11,6 +11,7 @@ from meshfleet.emulator.runtime.simulation_pace import RealTimePace, ReportRateP
 from meshfleet.emulator.settings import EmulatorSettings, Faults, ReportMode
 from meshfleet.emulator.simulation.clock import SimulatedClock
 from meshfleet.emulator.simulation.mesh import SimulatedMesh
+from meshfleet.emulator.simulation.position_sites import SiteKind, add_walkers, generate_position_site
 from meshfleet.emulator.simulation.site import Site
 from meshfleet.emulator.simulation.site_file import describe_site, parse_site
 from meshfleet.emulator.simulation.site_generator import generate_site
@@ -26,7 +27,10 @@ __all__ = [
     "SimulatedClock",
     "SimulatedMesh",
     "Site",
+    "SiteKind",
+    "add_walkers",
     "describe_site",
+    "generate_position_site",
     "generate_site",
     "parse_site",
 ]

@@ -14,7 +14,8 @@ from meshfleet.emulator.simulation.device import SimulatedDevice
 from meshfleet.emulator.simulation.mesh import SimulatedMesh
 from meshfleet.emulator.simulation.noise import derive_noise_key, uniform_noise
 from meshfleet.emulator.simulation.packet_forwarding import PacketForwarder
-from meshfleet.emulator.simulation.products import GATEWAY_PRODUCT, DeviceMode
+from meshfleet.emulator.simulation.products import GATEWAY_PRODUCT, TX_POWER_ID, DeviceMode
+from meshfleet.emulator.simulation.routes import build_routes
 from meshfleet.emulator.simulation.site import SiteDevice, SitePosition
 from meshfleet.protocol.diagnostics import ImageRequest
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE
@@ -70,12 +71,16 @@ class EmulatorContext:
         self.noise_key = derive_noise_key(site.seed, settings.mac)
         self.scheduler = SimulationScheduler()
         self.mesh = SimulatedMesh(site)
+        self.routes = build_routes(site)
+        """Routes of the moving devices, by MAC."""
         self.gateway_device = SimulatedDevice(_build_gateway_device(settings.mac), self.mesh.root, site.seed)
         self.devices: dict[Mac, SimulatedDevice] = {settings.mac: self.gateway_device}
         for site_device in site.devices:
             self.devices[site_device.mac] = SimulatedDevice(
                 site_device, self.mesh.nodes[site_device.mac], site.seed
             )
+        for mac, power in site.powers.items():
+            self.devices[mac].set_value(TX_POWER_ID, power.to_bytes(1, "big", signed=True))
         self.outbox = Outbox(settings.faults, self.scheduler, clock, self.noise_key)
         self.reports = ReportPublisher(settings, self.topics, self.catalogue, outbox=self.outbox, clock=clock)
         self.packets = PacketForwarder(self.scheduler, self.mesh, self.noise_key)

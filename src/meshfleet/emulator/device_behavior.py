@@ -44,7 +44,10 @@ _PARENT_CHECK_INTERVAL: Final = 5
 """Heartbeats between two checks for a better parent; a device without a parent checks at every heartbeat."""
 
 _REPORTED_RECEIVERS: Final = 4
-"""Maximum number of nodes that report the RSSI of one device, besides its parent and children."""
+"""Maximum number of nodes that report the RSSI of one device, besides its parent and children.
+
+A site may set another number.
+"""
 
 _ALARM_PROBABILITY: Final = 1 / 360
 """Probability per heartbeat that a device with a button raises an alarm."""
@@ -73,6 +76,7 @@ class DeviceBehavior:
         self._devices_per_slot = -(-len(self._devices) // _MAX_SLOTS)
         self._slot_count = -(-len(self._devices) // self._devices_per_slot)
         self._slot = 0
+        self._reported_receivers = context.site.receivers or _REPORTED_RECEIVERS
         self.on_restart: Callable[[SimulatedDevice], None] = lambda _: None
         """Called with every device that is about to restart."""
         self._phase = uniform_noise(context.noise_key, 7) * HEARTBEAT_INTERVAL / self._slot_count
@@ -110,7 +114,8 @@ class DeviceBehavior:
             return
         if device.is_connected and (device.node.depth < 0 or device.heartbeats % _PARENT_CHECK_INTERVAL == 0):
             self._context.mesh.reselect_parent(device.node, sim_time)
-        self._report_rssi(device, sim_time)
+        if device.mac not in self._context.routes:  # a moving device reports its RSSI at another interval
+            self.report_rssi(device, device.heartbeats, sim_time, self._reported_receivers)
         copies = self._count_received_copies(device, sim_time)
         is_received = copies > 0
         sent = sim_time - HOP_SECONDS * max(device.node.depth, 1)
@@ -144,16 +149,20 @@ class DeviceBehavior:
         dice, lost = noise_bits(device.noise_key, device.heartbeats), radio.compute_packet_loss(level) * 1024
         return ((dice & 1023) >= lost) + ((dice >> 10 & 1023) >= lost) + ((dice >> 20 & 1023) >= lost)
 
-    def _report_rssi(self, device: SimulatedDevice, sim_time: float) -> None:
-        """Publish the RSSI of a device at the mesh nodes that receive it."""
+    def report_rssi(self, device: SimulatedDevice, n: int, sim_time: float, max_receivers: int) -> None:
+        """Publish the `n`th RSSI readings of a device at the mesh nodes that receive it.
+
+        These are its parent, its children, and the best of the others: `max_receivers` in all, unless links
+        are further down the list.
+        """
         mesh, node, publish_rssi = self._context.mesh, device.node, self._context.reports.publish_rssi
         for i, receiver in enumerate(node.receivers):
             is_linked = receiver is node.parent or receiver.parent is node
-            if i >= _REPORTED_RECEIVERS and not is_linked:
+            if i >= max_receivers and not is_linked:
                 continue
-            reading = mesh.measure_rssi(node, i, sim_time, device.heartbeats)
+            reading = mesh.measure_rssi(node, i, sim_time, n)
             if receiver.depth >= 0 and (is_linked or reading >= radio.MIN_AUDIBLE_DBM):
-                channel = None if is_linked else 37 + (device.heartbeats + i) % 3
+                channel = None if is_linked else 37 + (n + i) % 3
                 publish_rssi(device, receiver.mac, reading, channel, sim_time)
 
     def _measure(self, device: SimulatedDevice, sim_time: float, *, is_received: bool) -> None:
@@ -235,11 +244,11 @@ class DeviceBehavior:
     def _toggle_motion(self, device: SimulatedDevice, sim_time: float) -> None:
         """Start or stop the motion of a device, report the change, and schedule the next change."""
         device.toggle_motion(sim_time)
-        if self._is_active(device) and device.battery_level(sim_time):
+        if self.is_active(device) and device.battery_level(sim_time):
             self._report_event(device, _MOTION, properties.encode_motion_event(device), sim_time)
         self._schedule_motion(device)
 
-    def _is_active(self, device: SimulatedDevice) -> bool:
+    def is_active(self, device: SimulatedDevice) -> bool:
         """Return whether a device is in normal operation: not offline, and not in storage or DFU mode."""
         return not device.is_offline and device.mode in (DeviceMode.CONNECTED, DeviceMode.UNCONNECTED)
 
@@ -277,7 +286,7 @@ class DeviceBehavior:
         """Report the property with this index, and schedule the next one."""
         if device.booted_at != booted_at or device.is_offline:
             return  # a restart ends the series of reports
-        if index == len(device.product.reported_properties) or not self._is_active(device):
+        if index == len(device.product.reported_properties) or not self.is_active(device):
             device.is_reporting = False
             return
         self.report_property(device, device.product.reported_properties[index], sim_time)
@@ -345,7 +354,7 @@ class DeviceBehavior:
             self.report_property(
                 device, _MODE, sim_time
             )  # sent by the gateway on behalf of the device (gateway-32)
-        if self._is_active(device) and (copies := self._count_received_copies(device, sim_time)):
+        if self.is_active(device) and (copies := self._count_received_copies(device, sim_time)):
             self._report_heartbeat(device, copies, sim_time)
             if cause == ResetCause.WATCHDOG:
                 self._context.reports.publish_event(device, _WATCHDOG_EVENT, None, sim_time)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from meshfleet.emulator.context import EmulatorContext
 from meshfleet.emulator.device_behavior import REBOOT_SECONDS, DeviceBehavior
+from meshfleet.emulator.device_movement import DeviceMovement
 from meshfleet.emulator.flash_memory import restore_devices, save_devices
 from meshfleet.emulator.requests.execution import PropertyWriter
 from meshfleet.emulator.requests.request_handler import GatewayRequestHandler
@@ -13,13 +14,14 @@ from meshfleet.emulator.simulation.device import ResetCause
 from meshfleet.emulator.updates import FirmwareUpdater
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from meshfleet.emulator.context import IoAction
+    from meshfleet.emulator.device_movement import MovementRecord
     from meshfleet.emulator.settings import EmulatorSettings
     from meshfleet.emulator.simulation.clock import SimulatedClock
     from meshfleet.emulator.simulation.device import SimulatedDevice
-    from meshfleet.emulator.simulation.site import Site
+    from meshfleet.emulator.simulation.site import Site, SitePosition
     from meshfleet.emulator.updates import Error
     from meshfleet.mqtt.codec.packets import Publish
     from meshfleet.protocol.diagnostics import ImageRequest
@@ -32,16 +34,23 @@ class GatewayEmulator:
     """Emulated gateway and its mesh. The caller passes simulated times in seconds that never decrease.
 
     Each call first runs the simulation up to the passed time. With `memory`, devices resume from their saved
-    state.
+    state. `on_movement` is called with each position of a moving device, and with each stop of a survey.
     """
 
     def __init__(
-        self, settings: EmulatorSettings, site: Site, clock: SimulatedClock, *, memory: bytes | None = None
+        self,
+        settings: EmulatorSettings,
+        site: Site,
+        clock: SimulatedClock,
+        *,
+        memory: bytes | None = None,
+        on_movement: Callable[[MovementRecord], None] = lambda _: None,
     ) -> None:
         context = self._context = EmulatorContext(settings, site, clock)
         if memory is not None:
             restore_devices(context, memory)
         self._behavior = DeviceBehavior(context)
+        self._movement = DeviceMovement(context, self._behavior, on_movement)
         self._updates = FirmwareUpdater(context, self._behavior)
         self._request_handler = GatewayRequestHandler(
             context, PropertyWriter(context, self._behavior, self._updates)
@@ -63,6 +72,13 @@ class GatewayEmulator:
     def devices(self) -> Mapping[Mac, SimulatedDevice]:
         """Devices of the mesh and the gateway itself, by MAC, with their simulated state."""
         return self._context.devices
+
+    def true_place(self, mac: Mac) -> SitePosition:
+        """Return the true position of a device, or of the gateway, at the time of the last simulated event.
+
+        Raise `KeyError` if the site has no such device.
+        """
+        return self._movement.find_position(mac)
 
     @property
     def next_due(self) -> float:

@@ -12,8 +12,10 @@ from meshfleet.testing.background import BackgroundContext
 from meshfleet.testing.gateway import DEFAULT_GATEWAY_MAC
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from meshfleet.emulator import Site
     from meshfleet.testing.handles import RunningFleet
 
 
@@ -26,12 +28,15 @@ def running_fleet(  # noqa: PLR0913 # keyword-only, all optional
     speed: float = 1.0,
     seed: int = 1,
     prefix: str = "",
+    sites: Sequence[Site] | None = None,
 ) -> BackgroundContext[RunningFleet]:
     """Run a service and emulated gateways, each with `devices` devices, during a `with` block.
 
     `async with` works too. The service is a real Meshfleet service with a new SQLite database. All devices
     are registered from the start, so that you can send requests at once. Devices report every minute of
-    simulated time; `speed` is the number of simulated seconds per real second.
+    simulated time; `speed` is the number of simulated seconds per real second. `sites` are sites of your own,
+    each with its gateway, such as those of `generate_position_site`; then `gateways`, `devices` and `seed`
+    have no effect.
     """
     if gateways < 1:
         raise ValueError("gateways must be at least 1")
@@ -42,8 +47,10 @@ def running_fleet(  # noqa: PLR0913 # keyword-only, all optional
         topic_prefix=prefix,
         clean_session=True,
     )
-    macs = [mac_from_int(mac_to_int(DEFAULT_GATEWAY_MAC) + number) for number in range(gateways)]
-    emulated = [(replace(settings, mac=mac), generate_site(mac, devices=devices, seed=seed)) for mac in macs]
+    if sites is None:
+        macs = [mac_from_int(mac_to_int(DEFAULT_GATEWAY_MAC) + number) for number in range(gateways)]
+        sites = [generate_site(mac, devices=devices, seed=seed) for mac in macs]
+    emulated = [(replace(settings, mac=site.gateway), site) for site in sites]
     simulated_clock = SimulatedClock(0, speed)
 
     def open_service() -> AbstractAsyncContextManager[RunningFleet]:

@@ -9,7 +9,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import httpx
-from msgspec import Struct
 
 from meshfleet.emulator import (
     EmulatedFleet,
@@ -25,6 +24,7 @@ from meshfleet.mqtt.client import BrokerAddress, MqttOptions
 from meshfleet.protocol.ids import Mac, Version, parse_mac
 from meshfleet.testing.background import BackgroundContext
 from meshfleet.testing.broker import running_broker
+from meshfleet.testing.handles import TruePlaces
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -35,7 +35,7 @@ DEFAULT_GATEWAY_MAC: Final = Mac("02005e000001")
 """Default MAC of the emulated gateway: a locally administered address."""
 
 
-class EmulatedGateway(Struct, frozen=True, kw_only=True):
+class EmulatedGateway(TruePlaces, frozen=True, kw_only=True):
     """Emulated gateway that is connected to an MQTT broker."""
 
     broker: str
@@ -63,23 +63,26 @@ def emulated_gateway(  # noqa: PLR0913 # keyword-only, all optional
     prefix: str = "",
     faults: Mapping[str, float] | None = None,
     broker: str | None = None,
+    site: Site | None = None,
 ) -> BackgroundContext[EmulatedGateway]:
     """Run an emulated gateway with devices during a `with` or `async with` block.
 
     The gateway connects to the MQTT broker with the URL `broker`; if None, to a new broker, which accepts
     every client. Devices report every minute of simulated time; `speed` is the number of simulated
     seconds per real second. `faults` maps names of faults to values, such as `{"silent": 1}`, as the option
-    `--fault` of `meshfleet gateway` does.
+    `--fault` of `meshfleet gateway` does. `site` is a site of your own, such as one of
+    `generate_position_site`, with its own gateway; then `devices`, `mac` and `seed` have no effect.
     """
     settings = EmulatorSettings(
-        mac=parse_mac(mac.lower()),
+        mac=parse_mac(mac.lower()) if site is None else site.gateway,
         mode=ReportMode(mode),
         api_version=Version.parse(api_version),
         topic_prefix=prefix,
         clean_session=True,
         faults=Faults.parse(*(f"{name}={value}" for name, value in (faults or {}).items())),
     )
-    site = generate_site(settings.mac, devices=devices, seed=seed)
+    if site is None:
+        site = generate_site(settings.mac, devices=devices, seed=seed)
     address = None if broker is None else BrokerAddress.parse(broker)
     return BackgroundContext(
         "emulated gateway",
@@ -100,14 +103,14 @@ async def _run_emulated_gateway(
             port = await stack.enter_async_context(running_broker(settings.topic_prefix))
             url = f"mqtt://127.0.0.1:{port}"
             address = BrokerAddress(host="127.0.0.1", port=port, user=settings.mac, password="")
-        await stack.enter_async_context(
-            running_gateways(clock, [(GatewayEmulator(settings, site, clock), address)])
-        )
+        emulator = GatewayEmulator(settings, site, clock)
+        await stack.enter_async_context(running_gateways(clock, [(emulator, address)]))
         yield EmulatedGateway(
             broker=url,
             prefix=settings.topic_prefix,
             mac=settings.mac,
             devices=tuple(device.mac for device in site.devices),
+            _emulator=emulator,
         )
 
 

@@ -52,9 +52,10 @@ async def running_service(
 ) -> AsyncIterator[RunningFleet]:
     """Run a service in a temporary directory, and connect the emulated gateways to the service."""
     passwords: dict[Mac, str] = {}
+    sites = [site for _, site in gateways]
 
     def claim_all(database: Database) -> None:
-        passwords.update(database.write_now(_claim_gateways, [site for _, site in gateways]))
+        passwords.update(database.write_now(_claim_gateways, sites))
 
     with TemporaryDirectory(prefix="meshfleet-") as directory, _preserve_process_settings():
         service_settings = Settings(
@@ -74,7 +75,7 @@ async def running_service(
                 for settings, site in gateways
             ]
             async with running_gateways(simulated_clock, emulated):
-                yield _build_handle(started, prefix, [site for _, site in gateways])
+                yield _build_handle(started, prefix, [emulator for emulator, _ in emulated], sites)
 
 
 @asynccontextmanager
@@ -116,7 +117,9 @@ def _claim_gateways(connection: Connection, sites: Sequence[Site]) -> dict[Mac, 
     return passwords
 
 
-def _build_handle(started: StartupInfo, prefix: str, sites: Sequence[Site]) -> RunningFleet:
+def _build_handle(
+    started: StartupInfo, prefix: str, emulators: Sequence[GatewayEmulator], sites: Sequence[Site]
+) -> RunningFleet:
     # If the environment sets the admin password, the service uses it and reports none.
     password = started.admin_password or os.environ["MESHFLEET_ADMIN_PASSWORD"]
     return RunningFleet(
@@ -126,8 +129,12 @@ def _build_handle(started: StartupInfo, prefix: str, sites: Sequence[Site]) -> R
         broker=started.mqtt[0].replace("://", f"://{_ADMIN_USER}:{quote(password, safe='')}@"),
         prefix=prefix,
         gateways=tuple(
-            RunningGateway(mac=site.gateway, devices=tuple(device.mac for device in site.devices))
-            for site in sites
+            RunningGateway(
+                mac=site.gateway,
+                devices=tuple(device.mac for device in site.devices),
+                _emulator=emulator,
+            )
+            for emulator, site in zip(emulators, sites, strict=True)
         ),
     )
 

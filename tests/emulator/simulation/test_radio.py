@@ -18,7 +18,7 @@ from meshfleet.emulator.simulation.radio import (
     compute_packet_loss,
     estimate_mean_rssi,
 )
-from meshfleet.emulator.simulation.site import SitePosition, Walls
+from meshfleet.emulator.simulation.site import SitePosition, Walls, WallSegment
 from tests.row_tables import each_row
 
 GATEWAY_POSITION = SitePosition(0, 0.0, 0.0)
@@ -43,6 +43,36 @@ def test_the_minimum_distance_is_half_a_meter() -> None:
         == estimate_mean_rssi(GATEWAY_POSITION, SitePosition(0, 0.5, 0.0), NO_WALLS)
         == pytest.approx(-52.377, abs=1e-3)
     )
+
+
+L_SHAPED_ROOM = (WallSegment(0, 4.0, -2.0, 4.0, 2.0, 5.0), WallSegment(0, 4.0, 2.0, 8.0, 2.0, 7.0))
+"""Two walls with a common corner at x = 4, y = 2."""
+
+
+@pytest.mark.rule("gateway-49")
+@each_row(
+    ("start", "end", "loss"),
+    [
+        ((0, 0.0, 0.0), (0, 6.0, 0.0), 5.0),
+        ((0, 0.0, 6.0), (0, 8.0, -2.0), 7.0),  # through the corner: only one of its walls
+        ((0, 0.0, 0.0), (0, 8.0, 3.0), 12.0),
+        ((0, 0.0, 3.0), (0, 8.0, 3.0), 0.0),  # past the end
+        ((0, 0.0, 2.0), (0, 3.0, 2.0), 0.0),  # parallel
+        ((0, 5.0, 0.0), (0, 5.0, 0.0), 0.0),
+        ((1, 0.0, 0.0), (1, 6.0, 0.0), 0.0),  # on another floor
+        ((0, 0.0, 0.0), (1, 9.0, 0.0), 5.0),  # in the first half of the way, which is on floor 0
+        ((0, 0.0, 0.0), (1, 6.0, 0.0), 0.0),  # in the second half
+        ((-1, 0.0, 0.0), (1, 5.5, 0.0), 0.0),  # in the last third, on floor 1
+        ((-1, 0.0, 0.0), (1, 8.0, 0.0), 5.0),  # in the second third
+    ],
+)
+def test_a_wall_segment_attenuates_signals_through_it(
+    start: tuple[int, float, float], end: tuple[int, float, float], loss: float
+) -> None:
+    one, other = SitePosition(*start), SitePosition(*end)
+    walls = Walls(segments=L_SHAPED_ROOM)
+    assert walls.sum_segment_losses(one, other) == walls.sum_segment_losses(other, one) == loss
+    assert estimate_mean_rssi(one, other, walls) == estimate_mean_rssi(one, other, NO_WALLS) - loss
 
 
 def test_each_wall_attenuates_by_3_db() -> None:

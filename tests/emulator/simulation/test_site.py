@@ -17,9 +17,13 @@ from meshfleet.emulator.simulation.products import PRODUCTS_BY_CODE, DeviceMode,
 from meshfleet.emulator.simulation.site import (
     DEFAULT_NETWORK_KEY,
     MAX_DEVICES,
+    FloorArea,
     Site,
     SitePosition,
+    Survey,
+    Walk,
     Walls,
+    WallSegment,
     derive_public_key,
 )
 from meshfleet.emulator.simulation.site_file import describe_site, parse_site
@@ -33,6 +37,8 @@ from tests.row_tables import each_row
 GATEWAY = Mac("d0cf5e000001")
 SENSOR = {"mac": "c00000000002", "model": "0018", "x": 3, "y": -4.5}
 EXTENDER = {"mac": "c00000000004", "model": "0040", "x": 5, "y": 0}
+SEGMENT = {"floor": 0, "x1": 0, "y1": 0, "x2": 1, "y2": 1, "loss": 3}
+AREA = {"floor": 0, "minX": 0, "minY": 0, "maxX": 4, "maxY": 3}
 
 
 def parse(content: Any) -> Site:
@@ -213,6 +219,39 @@ def test_optional_fields_are_read() -> None:
     assert (site.walls, site.network_key) == (Walls(x=(-4.5, 4.0)), b"\xff" * 16)
 
 
+@pytest.mark.rule("gateway-48", "gateway-49", "gateway-50", "gateway-51")
+def test_fields_for_positioning_are_read() -> None:
+    segment = {"floor": 1, "x1": 0, "y1": 1.5, "x2": 4, "y2": 1.5, "loss": 6}
+    floor = {"floor": 1, "minX": -1, "minY": -2, "maxX": 10, "maxY": 5}
+    survey = {"points": [{"x": 1, "y": 2}, {"floor": 1, "x": 3, "y": 4}], "seconds": 30}
+    third = {"mac": "c00000000006", "model": "000F", "x": 0, "y": 0, "survey": survey}
+    site = parse(
+        {
+            "devices": [
+                SENSOR | {"floor": 1, "walk": {"speed": 1.5, "pause": 0, "path": [[1, 2], [3, 4.5]]}},
+                EXTENDER | {"gain": -2.5, "power": 8},
+                third,
+            ],
+            "walls": {"segments": [segment]},
+            "floors": [floor],
+            "receivers": 20,
+            "interval": 1,
+        }
+    )
+    assert site.walls == Walls(segments=(WallSegment(1, 0.0, 1.5, 4.0, 1.5, 6.0),))
+    assert site.areas == (FloorArea(1, -1.0, -2.0, 10.0, 5.0),)
+    assert (site.receivers, site.interval, site.gains) == (20, 1.0, {EXTENDER["mac"]: -2.5})
+    assert site.powers == {EXTENDER["mac"]: 8}
+    path = (SitePosition(1, 1.0, 2.0), SitePosition(1, 3.0, 4.5))
+    assert site.movements == {
+        SENSOR["mac"]: Walk(speed=1.5, pause=0.0, path=path),
+        third["mac"]: Survey(points=(SitePosition(0, 1.0, 2.0), SitePosition(1, 3.0, 4.0)), seconds=30.0),
+    }
+    assert site.devices[0].position == path[0]  # where the walk begins, not the x and y of the device
+    assert site.get_area(1) == site.areas[0]
+    assert site.get_area(0) == FloorArea(0, 0.0, 0.0, 5.0, 0.0)
+
+
 @each_row(
     ("fields", "code"),
     [
@@ -263,6 +302,21 @@ def test_a_file_may_begin_with_a_byte_order_mark() -> None:
         ({"battery": 101}, "battery", "from 0 to 100"),
         ({"publicKey": "04" * 65}, "publicKey", "is not the public key of this MAC"),
         ({"publicKey": "04"}, "publicKey", "hex of 65 bytes"),
+        ({"gain": 41}, "gain", "from -40 to 40"),
+        ({"power": 9}, "power", "from -40 to 8"),
+        ({"power": 8}, "power", "MT MotionSensor 15x does not support it"),
+        ({"walk": 3}, "walk", "is not an object"),
+        ({"walk": {"speed": 0}}, "walk.speed", "from 0.01 to 50"),
+        ({"walk": {"pause": -1}}, "walk.pause", "from 0 to 86400"),
+        ({"walk": {"path": []}}, "walk.path", "has no points"),
+        ({"walk": {"path": [[1, 2], [3]]}}, "walk.path", "[1] is not [x, y]"),
+        ({"walk": {"path": [[1, "2"]]}}, "walk.path", "[0]: '2' is not a number"),
+        ({"walk": {"route": 1}}, "walk.route", "is not a field here"),
+        ({"walk": {}, "survey": {"points": [{"x": 1, "y": 1}]}}, "survey", "cannot be combined with walk"),
+        ({"model": "0040", "walk": {}}, "walk", "extenders do not move"),
+        ({"survey": {}}, "survey.points", "is missing"),
+        ({"survey": {"points": [{"x": 1}]}}, "survey.points[0].y", "is missing"),
+        ({"survey": {"points": [{"x": 1, "y": 1}], "seconds": 0}}, "survey.seconds", "from 1 to 86400"),
         ({"flor": 3}, "flor", "is not a field here"),
         ({"a\nb": 3}, "'a\\nb'", "is not a field here"),
     ],
@@ -297,6 +351,22 @@ def test_a_problem_of_a_device_is_reported_with_its_path(
         ({"devices": [], "walls": {"x": 4}}, "walls.x", "is not an array"),
         ({"devices": [], "walls": {"x": ["4"]}}, "walls.x", "is not a number"),
         ({"devices": [], "walls": {"z": []}}, "walls.z", "is not a field here"),
+        ({"devices": [], "walls": {"segments": [{}] * 1001}}, "walls.segments", "1000 are allowed"),
+        (
+            {"devices": [], "walls": {"segments": [SEGMENT | {"x2": None}]}},
+            "walls.segments[0].x2",
+            "not a number",
+        ),
+        (
+            {"devices": [], "walls": {"segments": [SEGMENT | {"loss": -1}]}},
+            "walls.segments[0].loss",
+            "from 0",
+        ),
+        ({"devices": [], "floors": [AREA, AREA]}, "floors[1].floor", "0 is in another entry too"),
+        ({"devices": [], "floors": [AREA | {"maxY": 0}]}, "floors[0].maxY", "0 is not more than minY"),
+        ({"devices": [], "receivers": 5}, "receivers", "from 6 to 100"),
+        ({"devices": [], "receivers": 101}, "receivers", "from 6 to 100"),
+        ({"devices": [], "interval": 0}, "interval", "from 0.1 to 3600"),
         ({"devices": [], "key": "00"}, "key", "hex of 16 bytes"),
         ({"devices": [], "key": 5}, "key", "hex of 16 bytes"),
     ],
@@ -331,7 +401,10 @@ json_values = st.recursive(
     max_leaves=8,
 )
 names = st.sampled_from(
-    [*SENSOR, "name", "floor", "parent", "mode", "access", "publicKey", "battery", "colour"]
+    [
+        *(*SENSOR, "name", "floor", "parent", "mode", "access", "publicKey", "battery", "colour"),
+        *("gain", "power", "walk", "survey"),
+    ]
 )
 
 

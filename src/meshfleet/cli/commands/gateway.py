@@ -7,13 +7,15 @@ import logging
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from meshfleet.cli.emulated_fleet import mode_option, run_emulated_fleet
+from meshfleet.cli.emulated_site import SiteOptions, load_site, site_options
 from meshfleet.cli.log_output import log_to_terminal
+from meshfleet.cli.movement_output import MovementOutput
 from meshfleet.cli.options import (
     MAC,
     PREFIX,
@@ -32,19 +34,19 @@ from meshfleet.emulator import (
     SimulatedClock,
     SimulatedMesh,
     describe_site,
-    generate_site,
-    parse_site,
 )
 from meshfleet.emulator.settings import OLDEST_API_VERSION
-from meshfleet.emulator.simulation.site import MAX_DEVICES
 from meshfleet.errors.emulator import UnreadableMemory
 from meshfleet.errors.protocol import MalformedInput
 from meshfleet.mqtt.client import run_program
 from meshfleet.protocol.api_versions import LATEST_VERSION
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import httpx
 
+    from meshfleet.cli.shutdown import AsyncWork
     from meshfleet.emulator import EmulatedFleet, Site
     from meshfleet.mqtt.client import BrokerAddress
     from meshfleet.protocol.ids import Mac, Version
@@ -65,9 +67,7 @@ def _parse_faults(_ctx: click.Context, _param: click.Parameter, texts: tuple[str
 @click.option(
     "--mac", type=MAC, required=True, help="MAC of the gateway: its MQTT client id and its name in topics."
 )
-@click.option(
-    "--devices", type=click.IntRange(0, MAX_DEVICES), help="Number of simulated devices.  [default: 10]"
-)
+@site_options
 @mode_option
 @click.option(
     "--api-version",
@@ -78,11 +78,6 @@ def _parse_faults(_ctx: click.Context, _param: click.Parameter, texts: tuple[str
 )
 @seed_option
 @speed_option
-@click.option(
-    "--site",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="JSON file that describes the simulated devices, in the format printed by --describe.",
-)
 @click.option("--topic-prefix", type=PREFIX, default="", help="Prefix in front of mt/ in every MQTT topic.")
 @click.option(
     "--disable-subscribe", is_flag=True, help="Do not subscribe to requests: the gateway only sends reports."
@@ -100,6 +95,11 @@ def _parse_faults(_ctx: click.Context, _param: click.Parameter, texts: tuple[str
     type=click.Path(dir_okay=False, path_type=Path),
     help="File in which the state of the simulated devices is saved and from which it is restored.",
 )
+@click.option(
+    "--truth",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to which the true positions of moving devices are appended, as JSON, one object per line.",
+)
 @tls_ca_option
 @click.option(
     "--describe",
@@ -111,25 +111,25 @@ def _parse_faults(_ctx: click.Context, _param: click.Parameter, texts: tuple[str
     "--json",
     "as_json",
     is_flag=True,
-    help="Print a JSON object, instead of a sentence, when the gateway is connected.",
+    help="Print JSON objects, instead of sentences: when the gateway is connected, and survey points.",
 )
 def gateway(  # noqa: PLR0913 # one for each option
     *,
     broker: BrokerAddress | None,
     mac: Mac,
-    devices: int | None,
     mode: str,
     api_version: Version,
     seed: int,
     speed: float,
-    site: Path | None,
     topic_prefix: str,
     disable_subscribe: bool,
     faults: Faults,
     state: Path | None,
+    truth: Path | None,
     tls_ca: Path | None,
     describes: bool,
     as_json: bool,
+    **site_values: Any,
 ) -> None:
     """Run an emulated gateway with a simulated mesh, on any MQTT broker.
 
@@ -148,18 +148,21 @@ def gateway(  # noqa: PLR0913 # one for each option
         )
     except MalformedInput as exc:
         raise click.BadParameter(exc.reason, param_hint=f"--{exc.field}") from exc
-    loaded_site = _load_site(mac, devices, seed, site)
+    site = load_site(mac, seed, SiteOptions(**site_values))
     if describes:
-        click.echo(
-            msgspec.json.format(msgspec.json.encode(describe_site(loaded_site, SimulatedMesh(loaded_site))))
-        )
+        click.echo(msgspec.json.format(msgspec.json.encode(describe_site(site, SimulatedMesh(site)))))
         return
     if broker is None:
         raise click.UsageError("Missing option '--broker'.")
     clock = SimulatedClock(0, speed)
     log_to_terminal(logging.WARNING)
-    emulator = _build_gateway(settings, loaded_site, clock, state)
-    monitor = partial(_monitor_gateway, emulator, broker, as_json=as_json, state=state)
+    movement = MovementOutput(truth, as_json=as_json)
+    emulator = _build_gateway(settings, site, clock, state, movement)
+    monitor = partial(
+        _monitor_gateway,
+        _format_connected(settings, broker, as_json=as_json),
+        (movement.run, partial(_save_states, emulator, state)),
+    )
     try:
         run_program(
             run_emulated_fleet(RealTimePace(clock), tls_ca, partial(_add_gateway, emulator, broker), monitor)
@@ -169,7 +172,11 @@ def gateway(  # noqa: PLR0913 # one for each option
 
 
 def _build_gateway(
-    settings: EmulatorSettings, site: Site, clock: SimulatedClock, state: Path | None
+    settings: EmulatorSettings,
+    site: Site,
+    clock: SimulatedClock,
+    state: Path | None,
+    movement: MovementOutput,
 ) -> GatewayEmulator:
     """Create the emulated gateway with the saved state of its devices.
 
@@ -177,7 +184,7 @@ def _build_gateway(
     """
     try:
         memory = state.read_bytes() if state is not None and state.exists() else None
-        emulator = GatewayEmulator(settings, site, clock, memory=memory)
+        emulator = GatewayEmulator(settings, site, clock, memory=memory, on_movement=movement.add)
         _save_state(emulator, state)
     except UnreadableMemory as exc:
         raise click.ClickException(f"the state file {state} cannot be used: {exc}") from exc
@@ -186,42 +193,35 @@ def _build_gateway(
     return emulator
 
 
-def _load_site(mac: Mac, devices: int | None, seed: int, file: Path | None) -> Site:
-    if file is None:
-        return generate_site(mac, devices=_DEFAULT_DEVICES if devices is None else devices, seed=seed)
-    if devices is not None:
-        raise click.UsageError("--devices and --site exclude each other: the site file lists its devices.")
-    return parse_site(file.read_bytes(), source=str(file), gateway=mac, seed=seed)
-
-
-_DEFAULT_DEVICES = 10
-
-
 async def _add_gateway(
     emulator: GatewayEmulator, broker: BrokerAddress, fleet: EmulatedFleet, _http: httpx.AsyncClient
 ) -> None:
     fleet.add(emulator, broker)
 
 
-async def _monitor_gateway(
-    emulator: GatewayEmulator,
-    broker: BrokerAddress,
-    fleet: EmulatedFleet,
-    *,
-    as_json: bool,
-    state: Path | None,
-) -> None:
-    """Print a message once the gateway is connected, and save the state of its devices periodically."""
+async def _monitor_gateway(message: str, work: Sequence[AsyncWork], fleet: EmulatedFleet) -> None:
+    """Print a message once the gateway is connected, and then run `work` until canceled."""
     await fleet.all_connected.wait()
-    settings = emulator.settings
+    click.echo(message)
+    async with asyncio.TaskGroup() as tasks:
+        for run in work:
+            tasks.create_task(run())
+
+
+def _format_connected(settings: EmulatorSettings, broker: BrokerAddress, *, as_json: bool) -> str:
+    """Return the message that the gateway is connected."""
     if as_json:
-        message = {"event": "connected", "gateway": settings.mac, "broker": str(broker)}
-        click.echo(msgspec.json.encode(message))
-    else:
-        click.echo(
-            f"Gateway {settings.mac} is connected to {broker}: {settings.mode} reports, "
-            f"API version {settings.api_version}. Ctrl-C stops it."
-        )
+        return msgspec.json.encode(
+            {"event": "connected", "gateway": settings.mac, "broker": str(broker)}
+        ).decode()
+    return (
+        f"Gateway {settings.mac} is connected to {broker}: {settings.mode} reports, "
+        f"API version {settings.api_version}. Ctrl-C stops it."
+    )
+
+
+async def _save_states(emulator: GatewayEmulator, state: Path | None) -> None:
+    """Save the state of the devices periodically."""
     save_seconds = 0.0
     while True:
         await asyncio.sleep(max(_SAVE_SECONDS, _SAVE_PAUSE_FACTOR * save_seconds))

@@ -15,20 +15,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from meshfleet.emulator.simulation import radio
 from meshfleet.emulator.simulation.noise import derive_noise_key
 from meshfleet.emulator.simulation.products import DeviceMode, NodeRole
-from meshfleet.emulator.simulation.radio import MIN_USABLE_DBM, SLOW_FADING_DB
+from meshfleet.emulator.simulation.radio import FAST_FADING_DB, MIN_USABLE_DBM, SLOW_FADING_DB
 from meshfleet.emulator.simulation.site import SitePosition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from meshfleet.emulator.simulation.site import Site, Walls
+    from meshfleet.emulator.simulation.site import Site
     from meshfleet.protocol.ids import Mac
 
 
 # Receivers of each node: only the few best ones, found without checking all nodes of a large site.
 
 MAX_RECEIVERS: Final = 6
-"""Maximum number of tracked receivers per node; more would not improve the choice of a parent."""
+"""Number of receivers of a node among which its parent is chosen; more would not improve the choice.
+
+Further ones, if the site has them (`Site.receivers`), only report the RSSI of the node (gateway-48).
+"""
 
 _HOP_METERS: Final = 12.0
 """Distance in meters that a mesh link spans reliably."""
@@ -37,7 +40,10 @@ _RELIABLE_DBM: Final = -86.0
 
 
 class Receivers(NamedTuple):
-    """Nodes that receive the radio signal of a node, the strongest first."""
+    """Nodes that receive the radio signal of a node: at most `MAX_RECEIVERS` possible parents, then others.
+
+    The strongest node of both parts is the first one.
+    """
 
     nodes: tuple[MeshNode, ...]
     mean_rssi: array[float]
@@ -50,8 +56,15 @@ class ReceiverIndex:
     Nodes are indexed by floor and x coordinate, because most nodes of a large site are too far away.
     """
 
-    def __init__(self, nodes: Iterable[MeshNode], walls: Walls) -> None:
-        self._walls = walls
+    def __init__(self, nodes: Iterable[MeshNode], site: Site) -> None:
+        self._walls, self._gains = site.walls, site.gains
+        self._max_receivers = site.receivers
+        self._fading = 0.0 if site.receivers is None else SLOW_FADING_DB + FAST_FADING_DB
+        """dB by which fading may lift a signal that is too weak on average. It does not make parents."""
+        self._ranges = _RANGES
+        if self._fading or site.gains or site.powers:
+            power = max((0, *(dbm - radio.DEFAULT_POWER_DBM for dbm in site.powers.values())))
+            self._ranges = _compute_ranges(2.0 * max((0.0, *site.gains.values())) + power + self._fading)
         self._floors: dict[int, tuple[list[MeshNode], list[float]]] = {}
         for node in sorted(nodes, key=_by_x):
             floor_nodes, xs = self._floors.setdefault(node.position.floor, ([], []))
@@ -59,29 +72,55 @@ class ReceiverIndex:
             xs.append(node.position.x)
 
     def find_receivers(self, node: MeshNode, *, preferred: Mac | None = None) -> Receivers:
-        """Return at most `MAX_RECEIVERS` nodes that receive the radio signal of `node`.
+        """Return the nodes that receive the radio signal of `node` best, as many as the site allows.
 
-        If the node with the MAC `preferred` receives the signal at all, that node is included.
+        If the node with the MAC `preferred` receives the signal at all, it is among the possible parents.
         """
-        candidates = [
-            (level, receiver)
-            for receiver in self._iterate_nearby_nodes(node.position)
-            if receiver is not node
-            and (level := radio.estimate_mean_rssi(node.position, receiver.position, self._walls))
-            >= radio.MIN_AUDIBLE_DBM
-        ]
-        candidates.sort(key=_by_strength)
+        audible = self._list_audible_nodes(node)
+        audible.sort(key=_by_strength)
+        candidates = audible
+        if self._max_receivers is not None:
+            lowest = radio.MIN_AUDIBLE_DBM - node.tx_gain
+            candidates = [entry for entry in audible if entry[0] >= lowest]
         chosen = _select_receivers(candidates) if len(candidates) > MAX_RECEIVERS else candidates
         if preferred is not None and all(receiver.mac != preferred for _, receiver in chosen):
             chosen[-1:] = [entry for entry in candidates if entry[1].mac == preferred] or chosen[-1:]
             chosen.sort(key=_by_strength)
+        if self._max_receivers is not None:
+            parents = {receiver for _, receiver in chosen}
+            others = [entry for entry in audible if entry[1] not in parents]
+            chosen = [*chosen, *others[: self._max_receivers - len(chosen)]]
         return Receivers(
             tuple(receiver for _, receiver in chosen), array("f", [level for level, _ in chosen])
         )
 
+    def _list_audible_nodes(self, node: MeshNode) -> list[tuple[float, MeshNode]]:
+        """Return all nodes that may receive `node`, with its mean RSSI there in dBm without its `tx_gain`."""
+        gains, walls, position = self._gains, self._walls, node.position
+        lowest = radio.MIN_AUDIBLE_DBM - node.tx_gain - self._fading
+        if not gains:  # as on most sites: a large fleet starts faster without the lookups below
+            return [
+                (level, receiver)
+                for receiver in self._iterate_nearby_nodes(position)
+                if receiver is not node
+                and (level := radio.estimate_mean_rssi(position, receiver.position, walls)) >= lowest
+            ]
+        gain = gains.get(node.mac, 0.0)
+        return [
+            (level, receiver)
+            for receiver in self._iterate_nearby_nodes(position)
+            if receiver is not node
+            and (
+                level := radio.estimate_mean_rssi(position, receiver.position, walls)
+                + gain
+                + gains.get(receiver.mac, 0.0)
+            )
+            >= lowest
+        ]
+
     def _iterate_nearby_nodes(self, position: SitePosition) -> Iterator[MeshNode]:
         """Yield the nodes that are near enough to receive a signal from a position."""
-        for floor_offset, range_meters in _RANGE_BY_FLOOR:
+        for floor_offset, range_meters in self._ranges:
             floor_nodes, xs = self._floors.get(position.floor + floor_offset, _EMPTY_FLOOR)
             for node in floor_nodes[
                 bisect_left(xs, position.x - range_meters) : bisect_right(xs, position.x + range_meters)
@@ -90,11 +129,22 @@ class ReceiverIndex:
                     yield node
 
 
-_RANGE_BY_FLOOR: Final = tuple(
-    (floor_offset, radio.compute_range(abs(floor_offset) * radio.FLOOR_LOSS_DB))
-    for floor_offset in (0, -1, 1)
-)
-"""Pairs of floor difference and radio range in meters; nodes two floors away are never received."""
+def _compute_ranges(gain: float) -> tuple[tuple[int, float], ...]:
+    """Return pairs of floor difference and radio range in meters, if `gain` dB are added to each signal.
+
+    Floors that are too far apart are left out: without a gain, nodes two floors away are never received.
+    """
+    ranges = [(0, radio.compute_range(-gain))]
+    floors = 1
+    while (meters := radio.compute_range(floors * radio.FLOOR_LOSS_DB - gain)) >= (
+        floors * radio.FLOOR_HEIGHT_METERS
+    ):
+        ranges += [(-floors, meters), (floors, meters)]
+        floors += 1
+    return tuple(ranges)
+
+
+_RANGES: Final = _compute_ranges(0.0)
 
 _EMPTY_FLOOR: Final[tuple[list[MeshNode], list[float]]] = ([], [])
 
@@ -170,7 +220,7 @@ class MeshNode:
         self.child_count = 0
         self.depth = DISCONNECTED_DEPTH
         self.receivers: tuple[MeshNode, ...] = ()
-        """Nodes that may receive this node, the strongest mean RSSI first."""
+        """Nodes that may receive this node: first its possible parents; see `Receivers`."""
         self.mean_rssi: array[float] = NO_RSSI
         """Mean RSSI in dBm at each node of `receivers`, without `tx_gain`."""
 
@@ -202,7 +252,7 @@ _MAX_READING_DBM: Final = -20
 class SimulatedMesh:
     """Simulated mesh of a site. At time 0, every node in connected mode that finds a parent has joined."""
 
-    __slots__ = ("_preferred_parents", "nodes", "root")
+    __slots__ = ("_preferred_parents", "_relay_index", "nodes", "root")
 
     def __init__(self, site: Site) -> None:
         self.root = MeshNode(
@@ -223,10 +273,14 @@ class SimulatedMesh:
                 noise_key=derive_noise_key(site.seed, site_device.mac),
             )
             node.wants_link = site_device.mode is DeviceMode.CONNECTED
+            if node.mac in site.powers:
+                node.tx_gain = float(site.powers[node.mac] - radio.DEFAULT_POWER_DBM)
             self.nodes[node.mac] = node
             if site_device.parent is not None:
                 self._preferred_parents[node.mac] = site_device.parent
-        self._index_receivers(site.walls)
+        self._relay_index: ReceiverIndex | None = None
+        """Index of the gateway and the extenders, kept if devices of the site move."""
+        self._index_receivers(site)
         self._join_all()
 
     def compute_link_rssi(self, node: MeshNode, i: int, sim_time: float) -> float:
@@ -266,7 +320,7 @@ class SimulatedMesh:
         """Return the mesh node that receives an unconnected node best; None if the signal is too weak."""
         best, strongest = None, MIN_USABLE_DBM
         means, gain = node.mean_rssi, node.tx_gain
-        for i, receiver in enumerate(node.receivers):
+        for i, receiver in enumerate(node.receivers[:MAX_RECEIVERS]):
             if means[i] + gain + SLOW_FADING_DB < strongest:
                 break  # the remaining receivers are weaker even with the best fading
             if (
@@ -302,6 +356,22 @@ class SimulatedMesh:
         self._set_parent(node, None)
         for orphan in orphans:
             self._set_parent(orphan, None)
+
+    def move(self, node: MeshNode, position: SitePosition, sim_time: float) -> None:
+        """Move a leaf of a site with moving devices: find its receivers and, if it seeks a link, its parent.
+
+        The link to its parent breaks if the parent no longer receives the node.
+        """
+        if self._relay_index is None:
+            raise ValueError("the site of this mesh has no moving devices")
+        parent = node.parent
+        node.position = position
+        node.receivers, node.mean_rssi = self._relay_index.find_receivers(
+            node, preferred=self._preferred_parents.get(node.mac) if parent is None else parent.mac
+        )
+        if parent is not None and parent not in node.receivers:
+            self._set_parent(node, None)
+        self.reselect_parent(node, sim_time)
 
     def reselect_parent(self, node: MeshNode, sim_time: float) -> bool:
         """Look for a better parent, or for any parent if the node has none.
@@ -352,7 +422,7 @@ class SimulatedMesh:
         The merit of a parent is the RSSI in dBm minus the penalty for its hops.
         """
         best, height = None, self._get_height(node)
-        for i, receiver in enumerate(node.receivers):
+        for i, receiver in enumerate(node.receivers[:MAX_RECEIVERS]):
             if node.mean_rssi[i] + node.tx_gain + SLOW_FADING_DB < max(merit, MIN_USABLE_DBM):
                 break  # the remaining receivers are weaker even with the best fading
             if (
@@ -405,20 +475,26 @@ class SimulatedMesh:
         """Return the number of levels of the mesh tree below a node."""
         return sum(1 for _ in self._iterate_levels(node))
 
-    def _index_receivers(self, walls: Walls) -> None:
+    def _index_receivers(self, site: Site) -> None:
         """Find and store the receivers of every node."""
         relays = [node for node in self.nodes.values() if node.role is not NodeRole.LEAF]
-        index = ReceiverIndex(relays, walls)
+        index = ReceiverIndex(relays, site)
         for node in self.nodes.values():
             node.receivers, node.mean_rssi = index.find_receivers(
                 node, preferred=self._preferred_parents.get(node.mac)
             )
         root = self.root
-        linked_nodes = [node for node in self.nodes.values() if node.wants_link and node is not root]
+        linked_nodes = [
+            node
+            for node in self.nodes.values()
+            if node.wants_link and node is not root and node.mac not in site.movements
+        ]
         extenders = [node for node in linked_nodes if node.role is NodeRole.EXTENDER]
-        root.receivers, root.mean_rssi = ReceiverIndex(extenders, walls).find_receivers(root)
+        root.receivers, root.mean_rssi = ReceiverIndex(extenders, site).find_receivers(root)
         if not root.receivers:
-            root.receivers, root.mean_rssi = ReceiverIndex(linked_nodes, walls).find_receivers(root)
+            root.receivers, root.mean_rssi = ReceiverIndex(linked_nodes, site).find_receivers(root)
+        if site.movements:
+            self._relay_index = index
 
     def _join_all(self) -> None:
         """Join all nodes that seek a mesh link: extenders before leaves, preferred parents first."""

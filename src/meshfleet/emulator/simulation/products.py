@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+TX_POWER_ID: Final = Identifier("9802")
+"""Property with the transmit power in dBm."""
+
+
 class NodeRole(Enum):
     """Role of a node in the mesh tree."""
 
@@ -85,6 +89,11 @@ class ProductProfile(Struct, frozen=True, kw_only=True, dict=True):
     def default_mode(self) -> DeviceMode:
         """Device mode in normal use: connected if the product has this mode, else unconnected."""
         return DeviceMode.CONNECTED if DeviceMode.CONNECTED in self.modes else DeviceMode.UNCONNECTED
+
+    @cached_property
+    def powers(self) -> tuple[int, ...]:
+        """Transmit powers in dBm that can be set; empty if the product cannot change it."""
+        return self.chip.value if TX_POWER_ID in self.default_values else ()
 
     @cached_property
     def name(self) -> str:

@@ -7,6 +7,7 @@ from struct import pack
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.emulator.simulation.mesh import MAX_CHILDREN
+from meshfleet.emulator.simulation.radio import DEFAULT_POWER_DBM
 from meshfleet.emulator.simulation.sensors import read_sensor
 from meshfleet.emulator.simulation.site import derive_public_key
 from meshfleet.protocol.ids import Identifier
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 # Checks of written values beyond their layout, and the effects of a write on other state.
 
-_DEFAULT_POWER_DBM: Final = 4
 _MAX_PRESS_MS: Final = 8000
 _PRESS_STEP_MS: Final = 100
 
@@ -57,7 +57,7 @@ _VALUE_CHECKS: Final[Mapping[str, Callable[[SimulatedDevice, bytes], bool]]] = {
 
 def _set_power(device: SimulatedDevice, raw: bytes) -> None:
     """Set the transmit power of the mesh node of a device."""
-    device.node.tx_gain = float(int.from_bytes(raw, "big", signed=True) - _DEFAULT_POWER_DBM)
+    device.node.tx_gain = float(int.from_bytes(raw, "big", signed=True) - DEFAULT_POWER_DBM)
 
 
 def _set_capacity(device: SimulatedDevice, raw: bytes) -> None:

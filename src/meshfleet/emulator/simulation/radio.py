@@ -21,8 +21,11 @@ MIN_AUDIBLE_DBM: Final = -97.0
 MIN_USABLE_DBM: Final = -90.0
 """Minimum RSSI in dBm with which a mesh link can be established (inclusive)."""
 
+DEFAULT_POWER_DBM: Final = 4
+"""Transmit power in dBm of a device whose property 9802 has not been changed."""
+
 RSSI_AT_ONE_METER: Final = -59.0
-"""Mean RSSI in dBm at a distance of one meter."""
+"""Mean RSSI in dBm at a distance of one meter, with the default transmit power."""
 PATH_LOSS_EXPONENT: Final = 2.2
 """Exponent of the log-distance path loss model."""
 WALL_LOSS_DB: Final = 3.0
@@ -54,12 +57,13 @@ def estimate_mean_rssi(a: SitePosition, b: SitePosition, walls: Walls) -> float:
     distance_squared = (a.x - b.x) ** 2 + (a.y - b.y) ** 2 + (FLOOR_HEIGHT_METERS * floors) ** 2
     # Half the logarithm of the square is the logarithm: no square root is needed.
     path_loss = 5.0 * PATH_LOSS_EXPONENT * log10(max(distance_squared, _MIN_DISTANCE_SQUARED))
-    return (
+    level = (
         RSSI_AT_ONE_METER
         - path_loss
         - FLOOR_LOSS_DB * floors
         - WALL_LOSS_DB * walls.count_walls_between(a, b)
     )
+    return level - walls.sum_segment_losses(a, b) if walls.segments else level
 
 
 def compute_range(extra_loss_db: float = 0.0) -> float:

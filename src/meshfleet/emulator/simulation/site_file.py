@@ -5,10 +5,36 @@ A site file has the format that `describe_site` returns, with additional optiona
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
+from meshfleet.emulator.simulation.json_fields import (
+    FieldProblems,
+    FieldSpec,
+    build_array_reader,
+    build_choice_reader,
+    build_hex_reader,
+    build_integer_reader,
+    decode_json,
+    read_fields,
+    read_objects,
+    read_text,
+)
+from meshfleet.emulator.simulation.position_fields import (
+    AREA_FIELDS,
+    MAX_METERS,
+    SEGMENT_FIELDS,
+    build_areas,
+    build_segments,
+    describe_area,
+    describe_movement,
+    read_areas,
+    read_floor,
+    read_gain,
+    read_interval,
+    read_meters,
+    read_movement,
+    read_segments,
+)
 from meshfleet.emulator.simulation.products import (
     PRODUCTS,
     PRODUCTS_BY_CODE,
@@ -17,157 +43,54 @@ from meshfleet.emulator.simulation.products import (
     ProductProfile,
 )
 from meshfleet.emulator.simulation.site import (
+    DEFAULT_INTERVAL,
     DEFAULT_NETWORK_KEY,
     MAX_DEVICES,
+    RECEIVER_LIMITS,
     Site,
     SiteDevice,
     SitePosition,
+    Walk,
     Walls,
     derive_public_key,
 )
-from meshfleet.errors import quote_input, quote_name
+from meshfleet.errors import quote_input
 from meshfleet.errors.emulator import MalformedSite
-from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol.codes import AccessType
 from meshfleet.protocol.ids import EVERY_GATEWAY, Mac, parse_mac
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from meshfleet.emulator.simulation.mesh import SimulatedMesh
 
 
-# Reading of JSON objects field by field, so that all problems of a file are reported at once.
-
-FieldProblems = list[tuple[str, str]]
-"""Problems of a site file: pairs of field path and reason."""
-
-
-class FieldSpec(NamedTuple):
-    """Rule for one field of a site file.
-
-    `read` returns the parsed value, or raises `ValueError` or `MalformedInput`.
-    """
-
-    read: Callable[[Any], Any]
-    required: bool = False
-
-
-def decode_json(data: bytes, source: str) -> Any:
-    """Decode the JSON of a site file. Raise `MalformedSite`, which names `source`, if it is not JSON."""
-    try:
-        return msgspec.json.decode(str(data, "utf-8-sig"))  # editors on Windows write a byte order mark
-    except UnicodeDecodeError:
-        reason = "is not UTF-8"
-    except msgspec.DecodeError as exc:
-        reason = f"cannot be read as JSON: {exc}"
-    except RecursionError:
-        reason = "is nested too deeply"
-    raise MalformedSite(source, [("file", reason)])
-
-
-def read_fields(
-    value: Any, fields: Mapping[str, FieldSpec], path: str, problems: FieldProblems
-) -> dict[str, Any]:
-    """Return the valid fields of a JSON object; append invalid, missing and unknown fields to `problems`."""
-    if not isinstance(value, dict):
-        problems.append((path or "file", f"{quote_input(value)} is not an object"))
-        return {}
-    path_prefix = f"{path}." if path else ""
-    values = {}
-    for name, field in fields.items():
-        if name not in value:
-            if field.required:
-                problems.append((path_prefix + name, "is missing"))
-            continue
-        try:
-            values[name] = field.read(value[name])
-        except (MalformedInput, ValueError) as exc:
-            problems.append((path_prefix + name, exc.reason if isinstance(exc, MalformedInput) else str(exc)))
-    problems += (
-        (path_prefix + quote_name(name), "is not a field here") for name in value if name not in fields
-    )
-    return values
-
-
-def read_text(value: Any) -> str:
-    """Return a JSON value that is a string. Raise `ValueError` if it is not a string."""
-    if not isinstance(value, str):
-        raise ValueError(f"{quote_input(value)} is not a string")  # noqa: TRY004 # bad file content
-    return value
-
-
-def build_array_reader(max_length: int) -> Callable[[Any], list[Any]]:
-    """Build a function that checks that a JSON value is an array of at most `max_length` entries."""
-
-    def read_array(value: Any) -> list[Any]:
-        if not isinstance(value, list):
-            raise ValueError(f"{quote_input(value)} is not an array")  # noqa: TRY004 # bad file content
-        if len(value) > max_length:
-            raise ValueError(f"has {len(value)} entries; {max_length} are allowed")
-        return value
-
-    return read_array
-
-
-def build_choice_reader(choices: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Build a function that checks that a JSON value is a key of `choices`, and returns the key's entry."""
-
-    def read_choice(value: Any) -> Any:
-        if read_text(value) not in choices:
-            raise ValueError(f"{quote_input(value)} is not one of {', '.join(choices)}")
-        return choices[value]
-
-    return read_choice
-
-
-def build_integer_reader(lowest: int, highest: int) -> Callable[[Any], int]:
-    """Build a function that checks that a JSON value is an integer from `lowest` to `highest`."""
-
-    def read_integer(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
-            raise ValueError(f"{quote_input(value)} is not a whole number from {lowest} to {highest}")
-        return value
-
-    return read_integer
-
-
-def build_number_reader(lowest: int, highest: int) -> Callable[[Any], float]:
-    """Build a function that checks that a JSON value is a number from `lowest` to `highest`."""
-
-    def read_number(value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
-            raise ValueError(f"{quote_input(value)} is not a number from {lowest} to {highest}")
-        return float(value)
-
-    return read_number
-
-
-def build_hex_reader(length: int) -> Callable[[Any], bytes]:
-    """Build a function that decodes `length` bytes in hex. Its errors do not quote the value, maybe a key."""
-
-    def read_hex(value: Any) -> bytes:
-        try:
-            octets = bytes.fromhex(value)
-        except (TypeError, ValueError):
-            octets = b""
-        if len(octets) != length:
-            raise ValueError(f"is not the hex of {length} bytes")
-        return octets
-
-    return read_hex
-
-
 def describe_site(site: Site, mesh: SimulatedMesh) -> dict[str, Any]:
     """Convert a site to the JSON object of a site file. `mesh` gives the parent of each device."""
-    description = {
+    description: dict[str, Any] = {
         "gateway": site.gateway,
-        "devices": [_describe_device(each, mesh) for each in site.devices],
+        "devices": [_describe_device(each, site, mesh) for each in site.devices],
     }
-    return description | {"walls": site.walls._asdict()} if site.devices and any(site.walls) else description
+    if site.devices and any(site.walls):
+        description["walls"] = _describe_walls(site.walls)
+    if site.areas:
+        description["floors"] = [describe_area(each) for each in site.areas]
+    if site.receivers is not None:
+        description["receivers"] = site.receivers
+    if site.interval != DEFAULT_INTERVAL:
+        description["interval"] = site.interval
+    return description
 
 
-def _describe_device(site_device: SiteDevice, mesh: SimulatedMesh) -> dict[str, Any]:
+def _describe_walls(walls: Walls) -> dict[str, Any]:
+    """Convert walls to the JSON object of a site file."""
+    description: dict[str, Any] = {"x": walls.x, "y": walls.y}
+    if walls.segments:
+        description["segments"] = [each._asdict() for each in walls.segments]
+    return description
+
+
+def _describe_device(site_device: SiteDevice, site: Site, mesh: SimulatedMesh) -> dict[str, Any]:
     """Convert a device to the JSON object of a site file."""
     product, position = site_device.product, site_device.position
     description: dict[str, Any] = {"mac": site_device.mac, "model": product.model, "name": product.name}
@@ -181,6 +104,12 @@ def _describe_device(site_device: SiteDevice, mesh: SimulatedMesh) -> dict[str, 
         description["access"] = site_device.access.value
     if site_device.access is AccessType.UNPROVISIONED:
         description["publicKey"] = derive_public_key(site_device.mac).hex()
+    if gain := site.gains.get(site_device.mac):
+        description["gain"] = gain
+    if (power := site.powers.get(site_device.mac)) is not None:
+        description["power"] = power
+    if movement := site.movements.get(site_device.mac):
+        description |= describe_movement(movement)
     return description
 
 
@@ -197,8 +126,6 @@ def _find_parent(site_device: SiteDevice, mesh: SimulatedMesh) -> Mac | None:
 _MODES: Final = {
     mode.name.lower(): mode for mode in (DeviceMode.CONNECTED, DeviceMode.UNCONNECTED, DeviceMode.STORAGE)
 }
-_MAX_METERS: Final = 10_000
-_FLOOR_LIMITS: Final = (-20, 200)
 
 
 def parse_site(data: bytes, *, source: str, gateway: Mac, seed: int) -> Site:
@@ -206,6 +133,8 @@ def parse_site(data: bytes, *, source: str, gateway: Mac, seed: int) -> Site:
     problems: FieldProblems = []
     fields = read_fields(decode_json(data, source), SITE_FIELDS, "", problems)
     walls = read_fields(fields.get("walls", {}), WALL_FIELDS, "walls", problems)
+    segments = read_objects(walls.pop("segments", ()), SEGMENT_FIELDS, "walls.segments", problems)
+    areas = build_areas(read_objects(fields.get("floors", ()), AREA_FIELDS, "floors", problems), problems)
     devices = [
         _read_device(each, f"devices[{i}]", problems) for i, each in enumerate(fields.get("devices", ()))
     ]
@@ -218,8 +147,14 @@ def parse_site(data: bytes, *, source: str, gateway: Mac, seed: int) -> Site:
         gateway=gateway,
         seed=seed,
         devices=tuple(map(_build_device, devices)),
-        walls=Walls(**walls),
+        walls=Walls(**walls, segments=build_segments(segments)),
         network_key=fields.get("key", DEFAULT_NETWORK_KEY),
+        receivers=fields.get("receivers"),
+        gains={each["mac"]: each["gain"] for each in devices if each.get("gain")},
+        powers={each["mac"]: each["power"] for each in devices if "power" in each},
+        movements={each["mac"]: each["movement"] for each in devices if each["movement"]},
+        interval=fields.get("interval", DEFAULT_INTERVAL),
+        areas=areas,
     )
 
 
@@ -240,8 +175,11 @@ def _read_device(value: Any, path: str, problems: FieldProblems) -> dict[str, An
         fields["product"] = products[0]
         if fields.get("mode", products[0].default_mode) not in products[0].modes:
             problems.append((f"{path}.mode", f"{products[0].name} does not support it"))
+        if "power" in fields and fields["power"] not in products[0].powers:
+            problems.append((f"{path}.power", f"{products[0].name} does not support it"))
     if "publicKey" in fields and "mac" in fields and fields["publicKey"] != derive_public_key(fields["mac"]):
         problems.append((f"{path}.publicKey", "is not the public key of this MAC; it can be omitted"))
+    fields["movement"] = read_movement(fields, path, problems)
     return fields
 
 
@@ -268,10 +206,11 @@ def _find_conflicts(devices: list[dict[str, Any]], gateway: Mac) -> Iterator[tup
 def _build_device(fields: dict[str, Any]) -> SiteDevice:
     """Build a device from the fields of a site file, which have been checked."""
     product: ProductProfile = fields["product"]
+    position, movement = SitePosition(fields.get("floor", 0), fields["x"], fields["y"]), fields["movement"]
     return SiteDevice(
         mac=fields["mac"],
         product=product,
-        position=SitePosition(fields.get("floor", 0), fields["x"], fields["y"]),
+        position=movement.path[0] if isinstance(movement, Walk) and movement.path else position,
         mode=fields.get("mode", product.default_mode),
         access=fields.get("access"),
         battery=fields.get("battery", 90 if product.has_battery else 100),
@@ -293,29 +232,39 @@ def _read_products(value: Any) -> list[ProductProfile]:
 
 
 def _read_walls(value: Any) -> tuple[float, ...]:
-    return tuple(sorted(map(_METERS, build_array_reader(_MAX_METERS)(value))))
+    return tuple(sorted(map(read_meters, build_array_reader(MAX_METERS)(value))))
 
 
 _CODES: Final = tuple(code for code, product in PRODUCTS_BY_CODE.items() if product in PRODUCTS)
-_METERS: Final = build_number_reader(-_MAX_METERS, _MAX_METERS)
 
 SITE_FIELDS: Final = {
     "gateway": FieldSpec(_read_mac),
     "devices": FieldSpec(build_array_reader(MAX_DEVICES), required=True),
     "walls": FieldSpec(lambda value: value),
     "key": FieldSpec(build_hex_reader(len(DEFAULT_NETWORK_KEY))),
+    "floors": FieldSpec(read_areas),
+    "receivers": FieldSpec(build_integer_reader(*RECEIVER_LIMITS)),
+    "interval": FieldSpec(read_interval),
 }
-WALL_FIELDS: Final = {"x": FieldSpec(_read_walls), "y": FieldSpec(_read_walls)}
+WALL_FIELDS: Final = {
+    "x": FieldSpec(_read_walls),
+    "y": FieldSpec(_read_walls),
+    "segments": FieldSpec(read_segments),
+}
 DEVICE_FIELDS: Final = {
     "mac": FieldSpec(_read_mac, required=True),
     "model": FieldSpec(_read_products, required=True),
     "name": FieldSpec(read_text),
-    "floor": FieldSpec(build_integer_reader(*_FLOOR_LIMITS)),
-    "x": FieldSpec(_METERS, required=True),
-    "y": FieldSpec(_METERS, required=True),
+    "floor": FieldSpec(read_floor),
+    "x": FieldSpec(read_meters, required=True),
+    "y": FieldSpec(read_meters, required=True),
     "parent": FieldSpec(lambda value: None if value is None else _read_mac(value)),
     "mode": FieldSpec(build_choice_reader(_MODES)),
     "access": FieldSpec(build_choice_reader({access.value: access for access in AccessType})),
     "publicKey": FieldSpec(build_hex_reader(65)),
     "battery": FieldSpec(build_integer_reader(0, 100)),
+    "gain": FieldSpec(read_gain),
+    "power": FieldSpec(build_integer_reader(-40, 8)),
+    "walk": FieldSpec(lambda value: value),
+    "survey": FieldSpec(lambda value: value),
 }

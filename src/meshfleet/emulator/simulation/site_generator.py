@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _FIRST_TEN_CODES: Final = "0043 0018 0005 000F 0050 0018 0011-01 0040 0011-04 0060"
 _NEXT_TEN_CODES: Final = "0043 0018 0005 000F 0050 0063 0011-01 0040 0011-04 0060"
-_PRODUCT_CYCLE: Final = tuple(
+PRODUCT_CYCLE: Final = tuple(
     PRODUCTS_BY_CODE[code] for code in f"{_FIRST_TEN_CODES} {_NEXT_TEN_CODES}".split()
 )
 
@@ -60,12 +60,12 @@ def generate_site(gateway: Mac, *, devices: int, seed: int) -> Site:
         raise ValueError(f"devices must be from 0 to {MAX_DEVICES}, not {devices}")
     key = derive_noise_key("site", seed, gateway)
     next_random = (uniform_noise(key, n) for n in count()).__next__
-    walls = Walls(*(_generate_walls(devices, next_random) for _ in "xy"))
+    walls = Walls(_generate_walls(devices, next_random), _generate_walls(devices, next_random))
     products = [_select_product(index, devices) for index in range(devices)]
     floors = _FLOORS[: ceil((devices / _DEVICES_ON_A_FLOOR) ** 0.6)]  # large buildings also grow in width
     floors_by_device = [floors[index * len(floors) // devices] for index in range(devices)]
     positions = _place_devices(products, floors_by_device, walls=walls, next_random=next_random)
-    first_mac = _derive_first_mac(gateway, seed)
+    first_mac = derive_first_mac(gateway, seed)
     return Site(
         gateway=gateway,
         seed=seed,
@@ -91,10 +91,10 @@ def _select_product(index: int, device_count: int) -> ProductProfile:
     """Return the product of the device with this index, in a site of `device_count` devices."""
     if index in _UNSECURED_DEVICES and device_count > max(_UNSECURED_DEVICES):
         return _UNSECURED_DEVICES[index][0]
-    return _PRODUCT_CYCLE[index % len(_PRODUCT_CYCLE)]
+    return PRODUCT_CYCLE[index % len(PRODUCT_CYCLE)]
 
 
-def _derive_first_mac(gateway: Mac, seed: int) -> int:
+def derive_first_mac(gateway: Mac, seed: int) -> int:
     """Return the MAC of a gateway's first device as an integer; MACs of different gateways do not overlap."""
     top = 0xD if gateway.startswith("c") else 0xC
     return top << 44 | ((int(gateway, 16) ^ derive_noise_key(seed)) & 0xFFFFFFF) << 16 | 2
