@@ -69,7 +69,7 @@ plan = Table(
 )
 """Pictures of floors, at most one for each floor. A new picture is a new row with a new id.
 
-`width` and `height` are in pixels. `reference` is a JSON list of two points whose pixels and meters are known.
+`width` and `height` are in pixels. `reference` is a JSON list of two points with their pixels and meters.
 """
 
 plan_chunk = Table(
