@@ -57,6 +57,17 @@ class CsvRow:
             self.add_fault(f"{exc.field}: {exc.reason}")
             return None
 
+    def parse_required(self, column: str, parse: Callable[[str, str], Value]) -> Value | None:
+        """Parse a cell with the function `parse`, which gets its text and the name of its column.
+
+        If the cell is empty or malformed, add a fault and return None.
+        """
+        text = self.values.get(column, "")
+        if text:
+            return self.parse(lambda value: parse(value, column), text)
+        self.add_fault(f"{column}: is missing")
+        return None
+
     def add_fault(self, reason: str) -> None:
         """Add a fault of this row to the faults of the file."""
         self._faults.append(LineFault(self.line, reason))
@@ -102,8 +113,6 @@ def raise_line_faults(name: str, faults: Sequence[LineFault], outcome: str) -> N
 
 def parse_csv_mac(text: str, field: str = "mac") -> Mac:
     """Parse a MAC as printed on devices, as shown by other systems, or as a device id."""
-    if not text:
-        raise MalformedInput(field, "is missing")
     try:
         return parse_any_mac(_MAC_SEPARATORS.sub("", text.lower().removeprefix("bmac-")))
     except MalformedInput as exc:

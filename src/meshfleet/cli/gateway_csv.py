@@ -78,7 +78,7 @@ def read_gateway_file(path: Path) -> GatewayFile:
 
 def _parse_row(row: CsvRow) -> GatewayLine | None:
     """Parse a row to a gateway; None if the MAC is wrong."""
-    mac = row.parse(parse_csv_mac, row.values.get("mac", ""))
+    mac = row.parse_required("mac", parse_csv_mac)
     name = row.parse(parse_friendly_name, row.values["name"]) if row.values.get("name") else None
     texts = [each for each in row.values.get("labels", "").split(_LABEL_SEPARATOR) if each.strip()]
     if len(texts) > MAX_BATCH_LABELS:

@@ -14,6 +14,8 @@ from meshfleet.rest.bodies import DeviceIdText, RequestBody, ResponseBody, TimeT
 
 MAX_BATCH_PLACES: Final = 1000
 """Maximum number of places in a `PlaceBatch`, because other writers wait for the transaction."""
+PLACE_SLACK: Final = 1.0
+"""Meters that a place or a corner may be outside the rectangle of its floor, for imprecise drawings."""
 MAX_PLAN_BYTES: Final = 20 * 1024 * 1024
 """Maximum size of the picture of a floor (rest-263)."""
 

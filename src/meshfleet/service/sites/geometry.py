@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from meshfleet.rest.sites import PLACE_SLACK
 
 if TYPE_CHECKING:
     from meshfleet.rest.sites import Polygon
-
-SLACK: Final = 1.0
-"""Meters that a place or a corner may be outside the rectangle of its floor, for imprecise drawings."""
 
 
 class Box(NamedTuple):
@@ -20,16 +19,16 @@ class Box(NamedTuple):
     max_y: float
 
     def contains(self, x: float, y: float) -> bool:
-        """Return whether a point is in the rectangle, or at most `SLACK` outside. False for NaN."""
+        """Return whether a point is in the rectangle, or at most `PLACE_SLACK` outside. False for NaN."""
         return self.contains_x(x) and self.contains_y(y)
 
     def contains_x(self, x: float) -> bool:
-        """Return whether `x` is within the rectangle, or at most `SLACK` outside."""
-        return self.min_x - SLACK <= x <= self.max_x + SLACK
+        """Return whether `x` is within the rectangle, or at most `PLACE_SLACK` outside."""
+        return self.min_x - PLACE_SLACK <= x <= self.max_x + PLACE_SLACK
 
     def contains_y(self, y: float) -> bool:
-        """Return whether `y` is within the rectangle, or at most `SLACK` outside."""
-        return self.min_y - SLACK <= y <= self.max_y + SLACK
+        """Return whether `y` is within the rectangle, or at most `PLACE_SLACK` outside."""
+        return self.min_y - PLACE_SLACK <= y <= self.max_y + PLACE_SLACK
 
     def __str__(self) -> str:
         return f"x from {self.min_x:g} to {self.max_x:g} and y from {self.min_y:g} to {self.max_y:g}"

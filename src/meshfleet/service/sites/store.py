@@ -11,9 +11,9 @@ from sqlalchemy import delete, func, insert, or_, select, tuple_, update
 
 from meshfleet.db.tables import floor, place, plan, site, zone
 from meshfleet.errors import FloorInUse, UnknownSite
-from meshfleet.rest.sites import Floor, Polygon, Site, format_site_id
+from meshfleet.rest.sites import PLACE_SLACK, Floor, Polygon, Site, format_site_id
 from meshfleet.service.audit import log as audit
-from meshfleet.service.sites.geometry import SLACK, Box, FloorGeometry
+from meshfleet.service.sites.geometry import Box, FloorGeometry
 from meshfleet.service.sites.plans import build_plan
 
 if TYPE_CHECKING:
@@ -235,10 +235,10 @@ def _check_nothing_outside(connection: Connection, number: int, floors: Sequence
     for each in floors:
         box, columns = each.box, place.c
         outside = or_(
-            columns.x < box.min_x - SLACK,
-            columns.x > box.max_x + SLACK,
-            columns.y < box.min_y - SLACK,
-            columns.y > box.max_y + SLACK,
+            columns.x < box.min_x - PLACE_SLACK,
+            columns.x > box.max_x + PLACE_SLACK,
+            columns.y < box.min_y - PLACE_SLACK,
+            columns.y > box.max_y + PLACE_SLACK,
         )
         is_on_floor = (columns.site == number) & (columns.floor == each.floor)
         places = connection.execute(select(func.count()).where(is_on_floor, outside)).scalar_one()
