@@ -14,10 +14,20 @@ if TYPE_CHECKING:
 
     from tests.service.http.running_service import RunningService
 
-GROUND: Final = {"floor": 0, "minX": 0, "minY": 0, "maxX": 40, "maxY": 25.5}
-UPPER: Final = {"floor": 1, "name": "Büro 会議室", "minX": -5, "minY": -5, "maxX": 30, "maxY": 20}
-ROOM: Final = [[1, 1], [9, 1], [9.5, 8], [1, 8]]
-REFERENCE: Final = [{"px": 0, "py": 100, "x": 0, "y": 0}, {"px": 100, "py": 100, "x": 10, "y": 0}]
+GROUND: Final[dict[str, Any]] = {"floor": 0, "minX": 0, "minY": 0, "maxX": 40, "maxY": 25.5}
+UPPER: Final[dict[str, Any]] = {
+    "floor": 1,
+    "name": "Büro 会議室",
+    "minX": -5,
+    "minY": -5,
+    "maxX": 30,
+    "maxY": 20,
+}
+ROOM: Final[list[Any]] = [[1, 1], [9, 1], [9.5, 8], [1, 8]]
+REFERENCE: Final[list[dict[str, float]]] = [
+    {"px": 0, "py": 100, "x": 0, "y": 0},
+    {"px": 100, "py": 100, "x": 10, "y": 0},
+]
 SVG: Final = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 200 100"><script>alert(1)</script></svg>'
 
 

@@ -174,7 +174,10 @@ async def test_every_change_of_a_site_is_noticed(service: RunningService) -> Non
     assert await notice() == {other_number}
     geometry = await service.database.read(load_site_geometry, other_number)
     assert geometry.anchors == (Anchor(_to_number(second), 0, 7, 4.5),)
-    assert (geometry.floors[0].walkable, geometry.floors[0].box.max_y) == ((tuple(map(tuple, ROOM)),), 25.5)
+    assert (geometry.floors[0].walkable, geometry.floors[0].box.max_y) == (
+        (tuple((x, y) for x, y in ROOM),),
+        25.5,
+    )
     assert geometry.revision == changes.revisions[other_number]
     service.admin.delete(f"/api/v1/devices/{first}")
     assert await notice() == {number}
