@@ -56,6 +56,10 @@ from meshfleet.service.reload import SettingsReloader
 from meshfleet.service.requests import routes as request_routes
 from meshfleet.service.requests.dispatcher import RequestFacade
 from meshfleet.service.secret_store import load_or_create_secret
+from meshfleet.service.sites import place_routes, plan_routes
+from meshfleet.service.sites import routes as site_routes
+from meshfleet.service.sites.changes import SiteChanges
+from meshfleet.service.sites.plan_upload import PlanReceiver
 from meshfleet.service.storage import routes as storage_routes
 from meshfleet.service.storage.monitor import StorageMonitor
 from meshfleet.service.systemd import SystemdNotifier
@@ -82,6 +86,10 @@ _ROUTERS: Final = (
     reject_routes.router,
     link_routes.router,
     gap_routes.router,
+    site_routes.router,
+    place_routes.router,
+    place_routes.device_router,
+    plan_routes.router,
     catalogue_routes.router,
     request_routes.device_router,
     request_routes.router,
@@ -117,6 +125,8 @@ class RouteDependencies(NamedTuple):
     job_notifier: JobNotifier
     now: clock.Now
     pages: PageTokens
+    plan_receiver: PlanReceiver
+    site_changes: SiteChanges
     passwords: PasswordVerifier
     readiness: Readiness
     logins: Logins
@@ -170,6 +180,7 @@ class RestApi:
             monotonic=monotonic,
         )
         self.rollups = Rollups()
+        self.site_changes = SiteChanges(database)
         self.request_facade = RequestFacade(database.write_now(load_or_create_secret, "requests"))
         self.live = LiveEvents(database, authenticator, self.traffic, now, timings=live_timings)
         add_live_metrics(self.metrics, self.live.hub)
@@ -202,6 +213,8 @@ class RestApi:
             job_notifier=JobNotifier(self.live.jobs.mark_changed, self.job_wakeup),
             now=now,
             pages=PageTokens(database.write_now(load_or_create_secret, "pages")),
+            plan_receiver=PlanReceiver(),
+            site_changes=self.site_changes,
             passwords=self._passwords,
             readiness=self.readiness,
             logins=self.logins,

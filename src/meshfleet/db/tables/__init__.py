@@ -33,6 +33,7 @@ from meshfleet.db.tables.jobs import (
 from meshfleet.db.tables.operations import backup, storage_size
 from meshfleet.db.tables.reports import foreign_name, hole, reading_journal, reject, series
 from meshfleet.db.tables.requests import request
+from meshfleet.db.tables.sites import floor, place, plan, plan_chunk, site, zone
 
 __all__ = [
     "account",
@@ -53,6 +54,7 @@ __all__ = [
     "evidence",
     "execution",
     "firmware",
+    "floor",
     "foreign_name",
     "gateway",
     "hole",
@@ -64,6 +66,9 @@ __all__ = [
     "label",
     "metadata",
     "pace",
+    "place",
+    "plan",
+    "plan_chunk",
     "reading_journal",
     "reject",
     "request",
@@ -72,7 +77,9 @@ __all__ = [
     "secret",
     "series",
     "session",
+    "site",
     "storage_size",
     "tally",
     "transition",
+    "zone",
 ]
