@@ -50,6 +50,9 @@ from meshfleet.service.live.live_events import LIVE_TIMINGS, LiveEvents, LiveTim
 from meshfleet.service.metric_table import add_build_metrics, add_live_metrics, add_storage_metrics
 from meshfleet.service.metrics import Metrics
 from meshfleet.service.operations import routes as operations_routes
+from meshfleet.service.positions import routes as position_routes
+from meshfleet.service.positions.positions import PositionFinder
+from meshfleet.service.positions.reading_store import ReadingStore
 from meshfleet.service.presence import routes as presence_routes
 from meshfleet.service.readiness import Readiness
 from meshfleet.service.reload import SettingsReloader
@@ -80,6 +83,8 @@ _ROUTERS: Final = (
     label_routes.router,
     gateway_routes.router,
     presence_routes.router,
+    position_routes.device_router,
+    position_routes.site_router,
     job_routes.device_updates_router,
     sample_routes.router,
     export_routes.router,
@@ -127,6 +132,7 @@ class RouteDependencies(NamedTuple):
     pages: PageTokens
     plan_receiver: PlanReceiver
     site_changes: SiteChanges
+    positions: PositionFinder
     passwords: PasswordVerifier
     readiness: Readiness
     logins: Logins
@@ -181,6 +187,14 @@ class RestApi:
         )
         self.rollups = Rollups()
         self.site_changes = SiteChanges(database)
+        self.positions = PositionFinder(
+            database,
+            samples,
+            self.rollups,
+            readings=ReadingStore(retention_ms=settings.retention.readings * 1000),
+            site_changes=self.site_changes,
+            now=now,
+        )
         self.request_facade = RequestFacade(database.write_now(load_or_create_secret, "requests"))
         self.live = LiveEvents(database, authenticator, self.traffic, now, timings=live_timings)
         add_live_metrics(self.metrics, self.live.hub)
@@ -215,6 +229,7 @@ class RestApi:
             pages=PageTokens(database.write_now(load_or_create_secret, "pages")),
             plan_receiver=PlanReceiver(),
             site_changes=self.site_changes,
+            positions=self.positions,
             passwords=self._passwords,
             readiness=self.readiness,
             logins=self.logins,

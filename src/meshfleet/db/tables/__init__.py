@@ -31,6 +31,7 @@ from meshfleet.db.tables.jobs import (
     transition,
 )
 from meshfleet.db.tables.operations import backup, storage_size
+from meshfleet.db.tables.positions import anchor_reading, calibration, survey_point
 from meshfleet.db.tables.reports import foreign_name, hole, reading_journal, reject, series
 from meshfleet.db.tables.requests import request
 from meshfleet.db.tables.sites import floor, place, plan, plan_chunk, site, zone
@@ -38,6 +39,7 @@ from meshfleet.db.tables.sites import floor, place, plan, plan_chunk, site, zone
 __all__ = [
     "account",
     "active_condition",
+    "anchor_reading",
     "api_key",
     "audit",
     "backup",
@@ -47,6 +49,7 @@ __all__ = [
     "broker_retained",
     "broker_session",
     "broker_subscription",
+    "calibration",
     "connectivity",
     "device",
     "device_label",
@@ -79,6 +82,7 @@ __all__ = [
     "session",
     "site",
     "storage_size",
+    "survey_point",
     "tally",
     "transition",
     "zone",

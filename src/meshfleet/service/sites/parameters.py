@@ -39,6 +39,7 @@ MIN_CORNERS: Final = 3
 
 _SITE_ID: Final = re.compile("site-([0-9a-f]{16})")
 _ZONE_ID: Final = re.compile("zone-([0-9a-f]{16})")
+_SURVEY_ID: Final = re.compile("survey-([0-9a-f]{16})")
 _FLOOR: Final = re.compile("-?[0-9]{1,3}")
 _LARGEST_NUMBER: Final = (1 << 63) - 1
 """Largest number that both databases can store in a column of integers."""
@@ -92,6 +93,14 @@ def parse_path_zone(text: str) -> int:
     number = _parse_number(_ZONE_ID, decode_segment(text))
     if number is None:
         raise NotFound("zone not found")
+    return number
+
+
+def parse_survey_id(text: str) -> int:
+    """Parse the id of a survey point in a URL path. Raise `NotFound` if it is malformed (rest-15)."""
+    number = _parse_number(_SURVEY_ID, decode_segment(text))
+    if number is None:
+        raise NotFound("survey point not found")
     return number
 
 

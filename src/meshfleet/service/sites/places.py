@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from meshfleet.protocol.ids import DeviceId
     from meshfleet.service.actor import Actor
 
+_NUMBERS_PER_QUERY: Final = 500
+"""Maximum number of devices in one query."""
 _MAX_NAMED: Final = 5
 """Maximum number of devices that an error message names."""
 
@@ -111,6 +113,23 @@ def load_site_revisions(connection: Connection) -> dict[int, int]:
     """Load the revisions of all sites, by number of the site."""
     revisions: dict[int, int] = dict(connection.execute(select(site.c.id, site.c.revision)).all())
     return revisions
+
+
+def load_device_names(connection: Connection, numbers: Sequence[int]) -> dict[int, str]:
+    """Load the names of devices. Devices that are not in the registry are left out."""
+    names: dict[int, str] = {}
+    for start in range(0, len(numbers), _NUMBERS_PER_QUERY):
+        chunk = numbers[start : start + _NUMBERS_PER_QUERY]
+        names.update(
+            connection.execute(select(device.c.id, device.c.name).where(device.c.id.in_(chunk))).all()
+        )
+    return names
+
+
+def load_anchor_sites(connection: Connection) -> dict[int, int]:
+    """Load the number of the site of every device with a place."""
+    sites: dict[int, int] = dict(connection.execute(select(place.c.device, place.c.site)).all())
+    return sites
 
 
 class _StoredPlace(NamedTuple):
