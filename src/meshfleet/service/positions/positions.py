@@ -57,7 +57,7 @@ _MAX_MISFIT_DB: Final = 14.0
 
 
 class WindowLevels(NamedTuple):
-    """What anchors of one site have read of a device in a window of time."""
+    """Readings of a device by the anchors of one site in a window of time."""
 
     site: int
     levels: Mapping[int, AnchorLevel]

@@ -26,7 +26,7 @@ _MAX_AGE_MS: Final = 600_000
 
 
 class _Inputs(NamedTuple):
-    """What a model is built from, apart from the readings in memory."""
+    """Stored inputs of a model, without the readings in memory."""
 
     geometry: SiteGeometry
     stored: list[DeviceMinute]
