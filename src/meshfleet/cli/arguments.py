@@ -16,6 +16,7 @@ from meshfleet.cli.completers import (
     complete_identifiers,
     complete_jobs,
     complete_labels,
+    complete_sites,
 )
 from meshfleet.cli.options import TextParamType, parse_any_mac
 from meshfleet.client.arguments import normalize_identifier
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _AGE = re.compile(r"([0-9]{1,6})([smhd])")
 _FIRMWARE = re.compile("fw-[0-9a-f]{16}")
+_SITE = re.compile("site-[0-9a-f]{16}")
 _JOB = re.compile("(?:job-)?([1-9][0-9]{0,17})")
 _AGE_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -59,6 +61,12 @@ def _parse_firmware_id(text: str) -> str:
         raise MalformedText(
             "firmware", f"{quote_input(text)} is not a firmware id such as fw-0123456789abcdef"
         )
+    return text.lower()
+
+
+def _parse_site_id(text: str) -> str:
+    if not _SITE.fullmatch(text.lower()):
+        raise MalformedText("site", f"{quote_input(text)} is not a site id such as site-0123456789abcdef")
     return text.lower()
 
 
@@ -91,6 +99,7 @@ FIRMWARE = TextParamType("firmware", _parse_firmware_id)
 IDENTIFIER = _IdentifierParamType("identifier", normalize_identifier)
 JOB = TextParamType("job", _parse_job_id)
 LABEL = TextParamType("label", parse_label)
+SITE = TextParamType("site", _parse_site_id)
 TIME = TextParamType("time", parse_time)
 """Parameter type for an ISO 8601 time, which is in UTC unless it has a UTC offset."""
 PAST_TIME = TextParamType("time", _parse_past_time)
@@ -104,6 +113,7 @@ firmware_argument = click.argument(
     "firmware_id", metavar="FIRMWARE", type=FIRMWARE, shell_complete=complete_firmware
 )
 job_argument = click.argument("job", type=JOB, shell_complete=complete_jobs)
+site_argument = click.argument("site", type=SITE, shell_complete=complete_sites)
 identifier_argument = click.argument("identifier", type=IDENTIFIER, shell_complete=complete_identifiers)
 label_argument = click.argument("label", type=LABEL, shell_complete=complete_labels)
 

@@ -85,6 +85,9 @@ complete_firmware = _complete_from_service(
     lambda each: each.id,
     lambda each: f"{each.model_number} {each.version} {each.state}",
 )
+complete_sites = _complete_from_service(
+    lambda fleet: fleet.sites.list(), lambda each: each.id, lambda each: each.name
+)
 complete_jobs = _complete_from_service(
     lambda fleet: fleet.jobs.list(), lambda each: each.id, lambda each: f"{each.name} {each.state}"
 )

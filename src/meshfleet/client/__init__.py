@@ -27,6 +27,7 @@ from meshfleet.rest.devices import (
     DeviceDetail,
     Label,
     Live,
+    Place,
     Summary,
 )
 from meshfleet.rest.firmware import Firmware
@@ -70,6 +71,17 @@ from meshfleet.rest.requests import (
     RequestRecord,
     RequestState,
 )
+from meshfleet.rest.sites import (
+    BatchPlace,
+    Floor,
+    NewFloor,
+    Plan,
+    PlanTransform,
+    ReferencePoint,
+    Site,
+    SitePlace,
+    Zone,
+)
 from meshfleet.rest.telemetry import ExportedSample, Link, Links, Reject, Sample, SampleGap, Series
 
 __all__ = [
@@ -80,6 +92,7 @@ __all__ = [
     "ApiVersionResponse",
     "AuditRow",
     "BatchGateway",
+    "BatchPlace",
     "Catalogue",
     "CatalogueEntry",
     "Concurrency",
@@ -101,6 +114,7 @@ __all__ = [
     "ExportedSample",
     "Firmware",
     "Fleet",
+    "Floor",
     "ForgottenDevice",
     "Gate",
     "Gateway",
@@ -128,10 +142,14 @@ __all__ = [
     "Me",
     "Mesh",
     "Moment",
+    "NewFloor",
     "NewRequest",
     "Operation",
     "Origin",
     "Outcome",
+    "Place",
+    "Plan",
+    "PlanTransform",
     "Priority",
     "Product",
     "Rate",
@@ -139,6 +157,7 @@ __all__ = [
     "ReadResponse",
     "Ready",
     "ReasonCount",
+    "ReferencePoint",
     "Refusal",
     "Reject",
     "ReleasedGateway",
@@ -156,6 +175,8 @@ __all__ = [
     "SampleKind",
     "Series",
     "Session",
+    "Site",
+    "SitePlace",
     "Sort",
     "Status",
     "Storage",
@@ -167,6 +188,7 @@ __all__ = [
     "UpdateMethod",
     "User",
     "Wave",
+    "Zone",
     "check",
     "reports",
 ]

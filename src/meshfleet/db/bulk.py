@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import Boolean, Column, Connection, CursorResult, Integer, LargeBinary, Table, Text
+from sqlalchemy import Boolean, Column, Connection, CursorResult, Double, Integer, LargeBinary, Table, Text
 from sqlalchemy.exc import DBAPIError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _POSTGRESQL_TYPES: Final = (
     # type. With int8 the server rejects the value.
     (Integer, "int8"),
     (Boolean, "bool"),
+    (Double, "float8"),
     (LargeBinary, "bytea"),
     (Text, "text"),
 )

@@ -173,6 +173,18 @@ class NotFound(Refused):
     code, http = "not-found", 404
 
 
+class UnknownDevice(NotFound):
+    """Raised when a place names a device that is not in the registry."""
+
+    code = "unknown-device"
+
+
+class UnknownSite(NotFound):
+    """Raised when a path or a place names a site that does not exist."""
+
+    code = "unknown-site"
+
+
 class Conflict(Refused):
     """Base class of errors of REST requests that conflict with the current state of the service."""
 
@@ -201,6 +213,18 @@ class InUse(Conflict):
     """Raised when a resource is deleted that another resource still uses, such as firmware used by a job."""
 
     code = "in-use"
+
+
+class FloorInUse(InUse):
+    """Raised when a change of a site would remove a floor with places or zones, or leave them outside."""
+
+    code = "floor-in-use"
+
+
+class ZoneExists(AlreadyExists):
+    """Raised when a site has another zone of this name."""
+
+    code = "zone-exists"
 
 
 class NotReleased(Conflict):

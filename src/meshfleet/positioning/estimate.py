@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import hypot
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -27,6 +28,10 @@ class Estimate(NamedTuple):
     """Radius in meters that holds the device with a probability of `CONFIDENCE`, if the floor is right."""
     floor_probabilities: tuple[float, ...]
     """Probability of each floor, in the order of the grid."""
+
+    def measure_distance(self, x: float, y: float) -> float:
+        """Return the distance in meters from a point on the same floor."""
+        return hypot(self.x - x, self.y - y)
 
 
 def estimate_places(probabilities: Floats32, grid: Grid) -> list[Estimate]:

@@ -26,6 +26,7 @@ SUMMARY_PATH: Final = "/api/v1/devices/summary"
 LABELS_PATH: Final = "/api/v1/labels"
 GATEWAYS_PATH: Final = "/api/v1/gateways"
 GATEWAY_BATCH_PATH: Final = f"{GATEWAYS_PATH}/batch"
+SITES_PATH: Final = "/api/v1/sites"
 EXPORT_PATH: Final = "/api/v1/samples/export"
 REJECTS_PATH: Final = "/api/v1/rejects"
 HEALTH_PATH: Final = "/healthz"
@@ -85,6 +86,36 @@ def device_requests_path(device: DeviceId) -> str:
 def updates_path(device: DeviceId) -> str:
     """Return the REST path of the executions of a device in unfinished jobs (rest-211)."""
     return f"{DEVICES_PATH}/{device}/updates"
+
+
+def place_path(device: DeviceId) -> str:
+    """Return the REST path of the place of a device (rest-90)."""
+    return f"{DEVICES_PATH}/{device}/place"
+
+
+def site_path(site: str) -> str:
+    """Return the REST path of a site (rest-260)."""
+    return f"{SITES_PATH}/{_quote_segment(site)}"
+
+
+def plan_path(site: str, floor: int) -> str:
+    """Return the REST path of the picture of a floor (rest-263)."""
+    return f"{site_path(site)}/floors/{floor}/plan"
+
+
+def places_path(site: str) -> str:
+    """Return the REST path of the places of devices on a site (rest-266)."""
+    return f"{site_path(site)}/places"
+
+
+def zones_path(site: str) -> str:
+    """Return the REST path of the zones of a site (rest-267)."""
+    return f"{site_path(site)}/zones"
+
+
+def zone_path(site: str, zone: str) -> str:
+    """Return the REST path of a zone (rest-267)."""
+    return f"{zones_path(site)}/{_quote_segment(zone)}"
 
 
 def label_path(label: str) -> str:

@@ -50,12 +50,19 @@ from meshfleet.service.live.live_events import LIVE_TIMINGS, LiveEvents, LiveTim
 from meshfleet.service.metric_table import add_build_metrics, add_live_metrics, add_storage_metrics
 from meshfleet.service.metrics import Metrics
 from meshfleet.service.operations import routes as operations_routes
+from meshfleet.service.positions import routes as position_routes
+from meshfleet.service.positions.positions import PositionFinder
+from meshfleet.service.positions.reading_store import ReadingStore
 from meshfleet.service.presence import routes as presence_routes
 from meshfleet.service.readiness import Readiness
 from meshfleet.service.reload import SettingsReloader
 from meshfleet.service.requests import routes as request_routes
 from meshfleet.service.requests.dispatcher import RequestFacade
 from meshfleet.service.secret_store import load_or_create_secret
+from meshfleet.service.sites import place_routes, plan_routes
+from meshfleet.service.sites import routes as site_routes
+from meshfleet.service.sites.changes import SiteChanges
+from meshfleet.service.sites.plan_upload import PlanReceiver
 from meshfleet.service.storage import routes as storage_routes
 from meshfleet.service.storage.monitor import StorageMonitor
 from meshfleet.service.systemd import SystemdNotifier
@@ -76,12 +83,18 @@ _ROUTERS: Final = (
     label_routes.router,
     gateway_routes.router,
     presence_routes.router,
+    position_routes.device_router,
+    position_routes.site_router,
     job_routes.device_updates_router,
     sample_routes.router,
     export_routes.router,
     reject_routes.router,
     link_routes.router,
     gap_routes.router,
+    site_routes.router,
+    place_routes.router,
+    place_routes.device_router,
+    plan_routes.router,
     catalogue_routes.router,
     request_routes.device_router,
     request_routes.router,
@@ -117,6 +130,9 @@ class RouteDependencies(NamedTuple):
     job_notifier: JobNotifier
     now: clock.Now
     pages: PageTokens
+    plan_receiver: PlanReceiver
+    site_changes: SiteChanges
+    positions: PositionFinder
     passwords: PasswordVerifier
     readiness: Readiness
     logins: Logins
@@ -170,6 +186,15 @@ class RestApi:
             monotonic=monotonic,
         )
         self.rollups = Rollups()
+        self.site_changes = SiteChanges(database)
+        self.positions = PositionFinder(
+            database,
+            samples,
+            self.rollups,
+            readings=ReadingStore(retention_ms=settings.retention.readings * 1000),
+            site_changes=self.site_changes,
+            now=now,
+        )
         self.request_facade = RequestFacade(database.write_now(load_or_create_secret, "requests"))
         self.live = LiveEvents(database, authenticator, self.traffic, now, timings=live_timings)
         add_live_metrics(self.metrics, self.live.hub)
@@ -202,6 +227,9 @@ class RestApi:
             job_notifier=JobNotifier(self.live.jobs.mark_changed, self.job_wakeup),
             now=now,
             pages=PageTokens(database.write_now(load_or_create_secret, "pages")),
+            plan_receiver=PlanReceiver(),
+            site_changes=self.site_changes,
+            positions=self.positions,
             passwords=self._passwords,
             readiness=self.readiness,
             logins=self.logins,

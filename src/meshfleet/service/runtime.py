@@ -30,6 +30,7 @@ from meshfleet.service.ingest.pipeline import DEFAULT_TIMINGS, IngestPipeline
 from meshfleet.service.jobs.execution.runner import JobRunner
 from meshfleet.service.locks import accepts_reports
 from meshfleet.service.metadata.reader import MetadataReader
+from meshfleet.service.positions.reading_log import ReadingLog
 from meshfleet.service.presence import store as presence_store
 from meshfleet.service.presence.gateway_clocks import GatewayClocks
 from meshfleet.service.presence.gateway_poll import poll_gateways
@@ -205,7 +206,8 @@ class Runtime:
             timings=timings,
             now=clock.now,
         )
-        for subscriber in (self._backfill, self._presence, api.traffic, api.live.reports):
+        self._readings = ReadingLog(api.positions.readings)
+        for subscriber in (self._backfill, self._presence, api.traffic, self._readings, api.live.reports):
             self._ingest.subscribe(subscriber)
         self._homeassistant = HomeAssistantIntegration(
             settings,
@@ -246,6 +248,7 @@ class Runtime:
 
     async def restore(self) -> None:
         """Load the state that an earlier process of the service stored. Call this before `run`."""
+        await self._restore_readings()
         await self._ingest.restore()
         # In threads: there may be a million entries, and no other task uses these objects yet.
         presence = await self._database.read(presence_store.load_presence)
@@ -258,6 +261,14 @@ class Runtime:
         await self._version_tracker.restore()
         await self._history.restore()
         await self._restore_readers()
+
+    async def _restore_readings(self) -> None:
+        """Load the readings of anchors that arrived in the last hour, and those of the journal."""
+        await self._api.site_changes.check()
+        self._api.positions.update_anchors()
+        rows = await self._database.read(self._readings.load)
+        for arrived_at, readings in rows:
+            self._api.positions.readings.add(readings, arrived_at)
 
     async def _restore_readers(self) -> None:
         """Open the readers of integrations before samples arrive, and forget those that are off now."""
@@ -288,6 +299,7 @@ class Runtime:
         self._history.retention = _to_millis(settings.retention.request)
         self._presence.retention_ms = _to_millis(settings.retention.connectivity)
         self._api.storage_monitor.set_retention(settings.retention)
+        self._api.positions.readings.retention_ms = settings.retention.readings * 1000
 
     def _start_tasks(self, tasks: asyncio.TaskGroup) -> None:
         gateway_poll = poll_gateways(self._transport, self._presence, self._on_gateway_connected)
@@ -302,6 +314,7 @@ class Runtime:
         tasks.create_task(self._dispatcher.run(), name="requests")
         tasks.create_task(self._image_requests.run(), name="firmware.image_requests")
         tasks.create_task(self._job_runner.run(), name="jobs")
+        tasks.create_task(self._api.positions.watch_sites(), name="positions.sites")
         if self._influx is not None:
             tasks.create_task(self._influx.run(), name="influx")
         tasks.create_task(self._homeassistant.run(), name="homeassistant")

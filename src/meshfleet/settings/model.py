@@ -32,6 +32,8 @@ class Retention(Struct, frozen=True, kw_only=True):
     """Connects and disconnects of devices."""
     request: int | None = _QUARTER_SECONDS
     """Requests to devices, with their responses."""
+    readings: int = 3600
+    """Single readings of devices by anchors; never forever, because they are also kept in memory."""
 
 
 _SQLITE: Final = "sqlite"

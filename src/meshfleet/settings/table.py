@@ -307,6 +307,13 @@ SETTINGS: Final = (
     _retention_setting("connectivity", "the history of connects and disconnects of devices"),
     _retention_setting("request", "the history of requests to devices"),
     Setting(
+        "retention.readings",
+        partial(parsers.parse_integer, least=60, most=86_400),
+        "SECONDS",
+        "How long to keep single RSSI readings of devices by anchors after they arrived, in seconds. They are"
+        " also kept in memory.",
+    ),
+    Setting(
         "influx.url",
         parsers.parse_public_url,
         "URL",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.client import BatchGateway, Fleet, NewRequest, Operation, blocking
+from meshfleet.client import BatchGateway, BatchPlace, Fleet, NewRequest, Operation, blocking
 from meshfleet.errors import Unavailable
 from meshfleet.service.api import load_openapi_document
 from tests.client.rest.scripted_server import build_response, scripted_server
@@ -59,6 +59,30 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "listLabels": ("labels.list", lambda method: method()),
     "addLabel": ("labels.add", lambda method: method("label", [DEVICE])),
     "removeLabel": ("labels.remove", lambda method: method("label")),
+    "showPlace": ("devices.place", lambda method: method(DEVICE)),
+    "setPlace": ("devices.set_place", lambda method: method(DEVICE, "site-1", 0, 1, 2.5)),
+    "removePlace": ("devices.remove_place", lambda method: method(DEVICE)),
+    "createSite": ("sites.create", lambda method: method("name", [])),
+    "listSites": ("sites.list", lambda method: method()),
+    "showSite": ("sites.show", lambda method: method("site-1")),
+    "changeSite": ("sites.change", lambda method: method("site-1", "name", [])),
+    "removeSite": ("sites.remove", lambda method: method("site-1")),
+    "listPlaces": ("sites.places", lambda method: method("site-1")),
+    "setPlaces": (
+        "sites.set_places",
+        lambda method: method("site-1", [BatchPlace(device=DEVICE, floor=0, x=1, y=2)]),
+    ),
+    "uploadPlan": ("sites.upload_plan", lambda method: method("site-1", 0, BytesIO(b"image"), [])),
+    "downloadPlan": ("sites.download_plan", lambda method: method("site-1", 0)),
+    "removePlan": ("sites.remove_plan", lambda method: method("site-1", 0)),
+    "createZone": ("sites.create_zone", lambda method: method("site-1", "name", 0, [])),
+    "listZones": ("sites.zones", lambda method: method("site-1")),
+    "showZone": ("sites.zone", lambda method: method("site-1", "zone-1")),
+    "changeZone": (
+        "sites.change_zone",
+        lambda method: method("site-1", "zone-1", name="name", floor=0, polygon=[]),
+    ),
+    "removeZone": ("sites.remove_zone", lambda method: method("site-1", "zone-1")),
     "listGateways": ("gateways.list", lambda method: method()),
     "claimGateway": ("gateways.claim", lambda method: method(GATEWAY)),
     "claimGateways": ("gateways.claim_many", lambda method: method([BatchGateway(mac=GATEWAY)])),
@@ -166,7 +190,7 @@ async def test_the_blocking_fleet_has_all_methods_and_resources() -> None:
         assert list_public_names(blocking_fleet) == list_public_names(fleet)
         for resource in (
             *("devices", "labels", "gateways", "samples", "requests", "firmware", "jobs"),
-            *("users", "api_keys", "audit"),
+            *("sites", "users", "api_keys", "audit"),
         ):
             assert list_public_names(getattr(blocking_fleet, resource)) == list_public_names(
                 getattr(fleet, resource)

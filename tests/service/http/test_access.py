@@ -29,6 +29,9 @@ UNKNOWN_IDS = {
     "request_id": "-",
     "firmware_id": "-",
     "job_id": "-",
+    "site_id": "-",
+    "floor": "-",
+    "zone_id": "-",
     "token": "-",
     "file_name": "-",
 }
@@ -87,7 +90,7 @@ def test_viewers_read_operators_change_devices_and_admins_manage_accounts_and_ga
         method, path = name.split()
         if path.startswith("/api/v1/auth/") or (method == "GET" and not _is_for_admins(path)):
             assert required is Role.VIEWER
-        elif path.startswith(("/api/v1/labels", "/api/v1/jobs")) or _is_operator_task(path):
+        elif path.startswith(("/api/v1/labels", "/api/v1/jobs", "/api/v1/sites")) or _is_operator_task(path):
             assert required is Role.OPERATOR
         else:
             assert required is Role.ADMIN
@@ -198,4 +201,4 @@ def _is_for_admins(path: str) -> bool:
 
 
 def _is_operator_task(path: str) -> bool:
-    return "labels" in path or path.endswith(("/friendly-name", "/requests"))
+    return "labels" in path or path.endswith(("/friendly-name", "/place", "/requests"))

@@ -14,6 +14,7 @@ from meshfleet.service.http.access import REQUIRED_ROLES
 from tests.row_tables import each_row
 from tests.service.firmware.uploads import upload_record
 from tests.service.jobs.job_environment import JobEnvironment
+from tests.service.sites.site_requests import ROOM, create_site, put_place, upload_plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +63,17 @@ def existing_ids(service: RunningService) -> dict[str, list[str]]:
         service.admin.post("/api/v1/api-keys", json={"name": service.new_name("key"), "role": "admin"}).json()
         for _ in range(3)
     ]
+    sites = [create_site(service)["id"] for _ in range(3)]
+    area = {"name": "Area", "floor": 0, "polygon": ROOM}
+    for site, device in zip(sites, devices, strict=False):
+        put_place(service, device, site)
+        upload_plan(service, site)
     return {
+        "site_id": sites,
+        "floor": ["0", "1"],
+        "zone_id": [
+            service.admin.post(f"/api/v1/sites/{site}/zones", json=area).json()["id"] for site in sites
+        ],
         "device_id": devices,
         "mac": [*macs, devices[0].removeprefix("bmac-")],
         "label": labels,

@@ -46,6 +46,22 @@ def test_a_renamed_device_is_published_as_the_list_shows_it(service_on_each_data
     assert event["data"] == _load_listed_device(service_on_each_database, device)
 
 
+@pytest.mark.rule("rest-90", "rest-146")
+def test_a_device_whose_place_changes_is_published(service: LiveService) -> None:
+    device = service.new_device()
+    floor = {"floor": 0, "minX": 0, "minY": 0, "maxX": 9, "maxY": 9}
+    site = service.operator.post("/api/v1/sites", json={"name": "Site", "floors": [floor]}).json()["id"]
+    place = {"site": site, "floor": 0, "x": 1.5, "y": 2.0}
+    with service.stream(Types="device,resync") as stream:
+        service.operator.put(f"/api/v1/devices/{device}/place", json=place)
+        event = stream.next()
+        assert event["data"] == _load_listed_device(service, device)
+        assert event["data"]["live"]["place"] == place
+        service.operator.delete(f"/api/v1/sites/{site}")
+        assert stream.next()["type"] == "resync"
+    assert _load_listed_device(service, device)["live"]["place"] is None
+
+
 @pytest.mark.rule("rest-151")
 def test_streams_and_websockets_get_the_same_events(service: LiveService) -> None:
     device = service.new_device()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from meshfleet.client.blocking.event_loop import EventLoopThread
 from meshfleet.client.blocking.proxies import ContextProxy, Proxy, wrap_generator, wrap_method
-from meshfleet.client.rest import accounts, devices, firmware, fleet, jobs, requests, samples
+from meshfleet.client.rest import accounts, devices, firmware, fleet, jobs, requests, samples, sites
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,9 @@ class Devices(Proxy[devices.Devices]):
     forget = wrap_method(devices.Devices.forget)
     label = wrap_method(devices.Devices.label)
     unlabel = wrap_method(devices.Devices.unlabel)
+    place = wrap_method(devices.Devices.place)
+    set_place = wrap_method(devices.Devices.set_place)
+    remove_place = wrap_method(devices.Devices.remove_place)
     connectivity = wrap_generator(devices.Devices.connectivity)
     gaps = wrap_generator(devices.Devices.gaps)
     updates = wrap_generator(devices.Devices.updates)
@@ -46,6 +49,29 @@ class Gateways(Proxy[devices.Gateways]):
     claim_many = wrap_method(devices.Gateways.claim_many)
     rotate = wrap_method(devices.Gateways.rotate)
     release = wrap_method(devices.Gateways.release)
+
+
+class Sites(Proxy[sites.Sites]):
+    """Sites of a fleet, their floors, places and zones. Methods accept the id of a site or a `Site` object.
+
+    Coordinates are in meters; `x` grows to the right of a plan and `y` upwards.
+    """
+
+    list = wrap_generator(sites.Sites.list)
+    show = wrap_method(sites.Sites.show)
+    create = wrap_method(sites.Sites.create)
+    change = wrap_method(sites.Sites.change)
+    remove = wrap_method(sites.Sites.remove)
+    places = wrap_generator(sites.Sites.places)
+    set_places = wrap_method(sites.Sites.set_places)
+    upload_plan = wrap_method(sites.Sites.upload_plan)
+    download_plan = wrap_method(sites.Sites.download_plan)
+    remove_plan = wrap_method(sites.Sites.remove_plan)
+    zones = wrap_generator(sites.Sites.zones)
+    zone = wrap_method(sites.Sites.zone)
+    create_zone = wrap_method(sites.Sites.create_zone)
+    change_zone = wrap_method(sites.Sites.change_zone)
+    remove_zone = wrap_method(sites.Sites.remove_zone)
 
 
 class Samples(Proxy[samples.Samples]):
@@ -178,6 +204,7 @@ class Fleet(ContextProxy[fleet.Fleet]):
         self.devices = Devices(target.devices, loop_thread)
         self.labels = Labels(target.labels, loop_thread)
         self.gateways = Gateways(target.gateways, loop_thread)
+        self.sites = Sites(target.sites, loop_thread)
         self.samples = Samples(target.samples, loop_thread)
         self.requests = Requests(target.requests, loop_thread)
         self.firmware = FirmwareImages(target.firmware, loop_thread)

@@ -15,6 +15,7 @@ from meshfleet.client.arguments import (
 )
 from meshfleet.client.rest.http_caller import RestResource
 from meshfleet.client.rest.http_messages import build_query
+from meshfleet.client.rest.sites import to_site_id
 from meshfleet.rest.devices import (
     ConnectivityPage,
     Device,
@@ -24,6 +25,7 @@ from meshfleet.rest.devices import (
     Label,
     LabelPage,
     NewLabel,
+    Place,
     Summary,
 )
 from meshfleet.rest.gateways import (
@@ -51,8 +53,10 @@ from meshfleet.rest.paths import (
     gateway_path,
     holes_path,
     label_path,
+    place_path,
     updates_path,
 )
+from meshfleet.rest.sites import NewPlace
 from meshfleet.rest.telemetry import SampleGapPage
 
 if TYPE_CHECKING:
@@ -62,6 +66,7 @@ if TYPE_CHECKING:
     from meshfleet.client.rest.http_messages import QueryParams
     from meshfleet.rest.devices import ConnectivityChange
     from meshfleet.rest.jobs import DeviceUpdate
+    from meshfleet.rest.sites import Site
     from meshfleet.rest.telemetry import SampleGap
 
 
@@ -190,6 +195,22 @@ class Devices(RestResource):
         """Detach a label from a device."""
         path = device_label_path(normalize_device_id(device), parse_label(label))
         return self._caller.decode(Device, await self._caller.delete(path))
+
+    async def place(self, device: str) -> Place:
+        """Get the place of a device: site, floor, and coordinates in meters."""
+        return await self._caller.get(Place, place_path(normalize_device_id(device)))
+
+    async def set_place(self, device: str, site: str | Site, floor: int, x: float, y: float) -> Place:
+        """Set the place of a device in meters. A device with a place that hears others is an anchor.
+
+        Raise `UnknownDevice`, `UnknownSite`, or `InvalidRequest` if the place is not on a floor of the site.
+        """
+        body = NewPlace(site=to_site_id(site), floor=floor, x=x, y=y)
+        return await self._caller.put(Place, place_path(normalize_device_id(device)), body)
+
+    async def remove_place(self, device: str) -> None:
+        """Remove the place of a device."""
+        await self._caller.delete(place_path(normalize_device_id(device)))
 
     def connectivity(self, device: str) -> AsyncGenerator[ConnectivityChange, None]:
         """List the connects and disconnects of a device, the newest first."""

@@ -16,6 +16,7 @@ from meshfleet.client.rest.live_events import subscribe_to_events
 from meshfleet.client.rest.requests import Requests
 from meshfleet.client.rest.samples import Samples
 from meshfleet.client.rest.session import Credentials, Session
+from meshfleet.client.rest.sites import Sites
 from meshfleet.client.rest.transport import HttpTransport
 from meshfleet.errors import NotLoggedIn
 from meshfleet.errors.mqtt import ConnectionClosed
@@ -129,6 +130,7 @@ class Fleet:
         self.devices = Devices(self._caller)
         self.labels = Labels(self._caller)
         self.gateways = Gateways(self._caller)
+        self.sites = Sites(self._caller)
         self.samples = Samples(self._caller)
         self.requests = Requests(self._caller)
         self.firmware = FirmwareImages(self._caller)

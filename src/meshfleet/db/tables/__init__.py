@@ -31,12 +31,15 @@ from meshfleet.db.tables.jobs import (
     transition,
 )
 from meshfleet.db.tables.operations import backup, storage_size
+from meshfleet.db.tables.positions import anchor_reading, calibration, survey_point
 from meshfleet.db.tables.reports import foreign_name, hole, reading_journal, reject, series
 from meshfleet.db.tables.requests import request
+from meshfleet.db.tables.sites import floor, place, plan, plan_chunk, site, zone
 
 __all__ = [
     "account",
     "active_condition",
+    "anchor_reading",
     "api_key",
     "audit",
     "backup",
@@ -46,6 +49,7 @@ __all__ = [
     "broker_retained",
     "broker_session",
     "broker_subscription",
+    "calibration",
     "connectivity",
     "device",
     "device_label",
@@ -53,6 +57,7 @@ __all__ = [
     "evidence",
     "execution",
     "firmware",
+    "floor",
     "foreign_name",
     "gateway",
     "hole",
@@ -64,6 +69,9 @@ __all__ = [
     "label",
     "metadata",
     "pace",
+    "place",
+    "plan",
+    "plan_chunk",
     "reading_journal",
     "reject",
     "request",
@@ -72,7 +80,10 @@ __all__ = [
     "secret",
     "series",
     "session",
+    "site",
     "storage_size",
+    "survey_point",
     "tally",
     "transition",
+    "zone",
 ]

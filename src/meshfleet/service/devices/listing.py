@@ -17,7 +17,8 @@ from meshfleet.errors import NotFound
 from meshfleet.protocol.ids import Mac, format_model_number, mac_from_int, mac_to_int, to_device_id
 from meshfleet.protocol.products import find_product_name
 from meshfleet.protocol.times import format_millis, format_optional_millis
-from meshfleet.rest.devices import Connectivity, Device, DeviceDetail, Live
+from meshfleet.rest.devices import Connectivity, Device, DeviceDetail, Live, Place
+from meshfleet.rest.sites import format_site_id
 from meshfleet.service.devices import page_query
 from meshfleet.service.devices.filter_sql import resolve_filter
 from meshfleet.service.devices.states import BEST_PARENT_MS
@@ -36,8 +37,9 @@ _COLUMNS: Final = (
     " {labels}, gateway, parent, rssi, battery, reported_at, beta, variant, radio_gateway,"
     " radio_at, gateway_at,"
     " EXISTS (SELECT 1 FROM execution WHERE execution.device = device.id"
-    f" AND {active_condition('execution.state')})"
-    " FROM device LEFT JOIN device_state ON device_state.device = id {joined} WHERE id IN numbers"
+    f" AND {active_condition('execution.state')}), site, floor, x, y"
+    " FROM device LEFT JOIN device_state ON device_state.device = id LEFT JOIN place ON place.device = id"
+    " {joined} WHERE id IN numbers"
 )
 _LABELS: Final = "FROM device_label JOIN label ON label.id = device_label.label WHERE device_label.device"
 _ROWS: Final = {
@@ -145,6 +147,7 @@ def _build_live_fields(row: Row) -> Live:
     """Return the fields of a device that change with every report (rest-38)."""
     gateway, parent, rssi, battery, reported_at = row[11:16]
     radio_gateway, radio_at, gateway_at = row[18:21]
+    site, floor, x, y = row[22:26]
     is_gateway = gateway == row[0]  # a gateway reports by itself, even if another gateway receives its radio
     is_outdated = None not in {radio_at, gateway_at} and gateway_at - radio_at > BEST_PARENT_MS
     if radio_gateway != gateway and (is_gateway or is_outdated):
@@ -158,5 +161,5 @@ def _build_live_fields(row: Row) -> Live:
         battery=battery,
         last_report_at=format_optional_millis(reported_at),
         updating=bool(row[21]),
-        place=None,
+        place=None if site is None else Place(site=format_site_id(site), floor=floor, x=x, y=y),
     )

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from msgspec import UNSET, Struct
 from msgspec.structs import astuple
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, select, update
 
 from meshfleet.db import bulk
 from meshfleet.db.database import WriteConflict
-from meshfleet.db.tables import device, device_label, device_state, gateway, label
+from meshfleet.db.tables import device, device_label, device_state, gateway, label, place, site
 from meshfleet.errors import StillClaimed
 from meshfleet.protocol.ids import Mac, format_model_number, mac_to_int, to_device_id
 from meshfleet.protocol.products import find_product_name
@@ -176,10 +176,12 @@ def set_device_names(connection: Connection, names: Iterable[tuple[Mac, str]]) -
 
 
 def delete_device(connection: Connection, mac: Mac) -> bool:
-    """Delete a device and its labels. The next report of the device adds the device again (rest-41).
+    """Delete a device, its labels and its place. The next report of the device adds it again (rest-41).
 
     Return False if the device is not in the registry.
     """
+    site_of_device = select(place.c.site).where(place.c.device == mac_to_int(mac)).scalar_subquery()
+    connection.execute(update(site).where(site.c.id == site_of_device).values(revision=site.c.revision + 1))
     with update_name_index(connection, [mac_to_int(mac)]):
         return connection.execute(delete(device).where(device.c.id == mac_to_int(mac))).rowcount > 0
 

@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import re
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote
 
-from litestar.response.base import ASGIResponse
-
-from meshfleet.errors import FleetError, RangeNotSatisfiable
+from meshfleet.errors import RangeNotSatisfiable
+from meshfleet.service.http.binary_response import BinaryResponse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from litestar.types import Receive, Scope, Send
 
     from meshfleet.rest.firmware import Firmware
     from meshfleet.service.firmware.image_store import ImageStore
     from meshfleet.service.metrics import Metrics
 
-_log = logging.getLogger(__name__)
-
 MEDIA_TYPE: Final = "application/octet-stream"
 
 _STATUS_WHOLE, _STATUS_PARTIAL = 200, 206
-_SEND_BYTES: Final = 64 * 1024
-"""Maximum bytes per ASGI message: slow HTTP clients must receive a message within the send timeout."""
 
 _RANGE: Final = re.compile(r"bytes=([0-9]{1,18})-([0-9]{1,18})?", re.IGNORECASE)
 
@@ -57,8 +47,8 @@ def parse_range(headers: Mapping[str, str], firmware: Firmware) -> ByteRange | N
     return ByteRange(start, min(last + 1, firmware.size))
 
 
-class ImageResponse(ASGIResponse):
-    """HTTP response that reads an image while sending it. If the first read fails, nothing is sent."""
+class ImageResponse(BinaryResponse):
+    """HTTP response with an image, or with a part of it. Counts the sent bytes in the metrics."""
 
     def __init__(
         self, images: ImageStore, firmware: Firmware, byte_range: ByteRange | None, metrics: Metrics
@@ -72,56 +62,13 @@ class ImageResponse(ASGIResponse):
         if byte_range is not None:
             headers["content-range"] = f"bytes {byte_range.start}-{byte_range.stop - 1}/{firmware.size}"
         super().__init__(
-            content_length=selected.stop - selected.start,
-            headers=headers,
+            images.stream_image(bytes.fromhex(firmware.sha256), size=firmware.size, **selected._asdict()),
+            size=selected.stop - selected.start,
             media_type=MEDIA_TYPE,
+            headers=headers,
             status_code=_STATUS_WHOLE if byte_range is None else _STATUS_PARTIAL,
+            on_sent=metrics.count_image_bytes,
         )
-        self._images = images
-        self._firmware = firmware
-        self._byte_range = selected
-        self._metrics = metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the image; stop if the HTTP client disconnects."""
-        state: dict[str, Any] = scope["state"]
-        pieces = self._images.stream_image(
-            bytes.fromhex(self._firmware.sha256), size=self._firmware.size, **self._byte_range._asdict()
-        )
-        async with aclosing(pieces):
-            first = await anext(pieces)
-            await self.start_response(send)
-            if state.get("only_head"):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-                return
-            disconnect = asyncio.ensure_future(_wait_for_disconnect(receive))
-            try:
-                await self._send_piece(first, send)
-                async for piece in pieces:
-                    if disconnect.done():
-                        return
-                    await self._send_piece(piece, send)
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-            except (OSError, RuntimeError):  # raised by ASGI and uvloop if the client has disconnected
-                return
-            except FleetError as exc:
-                # Part of the image was sent: the client can only notice that the response is too short.
-                _log.error("sending a firmware image failed: %s", exc)
-                state["abort"]()
-            finally:
-                disconnect.cancel()
-
-    async def _send_piece(self, piece: bytes, send: Send) -> None:
-        """Send part of the image in ASGI messages of limited size."""
-        for start in range(0, len(piece), _SEND_BYTES):
-            body = piece[start : start + _SEND_BYTES]
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-            self._metrics.count_image_bytes(len(body))
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _build_etag(firmware: Firmware) -> str:

@@ -27,7 +27,8 @@ from meshfleet.service.firmware import store, upload_form
 from meshfleet.service.firmware.image_response import MEDIA_TYPE, ImageResponse, parse_range
 from meshfleet.service.firmware.image_store import ImageStore
 from meshfleet.service.firmware.signed_urls import ImageUrlSigner
-from meshfleet.service.firmware.uploads import FORM_MEDIA_TYPE, UploadReceiver
+from meshfleet.service.firmware.uploads import UploadReceiver
+from meshfleet.service.http.form_upload import FORM_MEDIA_TYPE
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import NextToken, QueryReader, build_choice_parser
 from meshfleet.service.http.request import ApiRequest, decode_segment

@@ -39,7 +39,6 @@ FORM_FIELDS: Final = frozenset({MODEL, VERSION, HARDWARE, MIN_VERSION, NOTES, SH
 """Names of all form fields of a firmware upload except the image."""
 
 MAX_NOTES_LENGTH: Final = 10_000
-_MAX_NAME_LENGTH: Final = 255
 _MAX_HARDWARE_VERSIONS: Final = 100
 _MAX_VERSION_PART: Final = 255
 """Maximum value of each number in a version: messages to devices have one byte for it (firmware-1)."""
@@ -149,20 +148,6 @@ def parse_form(
         min_version=min_version,
         notes=notes or "",
     )
-
-
-def sanitize_file_name(text: str) -> str:
-    """Return a file name without directories and unprintable characters, shortened if necessary.
-
-    The result may be empty.
-    """
-    base = re.split(r"[/\\]", text)[-1]
-    name = "".join(char for char in base if char.isprintable()).strip()
-    if len(name) > _MAX_NAME_LENGTH:
-        stem, dot, ending = name.rpartition(".")
-        suffix = f"{dot}{ending}" if stem and len(ending) < _MAX_NAME_LENGTH // 2 else ""
-        name = name[: _MAX_NAME_LENGTH - len(suffix)] + suffix
-    return "" if name in {".", ".."} else name
 
 
 def check_image(new: NewFirmware, image: ReceivedImage) -> str:

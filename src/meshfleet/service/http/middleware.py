@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,7 @@ from litestar.enums import ScopeType
 
 from meshfleet.errors import RequestAborted, RequestTimeout
 from meshfleet.rest.firmware import FIRMWARE_PATH
+from meshfleet.rest.paths import SITES_PATH
 from meshfleet.service.http.request import decode_path
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ _RAW_TLS_HEADERS: Final = [
 ]
 """Headers added to responses over TLS, as byte strings for ASGI."""
 
-_UPLOADS: Final = {("POST", FIRMWARE_PATH)}
+_UPLOADS: Final = re.compile(rf"POST {FIRMWARE_PATH}/?|PUT {SITES_PATH}/[^/]+/floors/[^/]+/plan/?")
 """Methods and paths of uploads, for which the body timeout applies to each chunk of the body."""
 
 
@@ -66,7 +68,7 @@ class MetricsAndLimitsMiddleware:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         scope["state"]["only_head"] = scope["method"] == "HEAD"  # for endless responses
         scope = {**scope, "method": method, "path": decode_path(scope["raw_path"])}
-        is_upload = (method, scope["path"].rstrip("/")) in _UPLOADS
+        is_upload = _UPLOADS.fullmatch(f"{method} {scope['path']}") is not None
         try:
             await self._app(
                 scope, _with_body_timeout(receive, self._body_seconds, per_chunk=is_upload), response

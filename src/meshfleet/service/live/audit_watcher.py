@@ -117,6 +117,8 @@ class AuditWatcher:
             self._jobs.mark_changed([int(job[1])], [])
         elif row.action == "label.remove":
             self._hub.publish_loss("device", "a label was removed from all devices")
+        elif row.action == "site.delete":
+            self._hub.publish_loss("device", "a site was deleted, and the places of devices on it")
         elif (number := _parse_target(row.target)) is not None:
             if row.action == "device.forget":
                 self._devices.mark_forgotten(number)

@@ -1,0 +1,143 @@
+"""`meshfleet sites`: list, create, export and import sites."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import msgspec
+
+from meshfleet.cli.arguments import site_argument
+from meshfleet.cli.options import TEXT
+from meshfleet.cli.output import (
+    Column,
+    json_option,
+    print_fields,
+    print_json,
+    print_list,
+    print_result,
+    print_table,
+)
+from meshfleet.cli.place_csv import format_places
+from meshfleet.cli.service_access import call_service
+from meshfleet.cli.site_files import export_site, import_site, read_site_file
+from meshfleet.rest.sites import NewFloor
+
+if TYPE_CHECKING:
+    from meshfleet.client import Floor
+
+_COLUMNS: Final = (
+    Column("id", lambda each: each.id, no_wrap=True),
+    Column("name", lambda each: each.name),
+    Column("floors", lambda each: len(each.floors)),
+)
+
+
+def _format_extent(floor: Floor) -> str:
+    """Return the printed size of a floor in meters."""
+    return f"{floor.max_x - floor.min_x:g} x {floor.max_y - floor.min_y:g}"
+
+
+_FLOOR_COLUMNS: Final = (
+    Column("floor", lambda each: each.floor),
+    Column("name", lambda each: each.name),
+    Column("size (m)", _format_extent),
+    Column("min x", lambda each: each.min_x),
+    Column("min y", lambda each: each.min_y),
+    Column("plan", lambda each: None if each.plan is None else each.plan.content_type),
+)
+
+
+@click.group()
+def sites() -> None:
+    """List, create, export and import sites."""
+
+
+@sites.command("list")
+@json_option
+def list_sites(*, as_json: bool) -> None:
+    """List all sites."""
+    call_service(lambda fleet: print_list(fleet.sites.list(), _COLUMNS, as_json=as_json))
+
+
+@sites.command()
+@site_argument
+@json_option
+def show(site: str, *, as_json: bool) -> None:
+    """Show the floors of a site."""
+    found = call_service(lambda fleet: fleet.sites.show(site))
+    if as_json:
+        print_json(found)
+        return
+    print_fields([("id", found.id), ("name", found.name)])
+    click.echo()
+    print_table(_FLOOR_COLUMNS, found.floors)
+
+
+@sites.command()
+@click.argument("name", type=TEXT)
+@click.option(
+    "--floor",
+    "floors",
+    type=(int, float, float, float, float),
+    metavar="FLOOR MINX MINY MAXX MAXY",
+    multiple=True,
+    required=True,
+    help="Number of a floor, and the rectangle that contains it, in meters; repeatable.",
+)
+@json_option
+def create(name: str, floors: tuple[tuple[int, float, float, float, float], ...], *, as_json: bool) -> None:
+    """Create a site with floors that are rectangles."""
+    described = [
+        NewFloor(floor=floor, min_x=min_x, min_y=min_y, max_x=max_x, max_y=max_y)
+        for floor, min_x, min_y, max_x, max_y in floors
+    ]
+    created = call_service(lambda fleet: fleet.sites.create(name, described))
+    print_result(created, f"{created.id} is {created.name}.", as_json=as_json)
+
+
+@sites.command()
+@site_argument
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@json_option
+def remove(site: str, *, yes: bool, as_json: bool) -> None:
+    """Delete a site with its floors, plans and zones, and the places of devices on it."""
+    if not yes:
+        click.confirm(f"Delete {site}, its plans, zones and places?", abort=True, err=True)
+    call_service(lambda fleet: fleet.sites.remove(site))
+    print_result({"id": site, "removed": True}, f"{site} is deleted.", as_json=as_json)
+
+
+@sites.command()
+@site_argument
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["json", "csv"]),
+    default="json",
+    show_default=True,
+    help="json: the whole site without its plans; csv: only the places of devices.",
+)
+def export(site: str, file_format: str) -> None:
+    """Print a site as JSON, to import it elsewhere, or the places on it as CSV."""
+    if file_format == "csv":
+        text = call_service(lambda fleet: format_places(site, fleet.sites.places(site)))
+        click.echo(text.encode(), nl=False)
+        return
+    exported = call_service(lambda fleet: export_site(fleet, site))
+    click.echo(msgspec.json.format(msgspec.json.encode(exported), indent=2))
+
+
+@sites.command("import")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@json_option
+def import_file(file: Path, *, as_json: bool) -> None:
+    """Create a site from FILE, which `meshfleet sites export` has printed.
+
+    The devices of the file must be in the fleet. They leave their present places.
+    """
+    described = read_site_file(file)
+    created: Any = call_service(lambda fleet: import_site(fleet, described))
+    counts = f"{len(described.places)} places and {len(described.zones)} zones"
+    print_result(created, f"{created.id} is {created.name}, with {counts}.", as_json=as_json)

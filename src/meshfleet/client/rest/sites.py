@@ -1,0 +1,157 @@
+"""`fleet.sites`: sites with their floors and plans, places of devices, and zones."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from meshfleet.client.arguments import check_text, normalize_device_id
+from meshfleet.client.rest.http_caller import RestResource
+from meshfleet.client.rest.http_messages import HttpRequest
+from meshfleet.client.rest.multipart import MultipartUpload
+from meshfleet.rest.paths import SITES_PATH, places_path, plan_path, site_path, zone_path, zones_path
+from meshfleet.rest.sites import (
+    BatchPlace,
+    Corner,
+    NewSite,
+    NewZone,
+    PlaceBatch,
+    PlaceCount,
+    Plan,
+    Site,
+    SitePage,
+    SitePlacePage,
+    Zone,
+    ZonePage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+    from meshfleet.rest.sites import NewFloor, ReferencePoint, SitePlace
+
+_MIN_BYTES_PER_SECOND: Final = 50_000
+"""Minimum rate of the upload or download of a plan in bytes per second; a slower one is aborted."""
+_IDLE_TIMEOUT: Final = 60.0
+"""Seconds that are added to the timeout of the client for an upload or download."""
+
+
+class Sites(RestResource):
+    """Sites of a fleet, their floors, places and zones. Methods accept the id of a site or a `Site` object.
+
+    Coordinates are in meters; `x` grows to the right of a plan and `y` upwards.
+    """
+
+    def list(self) -> AsyncGenerator[Site, None]:
+        """List all sites in the order of their creation, without the walkable areas of their floors."""
+        return self._caller.iterate_items(SitePage, SITES_PATH)
+
+    async def show(self, site: str | Site) -> Site:
+        """Get a site with its floors."""
+        return await self._caller.get(Site, site_path(to_site_id(site)))
+
+    async def create(self, name: str, floors: Iterable[NewFloor]) -> Site:
+        """Create a site with its floors."""
+        return await self._caller.post(Site, SITES_PATH, NewSite(name=name, floors=tuple(floors)))
+
+    async def change(self, site: str | Site, name: str, floors: Iterable[NewFloor]) -> Site:
+        """Replace the name and all floors of a site. Floors that stay keep their plans, places and zones.
+
+        Raise `FloorInUse` if places or zones are on a floor that would be removed, or would be outside.
+        """
+        body = NewSite(name=name, floors=tuple(floors))
+        return await self._caller.put(Site, site_path(to_site_id(site)), body)
+
+    async def remove(self, site: str | Site) -> None:
+        """Delete a site with its floors, plans and zones, and the places of devices on it."""
+        await self._caller.delete(site_path(to_site_id(site)))
+
+    def places(self, site: str | Site) -> AsyncGenerator[SitePlace, None]:
+        """List the devices with a place on a site, sorted by device."""
+        return self._caller.iterate_items(SitePlacePage, places_path(to_site_id(site)))
+
+    async def set_places(self, site: str | Site, places: Iterable[BatchPlace]) -> int:
+        """Set the places of up to 1,000 devices on a site: all of them, or none. Return their number."""
+        body = PlaceBatch(
+            places=tuple(replace(each, device=normalize_device_id(each.device)) for each in places)
+        )
+        return (await self._caller.post(PlaceCount, places_path(to_site_id(site)), body)).count
+
+    async def upload_plan(
+        self,
+        site: str | Site,
+        floor: int,
+        image: str | PathLike[str] | BinaryIO,
+        reference: Iterable[ReferencePoint],
+    ) -> Plan:
+        """Upload the picture of a floor (PNG, JPEG or SVG, at most 20 MiB), or replace it.
+
+        `reference` are two points whose pixels and meters are known; the picture is scaled, rotated and moved
+        accordingly.
+        """
+        source = Path(image) if isinstance(image, str | PathLike) else image
+        fields = (("reference", msgspec.json.encode(tuple(reference)).decode()),)
+        upload = MultipartUpload("image", source, "plan", fields)
+        request = HttpRequest(
+            method="PUT",
+            path=plan_path(to_site_id(site), floor),
+            upload=upload,
+            extra_timeout=_IDLE_TIMEOUT + upload.size / _MIN_BYTES_PER_SECOND,
+        )
+        return self._caller.decode(Plan, await self._caller.send(request))
+
+    async def download_plan(self, site: str | Site, floor: int) -> bytes:
+        """Download the picture of a floor. Its type is in the `plan` of the floor."""
+        request = HttpRequest(
+            method="GET",
+            path=plan_path(to_site_id(site), floor),
+            accept="image/*",
+            is_repeatable=True,
+            extra_timeout=_IDLE_TIMEOUT,
+        )
+        return (await self._caller.send(request)).body
+
+    async def remove_plan(self, site: str | Site, floor: int) -> None:
+        """Delete the picture of a floor."""
+        await self._caller.delete(plan_path(to_site_id(site), floor))
+
+    def zones(self, site: str | Site) -> AsyncGenerator[Zone, None]:
+        """List the zones of a site, sorted by name."""
+        return self._caller.iterate_items(ZonePage, zones_path(to_site_id(site)))
+
+    async def zone(self, site: str | Site, zone: str | Zone) -> Zone:
+        """Get a zone of a site."""
+        return await self._caller.get(Zone, zone_path(to_site_id(site), to_zone_id(zone)))
+
+    async def create_zone(self, site: str | Site, name: str, floor: int, polygon: Iterable[Corner]) -> Zone:
+        """Create a zone: a named area on a floor with 3 to 100 corners.
+
+        Raise `ZoneExists` if the site has another zone of this name.
+        """
+        body = NewZone(name=name, floor=floor, polygon=tuple(polygon))
+        return await self._caller.post(Zone, zones_path(to_site_id(site)), body)
+
+    async def change_zone(
+        self, site: str | Site, zone: str | Zone, *, name: str, floor: int, polygon: Iterable[Corner]
+    ) -> Zone:
+        """Replace the name, floor and area of a zone."""
+        body = NewZone(name=name, floor=floor, polygon=tuple(polygon))
+        return await self._caller.put(Zone, zone_path(to_site_id(site), to_zone_id(zone)), body)
+
+    async def remove_zone(self, site: str | Site, zone: str | Zone) -> None:
+        """Delete a zone."""
+        await self._caller.delete(zone_path(to_site_id(site), to_zone_id(zone)))
+
+
+def to_site_id(site: str | Site) -> str:
+    """Return the id of a site; the argument is the id or the site."""
+    return check_text(site if isinstance(site, str) else site.id, "site")
+
+
+def to_zone_id(zone: str | Zone) -> str:
+    """Return the id of a zone; the argument is the id or the zone."""
+    return check_text(zone if isinstance(zone, str) else zone.id, "zone")

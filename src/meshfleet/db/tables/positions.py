@@ -1,0 +1,50 @@
+"""Tables of positions: survey points, and what the calibration of a site was made from."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Double, ForeignKey, Index, LargeBinary, SmallInteger, Table, Text
+
+from meshfleet.db.tables.columns import RowId, metadata
+
+survey_point = Table(
+    "survey_point",
+    metadata,
+    Column("id", RowId, primary_key=True, autoincrement=False),
+    Column("site", BigInteger, ForeignKey("site.id", ondelete="CASCADE"), nullable=False),
+    Column("device", BigInteger, nullable=False),
+    Column("floor", SmallInteger, nullable=False),
+    Column("x", Double, nullable=False),
+    Column("y", Double, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("until", BigInteger, nullable=False),
+    Column("levels", LargeBinary, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Index(None, "site", "created_at", "id"),
+)
+"""Places at which a device was read on purpose. The id is a random number, as that of a site.
+
+`levels` is the mean RSSI and the number of readings of each anchor, as MessagePack.
+"""
+
+calibration = Table(
+    "calibration",
+    metadata,
+    Column("site", BigInteger, ForeignKey("site.id", ondelete="CASCADE"), primary_key=True),
+    Column("made_at", BigInteger, nullable=False),
+    Column("fingerprints", LargeBinary, nullable=False),
+)
+"""Minutes of devices with which a site was calibrated last, as MessagePack.
+
+They are kept because a calibration with the few readings after a restart would be worse.
+"""
+
+anchor_reading = Table(
+    "anchor_reading",
+    metadata,
+    Column("id", RowId, primary_key=True, autoincrement=True),
+    Column("arrived_at", BigInteger, nullable=False),
+    Column("readings", LargeBinary, nullable=False),
+    sqlite_autoincrement=True,  # never reused: rows are deleted by id
+)
+"""Single readings of anchors of the last hour, as MessagePack, for the time after a restart."""

@@ -1,0 +1,144 @@
+"""JSON bodies of the REST API: positions of devices, and survey points."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from msgspec import UNSET, UnsetType, field
+
+from meshfleet.rest.bodies import DeviceIdText, MacText, RequestBody, ResponseBody, TimeText
+from meshfleet.rest.sites import SiteIdText  # noqa: TC001 # msgspec reads it
+
+DEFAULT_WINDOW: Final = 60
+"""Seconds of readings from which a position is computed, if `Window` is absent."""
+MIN_WINDOW: Final = 3
+MAX_WINDOW: Final = 3600
+"""Limits of the query parameter `Window` in seconds, inclusive."""
+
+
+class FloorProbability(ResponseBody, frozen=True, kw_only=True):
+    """Probability that a device is on a floor."""
+
+    floor: int
+    probability: float
+
+
+class PositionReading(ResponseBody, frozen=True, kw_only=True):
+    """Reading of an anchor that a position was computed from."""
+
+    anchor: MacText
+    rssi: float
+    """Mean RSSI in dBm."""
+    count: int
+    """Number of readings."""
+    distance: float
+    """Distance of the anchor from the position, in meters."""
+    residual: float
+    """RSSI minus the RSSI that is expected from a device at the position, in dB."""
+
+
+class Position(ResponseBody, frozen=True, kw_only=True):
+    """Estimated position of a device (rest-280)."""
+
+    site: SiteIdText
+    floor: int
+    x: float
+    y: float
+    radius: float
+    """Radius in meters that holds the device with the probability `confidence`."""
+    confidence: float
+    level: Literal[0, 1, 2]
+    """2: the site has survey points; 1: its anchors receive each other; 0: only their places are known."""
+    time: TimeText
+    """Time of the newest reading."""
+    floors: list[FloorProbability]
+    readings: list[PositionReading]
+    """Readings that were used, the strongest first."""
+
+
+class PositionAnswer(ResponseBody, frozen=True, kw_only=True):
+    """Position of a device, or the reason why it is unknown (rest-281)."""
+
+    position: Position | None
+    reason: str | None
+
+
+class PastPosition(ResponseBody, frozen=True, kw_only=True):
+    """Position of a device at a time in the past (rest-283)."""
+
+    time: TimeText
+    site: SiteIdText
+    floor: int
+    x: float
+    y: float
+    radius: float
+
+
+class PastPositionPage(ResponseBody, frozen=True, kw_only=True):
+    """Page of the positions of a device, the oldest first."""
+
+    items: list[PastPosition]
+    next_token: str | None
+
+
+class SitePosition(ResponseBody, frozen=True, kw_only=True):
+    """Current position of a device on a site (rest-284)."""
+
+    device: DeviceIdText
+    name: str
+    time: TimeText
+    floor: int
+    x: float
+    y: float
+    radius: float
+    distance: float | UnsetType = UNSET
+    """Distance from the requested point in meters; only in lists of the nearest devices."""
+
+
+class SuspiciousAnchor(ResponseBody, frozen=True, kw_only=True):
+    """Anchor that does not seem to be where its place says (rest-286)."""
+
+    anchor: MacText
+    difference: float
+    """Root mean square difference between its readings and those expected at its place, in dB."""
+
+
+class SitePositions(ResponseBody, frozen=True, kw_only=True):
+    """Current positions of all devices on a site, and anchors that do not fit to their places."""
+
+    items: list[SitePosition]
+    suspicious_anchors: list[SuspiciousAnchor]
+
+
+class NewSurveyPoint(RequestBody, frozen=True, kw_only=True):
+    """Statement that a device was at a place from one time to another (rest-287)."""
+
+    device: str
+    floor: int
+    x: float
+    y: float
+    since: str | None = field(default=None, name="from")
+    until: str | None = field(default=None, name="to")
+
+
+class SurveyPoint(ResponseBody, frozen=True, kw_only=True):
+    """Survey point: a place with the readings of a device that was there (rest-287)."""
+
+    id: str
+    device: DeviceIdText
+    floor: int
+    x: float
+    y: float
+    since: TimeText = field(name="from")
+    until: TimeText = field(name="to")
+    anchors: int
+    """Number of anchors that received the device."""
+    created_at: TimeText
+    created_by: str
+
+
+class SurveyPointPage(ResponseBody, frozen=True, kw_only=True):
+    """Page of the survey points of a site, the oldest first."""
+
+    items: list[SurveyPoint]
+    next_token: str | None

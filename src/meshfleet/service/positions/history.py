@@ -1,0 +1,91 @@
+"""Positions of a device over time, each with the readings before and after it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from meshfleet.positioning.estimate import estimate_places
+from meshfleet.positioning.motion import MotionFilter, StillAverage, average_if_still
+from meshfleet.positioning.posterior import normalize
+from meshfleet.service.positions.reading_store import AnchorLevel
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from meshfleet.positioning.arrays import Floats
+    from meshfleet.positioning.estimate import Estimate
+    from meshfleet.service.positions.site_model import SiteModel
+
+MINUTE_STEP_MS: Final = 60_000
+"""Length of a step of a device that reports about once a minute, and of minute roll-ups."""
+_MIN_ANCHORS: Final = 3
+
+
+class Step(NamedTuple):
+    """End of a step as Unix time in milliseconds, and what anchors have read in it."""
+
+    time: int
+    levels: Mapping[int, AnchorLevel]
+
+
+class TimedEstimate(NamedTuple):
+    """Estimated place of a device at a time."""
+
+    time: int
+    estimate: Estimate
+
+
+def locate_steps(
+    model: SiteModel, device: int, steps: Sequence[tuple[int, Mapping[int, AnchorLevel]]], step_ms: int
+) -> list[TimedEstimate]:
+    """Estimate the place of a device at each step that enough anchors contributed to.
+
+    Short steps are smoothed: a device that moves is within walking distance of where it is before and after.
+    In a minute a device can be anywhere; minutes in which it stands still are averaged.
+    """
+    used = [Step(time, levels) for time, levels in steps if len(levels) >= _MIN_ANCHORS]
+    if not used:
+        return []
+    is_fast = step_ms < MINUTE_STEP_MS
+    if not is_fast:
+        used = _average_still_steps(used)
+    logs = model.compute_log_likelihoods(device, [step.levels for step in used], seconds=step_ms / 1000)
+    if is_fast:
+        seconds = [(after.time - before.time) / 1000 for before, after in pairwise(used)]
+        probabilities = MotionFilter(model.grid).smooth(logs, seconds)
+    else:
+        probabilities = normalize(logs)
+    estimates = estimate_places(probabilities, model.grid)
+    return [TimedEstimate(step.time, each) for step, each in zip(used, estimates, strict=True)]
+
+
+def _average_still_steps(steps: Sequence[Step]) -> list[Step]:
+    """Replace the levels of each step by the average since the device last moved."""
+    anchors = sorted({anchor for step in steps for anchor in step.levels})
+    averaged: list[Step] = []
+    average: StillAverage | None = None
+    for step in steps:
+        levels, counts = _to_arrays(step.levels, anchors)
+        still = None if average is None else average_if_still(average, levels, counts)
+        average = still or StillAverage(levels, counts)
+        averaged.append(Step(step.time, _to_levels(average, anchors)))
+    return averaged
+
+
+def _to_arrays(levels: Mapping[int, AnchorLevel], anchors: Sequence[int]) -> tuple[Floats, Floats]:
+    found = [levels.get(anchor) for anchor in anchors]
+    return (
+        np.array([np.nan if each is None else each.rssi for each in found]),
+        np.array([0.0 if each is None else float(each.count) for each in found]),
+    )
+
+
+def _to_levels(average: StillAverage, anchors: Sequence[int]) -> dict[int, AnchorLevel]:
+    return {
+        anchor: AnchorLevel(float(level), max(round(float(count)), 1))
+        for anchor, level, count in zip(anchors, average.levels, average.counts, strict=True)
+        if count > 0
+    }

@@ -1,0 +1,324 @@
+"""Positions of devices for clients: now, at a moment in the past, and over time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sqlalchemy.exc import DBAPIError
+
+from meshfleet.db.samples.sample import SampleKind, SampleQuery
+from meshfleet.errors import DatabaseUnavailable
+from meshfleet.protocol.ids import mac_from_int
+from meshfleet.protocol.times import format_millis
+from meshfleet.rest.positions import FloorProbability, PastPosition, Position, PositionAnswer, PositionReading
+from meshfleet.rest.sites import format_site_id
+from meshfleet.service.ingest.rollups import decode_minute
+from meshfleet.service.positions.reading_store import AnchorLevel, average_readings
+
+_log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from meshfleet.db import Database
+    from meshfleet.db.samples.sample import SampleStore, StoredSample
+    from meshfleet.service.clock import Now
+    from meshfleet.service.ingest.rollups import Rollups
+    from meshfleet.service.positions.reading_store import AnchorReading, ReadingStore
+    from meshfleet.service.positions.site_model import LocatedDevice, SiteModel
+    from meshfleet.service.positions.site_models import SiteModels
+    from meshfleet.service.sites.changes import SiteChanges
+
+MIN_ANCHORS: Final = 3
+"""Minimum number of anchors that must have received a device."""
+
+_MINUTE_MS: Final = 60_000
+_CLOCK_SLACK_MS: Final = 2_000
+"""Milliseconds by which readings of now may be ahead: clocks of gateways are corrected only roughly."""
+_SITE_CHECK_SECONDS: Final = 5.0
+"""Seconds between two checks for sites that other processes have changed."""
+
+_CURRENT_MS: Final = 900_000
+"""Milliseconds after its last reading for which a device counts as being where it was."""
+
+MAX_STEPS: Final = 1000
+"""Maximum number of positions on a page."""
+MOVING_STEP_MS: Final = 3_000
+"""Length of a step of a device whose readings are frequent enough to follow it while it moves."""
+_FAST_MS: Final = 3_000
+"""Readings are frequent if there are some in at least half of all intervals of this length."""
+
+_MAX_MISFIT_DB: Final = 14.0
+"""Root mean square residual above which readings contradict each other."""
+
+
+class WindowLevels(NamedTuple):
+    """Readings of a device by the anchors of one site in a window of time."""
+
+    site: int
+    levels: Mapping[int, AnchorLevel]
+    newest: int
+    """Time of the newest reading, as Unix time in milliseconds."""
+
+
+class PastPositions(NamedTuple):
+    """Positions of a device over time."""
+
+    items: list[PastPosition]
+    end: int | None
+    """Time from which on there are more; None if there are none."""
+
+
+class CurrentPosition(NamedTuple):
+    """Newest position of a device."""
+
+    device: int
+    time: int
+    located: LocatedDevice
+
+
+class PositionFinder:
+    """Computes positions from single readings, or from minute roll-ups where single readings are gone."""
+
+    def __init__(  # noqa: PLR0913 # keyword-only
+        self,
+        database: Database,
+        samples: SampleStore,
+        rollups: Rollups,
+        *,
+        readings: ReadingStore,
+        site_changes: SiteChanges,
+        now: Now,
+    ) -> None:
+        self._database = database
+        self._samples = samples
+        self._rollups = rollups
+        self.readings = readings
+        self._site_changes = site_changes
+        self._now = now
+        self._models: SiteModels | None = None
+        site_changes.subscribe(lambda _site: self.update_anchors())
+
+    def update_anchors(self) -> None:
+        """Keep the readings of the anchors that there are now."""
+        self.readings.set_anchors(self._site_changes.anchors)
+
+    async def watch_sites(self) -> None:
+        """Notice regularly which sites other processes have changed, or lost an anchor with its device."""
+        while True:
+            await asyncio.sleep(_SITE_CHECK_SECONDS)
+            try:
+                await self._site_changes.check()
+            except (DatabaseUnavailable, DBAPIError) as exc:
+                _log.warning("changes of sites cannot be loaded (%s); trying again", type(exc).__name__)
+
+    async def get_model(self, site: int) -> SiteModel | None:
+        """Return the current model of a site; None if the site has too few anchors, or does not exist."""
+        if (revision := self._site_changes.revisions.get(site)) is None:
+            return None
+        if self._models is None:
+            # numpy takes a tenth of a second and 30 MB: most fleets have no site.
+            module = import_module("meshfleet.service.positions.site_models")
+            models: SiteModels = module.SiteModels(self._database, self.readings, now=self._now)
+            self._models = models
+        return await self._models.get(site, revision)
+
+    async def locate(self, device: int, *, at: int | None, seconds: int) -> PositionAnswer:
+        """Return the position of a device at a time, from the readings of the seconds before.
+
+        The position is None with a reason if there are too few readings, or if they contradict each other.
+        """
+        until = self._now() + _CLOCK_SLACK_MS if at is None else at
+        since = until - seconds * 1000 - (_CLOCK_SLACK_MS if at is None else 0)
+        window = await self.load_window(device, since, until)
+        if window is None:
+            return _explain(f"No anchor has received the device in the {seconds} s before this time.")
+        if len(window.levels) < MIN_ANCHORS:
+            return _explain(
+                f"{_count(len(window.levels), 'anchor')} received the device in the {seconds} s before this"
+                f" time; {MIN_ANCHORS} are needed."
+            )
+        model = await self.get_model(window.site)
+        if model is None:
+            return _explain(
+                f"The site has fewer than {MIN_ANCHORS} devices with a place that receive others."
+            )
+        located = await asyncio.to_thread(model.locate, device, window.levels, seconds=seconds)
+        if located.misfit_db > _MAX_MISFIT_DB:
+            return _explain("The readings contradict each other: no place fits to all of them.")
+        return PositionAnswer(position=build_position(model, located, window.newest), reason=None)
+
+    async def list_past(self, device: int, since: int, until: int) -> PastPositions:
+        """Return the positions of a device over time, the oldest first, at most `MAX_STEPS`."""
+        readings = self.readings.list_readings(device, since - 1, until - 1)
+        step_ms = _MINUTE_MS
+        if readings:
+            duration = readings[-1].time - readings[0].time
+            if len({each.time // _FAST_MS for each in readings}) * _FAST_MS * 2 >= duration:
+                step_ms = MOVING_STEP_MS
+            steps = split_into_steps(readings, step_ms)
+        else:
+            minutes = await self.load_minutes(device, since, until)
+            steps = [(time + _MINUTE_MS, levels) for time, levels in minutes]
+        end = steps[MAX_STEPS - 1][0] if len(steps) > MAX_STEPS else None
+        steps = steps[:MAX_STEPS]
+        chosen = self._choose_site(merge_minutes(steps))
+        if chosen is None or (model := await self.get_model(chosen[0])) is None:
+            return PastPositions([], None)
+        history = import_module("meshfleet.service.positions.history")
+        located = await asyncio.to_thread(history.locate_steps, model, device, steps, step_ms)
+        items = [
+            PastPosition(
+                time=format_millis(time),
+                site=format_site_id(chosen[0]),
+                floor=estimate.floor,
+                x=round(estimate.x, 3),
+                y=round(estimate.y, 3),
+                radius=round(estimate.radius, 2),
+            )
+            for time, estimate in located
+        ]
+        return PastPositions(items, end)
+
+    async def list_current(self, site: int) -> list[CurrentPosition]:
+        """Return the newest positions of all devices that a site received in the last minutes."""
+        model = await self.get_model(site)
+        if model is None:
+            return []
+        until = self._now() + _CLOCK_SLACK_MS
+        windows: dict[int, WindowLevels] = {}
+        for device in self.readings.list_devices(site):
+            readings = self.readings.list_readings(device, until - _CURRENT_MS, until)
+            if not readings:
+                continue
+            newest = [each for each in readings if each.time > readings[-1].time - _MINUTE_MS]
+            found = self._choose_site(average_readings(newest))
+            if found is not None and found[0] == site and len(found[1]) >= MIN_ANCHORS:
+                windows[device] = WindowLevels(*found, readings[-1].time)
+        located = await asyncio.to_thread(
+            lambda: [
+                (device, model.locate(device, window.levels, seconds=_MINUTE_MS / 1000))
+                for device, window in windows.items()
+            ]
+        )
+        return [
+            CurrentPosition(device, windows[device].newest, each)
+            for device, each in located
+            if each.misfit_db <= _MAX_MISFIT_DB
+        ]
+
+    async def load_window(self, device: int, since: int, until: int) -> WindowLevels | None:
+        """Load what anchors have read of a device after `since`, up to `until`. None if there is nothing."""
+        readings = self.readings.list_readings(device, since, until)
+        if readings:
+            by_site = self._choose_site(average_readings(readings))
+            newest = max(each.time for each in readings)
+        else:
+            minutes = await self.load_minutes(device, since, until)
+            by_site = self._choose_site(merge_minutes(minutes))
+            newest = max((time + _MINUTE_MS for time, _ in minutes), default=0)
+        return None if by_site is None else WindowLevels(*by_site, min(newest, until))
+
+    async def load_minutes(
+        self, device: int, since: int, until: int
+    ) -> list[tuple[int, dict[int, AnchorLevel]]]:
+        """Load the minute roll-ups of a device that overlap a time range: start of the minute, and levels."""
+        kinds = frozenset({SampleKind.LINK})
+        # Read before the store, so that a minute that is committed in between is not missed.
+        unwritten = self._rollups.list_unwritten_minutes(device, kinds)
+        start = since - since % _MINUTE_MS
+        query = SampleQuery(device=device, kinds=kinds, since=start, until=until)
+        stored = await self._samples.read(query, list)
+        return _group_minutes(
+            [*stored, *(each for each in unwritten if start <= each.time < until)], self.readings.anchors
+        )
+
+    def _choose_site(self, levels: Mapping[int, AnchorLevel]) -> tuple[int, dict[int, AnchorLevel]] | None:
+        """Return the site whose anchors received the device, and their levels; of several, the best one."""
+        anchors = self.readings.anchors
+        by_site: dict[int, dict[int, AnchorLevel]] = {}
+        for anchor, level in levels.items():
+            if (site := anchors.get(anchor)) is not None:
+                by_site.setdefault(site, {})[anchor] = level
+        if not by_site:
+            return None
+        return max(
+            by_site.items(), key=lambda each: (len(each[1]), max(level.rssi for level in each[1].values()))
+        )
+
+
+def build_position(model: SiteModel, located: LocatedDevice, time: int) -> Position:
+    """Build the body of an estimated position."""
+    estimate = located.estimate
+    floors = zip(model.geometry.floors, estimate.floor_probabilities, strict=True)
+    return Position(
+        site=format_site_id(model.geometry.site),
+        floor=estimate.floor,
+        x=round(estimate.x, 3),
+        y=round(estimate.y, 3),
+        radius=round(estimate.radius, 2),
+        confidence=0.9,
+        level=model.level,
+        time=format_millis(time),
+        floors=[FloorProbability(floor=each.floor, probability=round(share, 4)) for each, share in floors],
+        readings=[
+            PositionReading(
+                anchor=mac_from_int(each.anchor),
+                rssi=round(each.level.rssi, 1),
+                count=each.level.count,
+                distance=round(each.distance, 2),
+                residual=round(each.residual, 1),
+            )
+            for each in located.fits
+        ],
+    )
+
+
+def merge_minutes(
+    minutes: Sequence[tuple[int, Mapping[int, AnchorLevel]]],
+) -> dict[int, AnchorLevel]:
+    """Return the mean RSSI and the number of readings by anchor of several minutes."""
+    totals: Counter[int] = Counter()
+    sums: dict[int, float] = {}
+    for _, levels in minutes:
+        for anchor, level in levels.items():
+            totals[anchor] += level.count
+            sums[anchor] = sums.get(anchor, 0.0) + level.rssi * level.count
+    return {anchor: AnchorLevel(sums[anchor] / count, count) for anchor, count in totals.items()}
+
+
+def _group_minutes(
+    samples: Iterable[StoredSample], anchors: Mapping[int, int]
+) -> list[tuple[int, dict[int, AnchorLevel]]]:
+    """Return the levels of anchors by the start of the minute, the oldest first."""
+    by_minute: dict[int, dict[int, AnchorLevel]] = {}
+    for sample in samples:
+        if sample.identifier not in anchors or sample.number is None:
+            continue
+        minute = decode_minute(sample)
+        if minute is not None:  # a single reading with an implausible time has no minute
+            levels = by_minute.setdefault(sample.time, {})
+            levels.setdefault(sample.identifier, AnchorLevel(float(sample.number), minute.count))
+    return sorted(by_minute.items())
+
+
+def split_into_steps(
+    readings: Sequence[AnchorReading], step_ms: int
+) -> list[tuple[int, dict[int, AnchorLevel]]]:
+    """Divide readings, which are sorted by time, into steps: the end of each step, and its levels."""
+    steps: dict[int, list[AnchorReading]] = {}
+    for reading in readings:
+        steps.setdefault(-(-reading.time // step_ms) * step_ms, []).append(reading)
+    return [(end, average_readings(each)) for end, each in sorted(steps.items())]
+
+
+def _explain(reason: str) -> PositionAnswer:
+    return PositionAnswer(position=None, reason=reason)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,205 @@
+"""Single RSSI readings of anchors, kept in memory for about an hour after they arrived.
+
+Minute roll-ups are too coarse for devices that move, and cannot be divided again for a survey. So all
+readings that anchors report are kept for a while, whatever their time is: a recording from last week can be
+played back. Readings of devices that no anchor receives cost nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from msgspec import Struct
+
+from meshfleet.service.ingest.readings import ReadingKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from meshfleet.service.ingest.readings import Reading
+
+MAX_READINGS: Final = 5_000_000
+"""Maximum number of readings in memory, about 100 MB; with more, the oldest are dropped early."""
+
+_CHUNK_MS: Final = 60_000
+"""Milliseconds of arrival for which readings share a chunk, which is dropped as a whole."""
+_MINUTE_MS: Final = 60_000
+
+
+class AnchorReading(NamedTuple):
+    """Reading of a device by an anchor."""
+
+    time: int
+    """Time of the report by the service's clock, as Unix time in milliseconds."""
+    anchor: int
+    rssi: int
+
+
+class AnchorLevel(Struct, frozen=True, array_like=True, gc=False):
+    """Mean RSSI of a device at an anchor, and the number of readings."""
+
+    rssi: float
+    count: int
+
+
+class DeviceMinute(Struct, frozen=True, array_like=True, gc=False):
+    """Mean RSSI of a device at all anchors that received it in a minute."""
+
+    device: int
+    time: int
+    levels: dict[int, AnchorLevel]
+
+
+class _Chunk:
+    """Readings of all devices that arrived within a short time."""
+
+    __slots__ = ("arrived_at", "by_device", "count")
+
+    def __init__(self, arrived_at: int) -> None:
+        self.arrived_at = arrived_at
+        self.count = 0
+        self.by_device: dict[int, array[int]] = {}
+        """Time, anchor and RSSI of the readings of each device, one after the other."""
+
+
+class ReadingStore:
+    """Readings of anchors by device. All methods are called in the thread of the event loop."""
+
+    def __init__(self, *, retention_ms: int, max_readings: int = MAX_READINGS) -> None:
+        self.retention_ms = retention_ms
+        self._max_readings = max_readings
+        self._anchors: Mapping[int, int] = {}
+        self._chunks: deque[_Chunk] = deque()
+        self._count = 0
+        self._last_minutes: dict[int, int] = {}
+        self._minute_counts: Counter[int] = Counter()
+        self._devices: dict[int, set[int]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of readings."""
+        return self._count
+
+    def set_anchors(self, anchors: Mapping[int, int]) -> None:
+        """Replace the anchors whose readings are kept: the number of the site by anchor."""
+        self._anchors = anchors
+
+    @property
+    def anchors(self) -> Mapping[int, int]:
+        """Number of the site by anchor."""
+        return self._anchors
+
+    def add(self, readings: Iterable[Reading], now: int) -> None:
+        """Keep the readings of anchors among the readings of a committed batch."""
+        anchors = self._anchors
+        if not anchors:
+            return
+        kept = [each for each in readings if each[0] == ReadingKind.LINK and each[5] in anchors]
+        if not kept:
+            return
+        if not self._chunks or now - self._chunks[-1].arrived_at >= _CHUNK_MS:
+            self._chunks.append(_Chunk(now))
+        chunk = self._chunks[-1]
+        for _, device, _, time, rssi, anchor, _ in kept:
+            values = chunk.by_device.get(device)
+            if values is None:
+                values = chunk.by_device[device] = array("q")
+            values.extend((time, anchor, rssi))
+            minute = time // _MINUTE_MS
+            if self._last_minutes.get(device) != minute:
+                self._last_minutes[device] = minute
+                self._minute_counts[anchors[anchor]] += 1
+                self._devices.setdefault(anchors[anchor], set()).add(device)
+        chunk.count += len(kept)
+        self._count += len(kept)
+        self.drop_expired(now)
+
+    def drop_expired(self, now: int) -> None:
+        """Drop readings that arrived before the retention, or that are too many."""
+        while self._chunks and (
+            self._chunks[0].arrived_at + _CHUNK_MS + self.retention_ms <= now
+            or (self._count > self._max_readings and len(self._chunks) > 1)
+        ):
+            self._count -= self._chunks.popleft().count
+
+    def count_minutes(self, site: int) -> int:
+        """Return how many minutes of devices have been received on a site since the start.
+
+        The number only grows: it tells whether there is anything new to calibrate with.
+        """
+        return self._minute_counts[site]
+
+    def list_devices(self, site: int) -> set[int]:
+        """Return the devices that anchors of a site have received since the start."""
+        return self._devices.get(site, set())
+
+    def list_readings(self, device: int, since: int, until: int) -> list[AnchorReading]:
+        """Return the readings of a device after `since`, up to and including `until`, in the order of time.
+
+        A reading that was delivered twice is returned once.
+        """
+        found = {
+            (time, anchor): rssi
+            for chunk in self._chunks
+            if (values := chunk.by_device.get(device)) is not None
+            for time, anchor, rssi in zip(values[0::3], values[1::3], values[2::3], strict=True)
+            if since < time <= until
+        }
+        return [AnchorReading(time, anchor, rssi) for (time, anchor), rssi in sorted(found.items())]
+
+    def take_snapshot(self) -> ReadingSnapshot:
+        """Return all readings so far, to be read in a thread while more arrive."""
+        if not self._chunks:
+            return ReadingSnapshot([], self._anchors)
+        *complete, last = self._chunks
+        parts = [each.by_device for each in complete]
+        return ReadingSnapshot(
+            [*parts, {device: values[:] for device, values in last.by_device.items()}], self._anchors
+        )
+
+
+class ReadingSnapshot:
+    """Readings of all devices at one moment."""
+
+    def __init__(self, parts: Sequence[Mapping[int, array[int]]], anchors: Mapping[int, int]) -> None:
+        self._parts = parts
+        self._anchors = anchors
+
+    def list_minutes(self, site: int) -> list[DeviceMinute]:
+        """Return the minutes of all devices on a site, device by device, in the order of time."""
+        anchors = self._anchors
+        minutes = []
+        for device in sorted({device for part in self._parts for device in part}):
+            sums: dict[int, dict[int, dict[int, int]]] = {}
+            for part in self._parts:
+                values = part.get(device, _NO_VALUES)
+                for time, anchor, rssi in zip(values[0::3], values[1::3], values[2::3], strict=True):
+                    if anchors.get(anchor) == site:
+                        # By time, because a reading may have been delivered twice.
+                        sums.setdefault(time // _MINUTE_MS, {}).setdefault(anchor, {})[time] = rssi
+            minutes += [
+                DeviceMinute(
+                    device,
+                    minute * _MINUTE_MS,
+                    {
+                        anchor: AnchorLevel(sum(by_time.values()) / len(by_time), len(by_time))
+                        for anchor, by_time in by_anchor.items()
+                    },
+                )
+                for minute, by_anchor in sorted(sums.items())
+            ]
+        return minutes
+
+
+_NO_VALUES: Final = array("q")
+
+
+def average_readings(readings: Iterable[AnchorReading]) -> dict[int, AnchorLevel]:
+    """Return the mean RSSI and the number of readings by anchor."""
+    sums: dict[int, list[int]] = {}
+    for reading in readings:
+        total = sums.setdefault(reading.anchor, [0, 0])
+        total[0] += reading.rssi
+        total[1] += 1
+    return {anchor: AnchorLevel(total / count, count) for anchor, (total, count) in sums.items()}

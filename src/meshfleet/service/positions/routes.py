@@ -1,0 +1,341 @@
+"""REST routes of positions: of a device, of all devices on a site, and of survey points."""
+
+import asyncio
+from typing import Annotated, Final
+
+from litestar import Router, delete, get, post
+from litestar.di import NamedDependency as Given
+from litestar.di import Provide
+from litestar.params import FromPath, JSONBody, QueryParameter, SkipValidation
+from msgspec import Struct
+from msgspec.structs import replace
+
+from meshfleet.db import Database
+from meshfleet.errors import Fault, InvalidRequest
+from meshfleet.errors.protocol import MalformedInput, MalformedText
+from meshfleet.protocol.ids import mac_from_int, mac_to_int, parse_device_id, to_device_id, to_mac
+from meshfleet.protocol.times import format_millis, parse_millis
+from meshfleet.rest.paths import DEVICES_PATH, SITES_PATH
+from meshfleet.rest.positions import (
+    DEFAULT_WINDOW,
+    MAX_WINDOW,
+    MIN_WINDOW,
+    NewSurveyPoint,
+    PastPositionPage,
+    PositionAnswer,
+    SitePosition,
+    SitePositions,
+    SurveyPoint,
+    SurveyPointPage,
+    SuspiciousAnchor,
+)
+from meshfleet.service.actor import Actor
+from meshfleet.service.clock import Now
+from meshfleet.service.devices import listing
+from meshfleet.service.devices.parameters import parse_path_device
+from meshfleet.service.http.pagination import PageTokens
+from meshfleet.service.http.query import FromTime, NextToken, QueryReader, ToTime
+from meshfleet.service.positions import survey_store
+from meshfleet.service.positions.positions import CurrentPosition, PositionFinder
+from meshfleet.service.sites.changes import SiteChanges
+from meshfleet.service.sites.parameters import parse_path_site, parse_survey_id
+from meshfleet.service.sites.places import load_device_names, load_site_geometry
+from meshfleet.service.sites.store import check_site_exists
+
+_HOUR_MS: Final = 3_600_000
+_DEFAULT_SURVEY_MS: Final = 60_000
+_MAX_SURVEY_MS: Final = _HOUR_MS
+
+WindowText = Annotated[
+    str | None,
+    QueryParameter(
+        name="Window",
+        description=f"Seconds of readings before `At`: {MIN_WINDOW} to {MAX_WINDOW}, or {DEFAULT_WINDOW}.",
+        schema_extra={"type": "integer", "minimum": MIN_WINDOW, "maximum": MAX_WINDOW},
+    ),
+]
+AtText = Annotated[
+    str | None,
+    QueryParameter(
+        name="At", description="Time of the position, ISO 8601; UTC if without offset. Default: now."
+    ),
+]
+FloorText = Annotated[str | None, QueryParameter(name="Floor", description="Floor of the point. Required.")]
+XText = Annotated[str | None, QueryParameter(name="X", description="Meters to the right. Required.")]
+YText = Annotated[str | None, QueryParameter(name="Y", description="Meters upwards. Required.")]
+
+
+class PositionQuery(Struct, frozen=True, kw_only=True):
+    """Query parameters of a position."""
+
+    at: int | None
+    """Unix time in milliseconds; None for now."""
+    window: int
+    """Seconds of readings."""
+
+
+class NearestQuery(Struct, frozen=True, kw_only=True):
+    """Point on a floor from which distances are measured."""
+
+    floor: int
+    x: float
+    y: float
+
+
+def parse_position_query(at: AtText = None, window: WindowText = None) -> PositionQuery:
+    """Parse the query parameters of a position. Raise `InvalidRequest` with all faults."""
+    reader = QueryReader()
+    query = PositionQuery(
+        at=reader.read(parse_millis, at, "At", default=None),
+        window=reader.read(_parse_window, window, "Window", default=DEFAULT_WINDOW),
+    )
+    reader.raise_faults()
+    return query
+
+
+def parse_nearest_query(floor: FloorText = None, x: XText = None, y: YText = None) -> NearestQuery:
+    """Parse the point of a search for the nearest devices. Raise `InvalidRequest` with all faults."""
+    reader = QueryReader()
+    query = NearestQuery(
+        floor=reader.read(_parse_floor, floor or "", "Floor", default=0),
+        x=reader.read(_parse_meters, x or "", "X", default=0.0),
+        y=reader.read(_parse_meters, y or "", "Y", default=0.0),
+    )
+    reader.raise_faults()
+    return query
+
+
+@get("/{device_id:str}/position")
+async def show_position(
+    device_id: FromPath[str],
+    position_query: Given[PositionQuery],
+    database: Given[Database],
+    positions: Given[SkipValidation[PositionFinder]],
+) -> PositionAnswer:
+    """Show where a device is, or was at a time.
+
+    The position is computed from what anchors (devices with a place) read of the device before that time.
+    `position` is null with a `reason` if fewer than three anchors received the device.
+    """
+    device = parse_path_device(device_id)
+    await database.read(listing.load_device, device)  # raises NotFound if the device is unknown
+    return await positions.locate(mac_to_int(device), at=position_query.at, seconds=position_query.window)
+
+
+@get("/{device_id:str}/positions")
+async def list_positions(
+    device_id: FromPath[str],
+    database: Given[Database],
+    positions: Given[SkipValidation[PositionFinder]],
+    pages: Given[PageTokens],
+    now: Given[Now],
+    since: FromTime = None,
+    until: ToTime = None,
+    next_token: NextToken = None,
+) -> PastPositionPage:
+    """List the positions of a device over time, the oldest first: the last hour by default.
+
+    Positions are 3 s apart while readings are frequent and not older than an hour, else a minute.
+    """
+    device = parse_path_device(device_id)
+    reader = QueryReader()
+    end = reader.read(parse_millis, until, "To", default=now())
+    start = reader.read(parse_millis, since, "From", default=end - _HOUR_MS)
+    reader.check_span(start, end)
+    reader.raise_faults()
+    await database.read(listing.load_device, device)
+    scope = f"positions/{device}/{start}/{end}"
+    start = pages.decode_start(scope, next_token, start=start)
+    found = await positions.list_past(mac_to_int(device), start, end)
+    return PastPositionPage(
+        items=found.items, next_token=None if found.end is None else pages.encode(scope, (found.end,))
+    )
+
+
+@get("/{site_id:str}/positions")
+async def list_site_positions(
+    site_id: FromPath[str],
+    database: Given[Database],
+    positions: Given[SkipValidation[PositionFinder]],
+) -> SitePositions:
+    """List where the devices on a site are, and anchors that do not seem to be at their places."""
+    number = parse_path_site(site_id)
+    await database.read(check_site_exists, number)
+    current = await positions.list_current(number)
+    model = await positions.get_model(number)
+    suspicious = [] if model is None else await asyncio.to_thread(model.find_suspicious_anchors)
+    names = await database.read(load_device_names, [each.device for each in current])
+    return SitePositions(
+        items=[_to_site_position(each, names) for each in current if each.device in names],
+        suspicious_anchors=[
+            SuspiciousAnchor(anchor=mac_from_int(anchor), difference=round(difference, 1))
+            for anchor, difference in suspicious
+        ],
+    )
+
+
+@get("/{site_id:str}/nearest", dependencies={"point": Provide(parse_nearest_query, sync_to_thread=False)})
+async def list_nearest(
+    site_id: FromPath[str],
+    point: Given[NearestQuery],
+    limit: Given[int],
+    database: Given[Database],
+    positions: Given[SkipValidation[PositionFinder]],
+) -> SitePositions:
+    """List the devices on a floor that are nearest to a point, the nearest first."""
+    number = parse_path_site(site_id)
+    await database.read(check_site_exists, number)
+    current = [
+        each for each in await positions.list_current(number) if each.located.estimate.floor == point.floor
+    ]
+    current.sort(key=lambda each: each.located.estimate.measure_distance(point.x, point.y))
+    names = await database.read(load_device_names, [each.device for each in current])
+    return SitePositions(
+        items=[_to_site_position(each, names, point) for each in current if each.device in names][:limit],
+        suspicious_anchors=[],
+    )
+
+
+@post("/{site_id:str}/survey")
+async def create_survey_point(
+    site_id: FromPath[str],
+    data: JSONBody[NewSurveyPoint],
+    actor: Given[Actor],
+    database: Given[Database],
+    positions: Given[SkipValidation[PositionFinder]],
+    site_changes: Given[SkipValidation[SiteChanges]],
+    now: Given[Now],
+) -> SurveyPoint:
+    """Add a survey point: the device was at this place from `from` to `to`, by default for the last 60 s.
+
+    What anchors read of the device in this time improves positions near the place.
+    """
+    number = parse_path_site(site_id)
+    geometry = await database.read(load_site_geometry, number)
+    device, since, until = _parse_survey_point(data, now())
+    box = next((each.box for each in geometry.floors if each.floor == data.floor), None)
+    if box is None:
+        raise InvalidRequest([Fault("floor", "is not a floor of this site")])
+    if not box.contains(data.x, data.y):
+        raise InvalidRequest(
+            [Fault("x" if not box.contains_x(data.x) else "y", f"is outside the floor: {box}")]
+        )
+    window = await positions.load_window(device, since, until)
+    if window is None or window.site != number:
+        raise InvalidRequest([Fault("device", "was not received by an anchor of this site in this time")])
+    point = survey_store.NewPoint(device, data.floor, data.x, data.y, since, until, dict(window.levels))
+    created = await database.write(survey_store.insert_point, number, point, by=actor, now=now())
+    await site_changes.check()
+    return created
+
+
+@get("/{site_id:str}/survey")
+async def list_survey_points(
+    site_id: FromPath[str],
+    database: Given[Database],
+    pages: Given[PageTokens],
+    limit: Given[int],
+    next_token: NextToken = None,
+) -> SurveyPointPage:
+    """List the survey points of a site, the oldest first."""
+    number = parse_path_site(site_id)
+    scope = f"survey/{number}"
+    after = None if next_token is None else survey_store.SurveyPosition(*pages.decode(scope, next_token))
+    found = await database.read(survey_store.list_points, number, after=after, limit=limit + 1)
+    return SurveyPointPage(
+        items=[point for _, point in found[:limit]],
+        next_token=pages.encode(scope, found[limit - 1][0]) if len(found) > limit else None,
+    )
+
+
+@delete("/{site_id:str}/survey/{point_id:str}")
+async def remove_survey_point(
+    site_id: FromPath[str],
+    point_id: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    site_changes: Given[SkipValidation[SiteChanges]],
+    now: Given[Now],
+) -> None:
+    """Withdraw a survey point, for example because the shelves next to it were moved."""
+    number, point = parse_path_site(site_id), parse_survey_id(point_id)
+    await database.write(survey_store.delete_point, number, point, by=actor, now=now())
+    await site_changes.check()
+
+
+def _parse_survey_point(data: NewSurveyPoint, now: int) -> tuple[int, int, int]:
+    """Return the device of a survey point, and its time range. Raise `InvalidRequest` with all faults."""
+    reader = QueryReader()
+    until = reader.read(parse_millis, data.until, "to", default=now)
+    since = reader.read(parse_millis, data.since, "from", default=until - _DEFAULT_SURVEY_MS)
+    device = 0
+    try:
+        device = mac_to_int(to_mac(parse_device_id(data.device)))
+    except MalformedInput as exc:
+        reader.faults.append(Fault("device", exc.reason))
+    if not reader.faults and not 0 < until - since <= _MAX_SURVEY_MS:
+        reader.faults.append(Fault("from", "must be at most an hour before to"))
+    reader.raise_faults()
+    return device, since, until
+
+
+def _to_site_position(
+    current: CurrentPosition, names: dict[int, str], point: NearestQuery | None = None
+) -> SitePosition:
+    estimate = current.located.estimate
+    body = SitePosition(
+        device=to_device_id(mac_from_int(current.device)),
+        name=names[current.device],
+        time=format_millis(current.time),
+        floor=estimate.floor,
+        x=round(estimate.x, 3),
+        y=round(estimate.y, 3),
+        radius=round(estimate.radius, 2),
+    )
+    if point is None:
+        return body
+    return replace(body, distance=round(estimate.measure_distance(point.x, point.y), 2))
+
+
+def _parse_window(text: str, field: str) -> int:
+    if not text.isdecimal() or not MIN_WINDOW <= int(text[:6]) <= MAX_WINDOW:
+        raise MalformedText(field, f"must be a whole number from {MIN_WINDOW} to {MAX_WINDOW}")
+    return int(text)
+
+
+def _parse_floor(text: str, field: str) -> int:
+    try:
+        return int(text[:6])
+    except ValueError:
+        raise MalformedText(field, "must be a whole number") from None
+
+
+def _parse_meters(text: str, field: str) -> float:
+    try:
+        meters = float(text)
+    except ValueError:
+        meters = float("nan")
+    if not abs(meters) <= _MAX_METERS:
+        raise MalformedText(field, "must be a number of meters")
+    return meters
+
+
+_MAX_METERS: Final = 1e5
+
+device_router = Router(
+    DEVICES_PATH,
+    route_handlers=[show_position, list_positions],
+    dependencies={"position_query": Provide(parse_position_query, sync_to_thread=False)},
+    tags=["Positions"],
+)
+site_router = Router(
+    SITES_PATH,
+    route_handlers=[
+        list_site_positions,
+        list_nearest,
+        create_survey_point,
+        list_survey_points,
+        remove_survey_point,
+    ],
+    tags=["Positions"],
+)

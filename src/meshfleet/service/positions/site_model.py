@@ -1,0 +1,279 @@
+"""Calibrated model of a site in memory: computes the position of a device from the readings of anchors."""
+
+from __future__ import annotations
+
+from math import hypot, sqrt
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import numpy as np
+
+from meshfleet.positioning.anchor_check import find_misplaced_anchors
+from meshfleet.positioning.calibration import (
+    MAX_CALIBRATION_CELLS,
+    UNKNOWN_PRODUCT,
+    Fingerprints,
+    calibrate,
+)
+from meshfleet.positioning.estimate import estimate_places
+from meshfleet.positioning.grid import FloorArea, Grid
+from meshfleet.positioning.posterior import DEFAULT_SENSITIVITY, PosteriorSolver, Readings
+from meshfleet.positioning.signal_model import Anchors
+from meshfleet.positioning.survey_map import SURVEY_NOISE_DB2, KnownPoints, build_survey_map
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from meshfleet.positioning.arrays import Bools, Floats, Floats32
+    from meshfleet.positioning.estimate import Estimate
+    from meshfleet.positioning.signal_model import SignalModel
+    from meshfleet.service.positions.reading_store import AnchorLevel, DeviceMinute
+    from meshfleet.service.sites.geometry import SiteGeometry
+
+MIN_ANCHORS: Final = 3
+"""Minimum number of anchors that must receive a device."""
+
+_OFFSET_DRIFT_DB2: Final = 1.0
+"""Variance by which the offset of a device differs from the calibration: battery, orientation."""
+
+_ANCHOR_NOISE_DB2: Final = 9.0
+"""Variance of what anchors read of each other around what a device at that place would cause."""
+
+_MAX_CAPPED_READINGS: Final = 8
+"""If a device was ever received by more anchors, gateways do not report only the few best ones."""
+_CAP: Final = 6
+"""Gateways may report only this many anchors for a device: then silence of the others means nothing."""
+
+_MIN_SILENCE_SECONDS: Final = 30.0
+"""Minimum seconds of readings in which silence means something: single packets get lost."""
+
+_SENSITIVITY_SHARE: Final = 0.01
+"""Share of the readings that may be below the assumed sensitivity."""
+_MIN_SENSITIVITY_READINGS: Final = 100
+
+
+class SurveyedPlace(NamedTuple):
+    """Place of a device at the time of known readings."""
+
+    device: int
+    floor: int
+    x: float
+    y: float
+    levels: Mapping[int, AnchorLevel]
+
+
+class ReadingFit(NamedTuple):
+    """How a reading fits to an estimated position."""
+
+    anchor: int
+    level: AnchorLevel
+    distance: float
+    residual: float
+
+
+class LocatedDevice(NamedTuple):
+    """Estimated position of a device, with the readings that it was computed from."""
+
+    estimate: Estimate
+    fits: Sequence[ReadingFit]
+
+    @property
+    def misfit_db(self) -> float:
+        """Root mean square of the residuals in dB."""
+        return sqrt(sum(each.residual**2 for each in self.fits) / len(self.fits))
+
+
+class SiteModel:
+    """Model of a site at one moment; it does not change. Build and use it in worker threads."""
+
+    def __init__(
+        self,
+        geometry: SiteGeometry,
+        minutes: Sequence[DeviceMinute],
+        survey: Sequence[SurveyedPlace],
+        products: Mapping[int, int],
+    ) -> None:
+        """Calibrate a site with minutes of devices and with survey points.
+
+        `products` has the products of devices that have reported what they are.
+        """
+        self.geometry = geometry
+        areas = [FloorArea(each.floor, *each.box, walkable=each.walkable or ()) for each in geometry.floors]
+        self.grid = Grid(areas)
+        self._columns = {each.device: column for column, each in enumerate(geometry.anchors)}
+        self._anchors = Anchors(
+            np.array([each.floor for each in geometry.anchors], dtype=np.int64),
+            np.array([(each.x, each.y) for each in geometry.anchors], dtype=np.float64).reshape(-1, 2),
+        )
+        self._products = products
+        places = {each.device: (each.floor, each.x, each.y) for each in geometry.anchors}
+        minutes = [each for each in minutes if self._count_anchors(each.levels)]
+        survey = [each for each in survey if self._count_anchors(each.levels)]
+        own_levels = self._build_levels([each.levels for each in minutes])
+        levels = np.concatenate((own_levels, self._build_levels([each.levels for each in survey])))
+        heard = (~np.isnan(own_levels)).sum(axis=1)
+        self._is_capped = not len(heard) or int(heard.max()) <= _MAX_CAPPED_READINGS
+        self._is_active = (~np.isnan(levels)).any(axis=0)
+        self._sensitivity = _estimate_sensitivity(own_levels)
+        devices = [*(each.device for each in minutes), *(each.device for each in survey)]
+        self.model: SignalModel = calibrate(
+            Fingerprints(
+                levels,
+                devices,
+                [products.get(each, UNKNOWN_PRODUCT) for each in devices],
+                [
+                    *(places.get(each.device) for each in minutes),
+                    *((each.floor, each.x, each.y) for each in survey),
+                ],
+                self._find_silent(levels, devices),
+                self._sensitivity,
+            ),
+            Grid(areas, max_cells=MAX_CALIBRATION_CELLS),
+            self._anchors,
+        )
+        pairs = [
+            SurveyedPlace(each.device, *places[each.device], each.levels)
+            for each in minutes
+            if each.device in places
+        ]
+        self.level: Literal[0, 1, 2] = 2 if survey else 1 if pairs else 0
+        self._signal_map = build_survey_map(
+            self.model, self.grid, self._anchors, self._build_points(survey, _average_pairs(pairs))
+        )
+        self._solver = PosteriorSolver(self._signal_map, is_walkable=self.grid.is_walkable)
+        self._minutes = minutes
+
+    def locate(self, device: int, levels: Mapping[int, AnchorLevel], *, seconds: float) -> LocatedDevice:
+        """Estimate the position of a device from readings of some seconds.
+
+        `levels` must have a reading of an anchor of this site.
+        """
+        readings = self._build_readings([device], [levels], seconds=seconds)
+        probabilities = self._solver.solve(readings)
+        (estimate,) = estimate_places(probabilities, self.grid)
+        return LocatedDevice(estimate, self._compare_readings(readings, levels, probabilities[0], estimate))
+
+    def compute_log_likelihoods(
+        self, device: int, steps: Sequence[Mapping[int, AnchorLevel]], *, seconds: float
+    ) -> Floats32:
+        """Return the logarithms of the likelihoods of all cells for each step of a device.
+
+        Each step has the readings of some seconds.
+        """
+        return self._solver.compute_log_likelihoods(
+            self._build_readings([device] * len(steps), steps, seconds=seconds)
+        )
+
+    def find_suspicious_anchors(self) -> list[tuple[int, float]]:
+        """Return the anchors that do not seem to be at their places, with the difference in dB."""
+        others = [each for each in self._minutes if each.device not in self._columns]
+        if not others:
+            return []
+        readings = self._build_readings(
+            [each.device for each in others], [each.levels for each in others], seconds=0.0
+        )
+        return [
+            (self.geometry.anchors[each.anchor].device, each.difference_db)
+            for each in find_misplaced_anchors(self._solver, self._signal_map, readings)
+        ]
+
+    def _count_anchors(self, levels: Mapping[int, AnchorLevel]) -> int:
+        return sum(anchor in self._columns for anchor in levels)
+
+    def _build_levels(self, rows: Sequence[Mapping[int, AnchorLevel]]) -> Floats:
+        """Return the mean RSSI of each row by anchor; NaN without readings."""
+        levels = np.full((len(rows), len(self._columns)), np.nan)
+        for row, by_anchor in enumerate(rows):
+            for anchor, level in by_anchor.items():
+                if (column := self._columns.get(anchor)) is not None:
+                    levels[row, column] = level.rssi
+        return levels
+
+    def _find_silent(self, levels: Floats, devices: Sequence[int]) -> Bools:
+        """Return where the silence of an anchor means that it does not receive the device.
+
+        An anchor that has received nothing may be switched off. What anchors report of each other says
+        nothing about anchors that they do not report.
+        """
+        is_heard = ~np.isnan(levels)
+        is_silent: Bools = ~is_heard & self._is_active
+        if self._is_capped:
+            is_silent &= (is_heard.sum(axis=1) < _CAP)[:, None]
+        is_silent[[row for row, device in enumerate(devices) if device in self._columns]] = False
+        return is_silent
+
+    def _build_readings(
+        self, devices: Sequence[int], rows: Sequence[Mapping[int, AnchorLevel]], *, seconds: float
+    ) -> Readings:
+        offsets = [self.model.get_offset(each, self._products.get(each, UNKNOWN_PRODUCT)) for each in devices]
+        levels = self._build_levels(rows)
+        return Readings(
+            levels,
+            np.array([each.mean for each in offsets]),
+            np.array([each.variance + _OFFSET_DRIFT_DB2 for each in offsets]),
+            self._find_silent(levels, devices) if seconds >= _MIN_SILENCE_SECONDS else None,
+            self._sensitivity,
+        )
+
+    def _build_points(self, survey: Sequence[SurveyedPlace], pairs: Sequence[SurveyedPlace]) -> KnownPoints:
+        known = [*survey, *pairs]
+        offsets = [
+            self.model.get_offset(each.device, self._products.get(each.device, UNKNOWN_PRODUCT)).mean
+            for each in known
+        ]
+        return KnownPoints(
+            np.array([each.floor for each in known], dtype=np.int64),
+            np.array([(each.x, each.y) for each in known], dtype=np.float64).reshape(-1, 2),
+            self._build_levels([each.levels for each in known]),
+            np.array(offsets, dtype=np.float64),
+            np.array([SURVEY_NOISE_DB2] * len(survey) + [_ANCHOR_NOISE_DB2] * len(pairs)),
+        )
+
+    def _compare_readings(
+        self,
+        readings: Readings,
+        levels: Mapping[int, AnchorLevel],
+        probabilities: Floats32,
+        estimate: Estimate,
+    ) -> list[ReadingFit]:
+        """Return how each reading fits to the estimate, the strongest reading first.
+
+        The expected RSSI is averaged over the cells, weighted by their probability. The offset of the device
+        is chosen so that the readings fit on average.
+        """
+        used = [
+            (anchor, level, self._columns[anchor])
+            for anchor, level in levels.items()
+            if anchor in self._columns
+        ]
+        expected = self._signal_map.mean[[column for _, _, column in used]] @ probabilities
+        differences = np.array([level.rssi for _, level, _ in used]) - expected
+        offset = (differences.sum() + readings.offsets[0] / readings.offset_variances[0] * _READING_DB2) / (
+            len(used) + _READING_DB2 / readings.offset_variances[0]
+        )
+        fits = []
+        for (anchor, level, column), difference in zip(used, differences, strict=True):
+            place = self.geometry.anchors[column]
+            distance = hypot(estimate.x - place.x, estimate.y - place.y)
+            fits.append(ReadingFit(anchor, level, distance, float(difference - offset)))
+        return sorted(fits, key=lambda each: -each.level.rssi)
+
+
+_READING_DB2: Final = 16.0
+"""Typical variance of a reading around the model in dB²."""
+
+
+def _estimate_sensitivity(levels: Floats) -> float:
+    """Return the RSSI below which the anchors of a site receive nothing."""
+    readings = levels[~np.isnan(levels)]
+    if len(readings) < _MIN_SENSITIVITY_READINGS:
+        return DEFAULT_SENSITIVITY
+    return float(np.quantile(readings, _SENSITIVITY_SHARE))
+
+
+def _average_pairs(pairs: Sequence[SurveyedPlace]) -> list[SurveyedPlace]:
+    """Return one place for each anchor that other anchors receive: the minute with the most readings."""
+    best: dict[int, SurveyedPlace] = {}
+    for each in pairs:
+        if each.device not in best or len(each.levels) > len(best[each.device].levels):
+            best[each.device] = each
+    return list(best.values())

@@ -1,0 +1,1 @@
+"""Sites: floors with their plans, places of devices, and zones."""
