@@ -220,8 +220,10 @@ def run_live_service(database: Database, timings: LiveTimings = QUICK) -> Iterat
             hasher=QUICK_HASHER,
         )
         with run_in_thread(lambda started: serve_api(api, Settings(), listener, started=started)) as loop:
-            ingest = IngestPipeline(database, samples, prefix="", admission=None, now=clock)
-            for subscriber in (api.live.reports, api.traffic):
+            ingest = IngestPipeline(
+                database, samples, prefix="", admission=None, rollups=api.rollups, now=clock
+            )
+            for subscriber in (api.live.reports, api.traffic, api.parent_tracker):
                 ingest.subscribe(subscriber)
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             service = LiveService(url, database, samples, clock, api, ingest, loop)

@@ -33,6 +33,7 @@ from meshfleet.db.tables.jobs import (
 from meshfleet.db.tables.operations import backup, storage_size
 from meshfleet.db.tables.reports import foreign_name, hole, reading_journal, reject, series
 from meshfleet.db.tables.requests import request
+from meshfleet.db.tables.topology import parent_change
 
 __all__ = [
     "account",
@@ -64,6 +65,7 @@ __all__ = [
     "label",
     "metadata",
     "pace",
+    "parent_change",
     "reading_journal",
     "reject",
     "request",

@@ -25,9 +25,15 @@ from meshfleet.service.ingest.readings import (
     Reading,
     ReadingKind,
 )
+from meshfleet.service.ingest.recent_links import (
+    HEARTBEATS,
+    Links,
+    LinkState,
+    RecentLinks,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 _MINUTE_MS: Final = 60_000
@@ -68,7 +74,7 @@ report invented parents.
 
 _MinuteKey: TypeAlias = tuple[int, int, int, int]
 """Device, sample kind, identifier (parent for a link, 0 for a heartbeat) and start of the minute."""
-_KEY_DEVICE, _KEY_KIND, _KEY_START = 0, 1, 3
+_KEY_DEVICE, _KEY_KIND, _KEY_IDENTIFIER, _KEY_START = 0, 1, 2, 3
 
 
 class MinuteRollup(Struct, gc=False):
@@ -107,6 +113,10 @@ class MinuteRollup(Struct, gc=False):
     """Counts and sums of the readings by advertising channel, packed as `_LANES` describes."""
     channelless_at: int = 0
     """Time of the newest reading without a channel, if `heard` is not 0; 0 if there is none."""
+    linked_before: int = 0
+    """Time of the newest reading without a channel in an earlier minute of the link; 0 if unknown."""
+    count_before: int = 0
+    """Number of readings in the previous minute of the link that is known."""
     previous: MinuteRollup | None = None
     """Previously opened minute of the same device: the minutes of a device form a linked list."""
     chain_length: int = 1
@@ -122,6 +132,22 @@ class MinuteRollup(Struct, gc=False):
         """Time of the newest reading over an established link (without a channel); 0 if there is none."""
         return self.channelless_at if self.heard else self.last_at
 
+    def build_link_state(self) -> LinkState:
+        """Return what the minute says about its link or heartbeats."""
+        # The minute under way is not complete, so the larger count is that of a whole minute.
+        count = max(self.count, self.count_before)
+        if self.key[_KEY_IDENTIFIER] == HEARTBEATS:
+            return LinkState(self.gateway, self.last_at, 0, 0.0, unreachable=False, linked_at=0, count=count)
+        return LinkState(
+            self.gateway,
+            self.last_at,
+            self.last,
+            self.total / self.count,
+            unreachable=self.unreachable,
+            linked_at=self.linked_at or self.linked_before,
+            count=count,
+        )
+
     def add(self, time: int, value: int, flags: int) -> bool:
         """Add a reading. Return False, without a change, if it is a copy of one in the minute (report-36)."""
         channel = (flags & CHANNEL_MASK) >> CHANNEL_SHIFT
@@ -136,10 +162,8 @@ class MinuteRollup(Struct, gc=False):
             self.channelless_at = time
         self.count += 1
         self.total += value
-        if value < self.least:
-            self.least = value
-        if value > self.most:
-            self.most = value
+        self.least = min(self.least, value)
+        self.most = max(self.most, value)
         if mark >= self.last_mark:
             self.last, self.last_mark, self.unreachable = value, mark, flags & UNREACHABLE == 1
         if seq := (flags & SEQ_MASK) >> SEQ_SHIFT:
@@ -237,10 +261,16 @@ class Rollups:
         self._open: dict[_MinuteKey, MinuteRollup] = {}
         self._chains: dict[int, MinuteRollup] = {}
         """Most recently opened minute by device: the first in the linked list of the device's minutes."""
+        self.recent = RecentLinks()
+        """Newest minute of each link of the last hour."""
+        self.linked_parents: Mapping[int, int] = {}
+        """Known parent by device over an established link; the owner of the topology keeps it up to date."""
+        self.suspects: set[int] = set()
+        """Devices with a new minute of a link that may have another parent than the known one."""
 
     def add(self, journal_id: int, readings: Sequence[Reading], now: int) -> None:
         """Add the heartbeats and radio readings of one journal entry to the roll-ups of their minutes."""
-        chains = self._chains
+        chains, add_recent, linked_parents = self._chains, self.recent.add, self.linked_parents
         for kind, device, gateway, time, value, identifier, flags in readings:
             if (rolled_kind := _ROLLED_KINDS.get(kind)) is None:
                 continue
@@ -248,11 +278,18 @@ class Rollups:
             minute = self._open.get(key)
             if minute is None:
                 minute = self._open[key] = MinuteRollup(journal_id, now, now, gateway, key)
+                add_recent(minute)
                 if (head := chains.get(device)) is None:
                     chains[device] = minute
                 elif head.chain_length < _MAX_CHAIN_LENGTH:
                     minute.previous, minute.chain_length = head, head.chain_length + 1
                     chains[device] = minute
+                if (
+                    identifier
+                    and (known := linked_parents.get(device)) != identifier
+                    and (known is None or not flags & CHANNEL_MASK)
+                ):
+                    self.suspects.add(device)
             if minute.add(time, value, flags):
                 minute.updated_at = now
                 if time == minute.last_mark >> _MARK_BITS:  # the newest reading
@@ -271,6 +308,10 @@ class Rollups:
         ]
         return sorted(samples, key=lambda sample: sample.identity)
 
+    def get_links(self, device: int) -> Links:
+        """Return the links of a device in the last hour by parent, with the minutes under way."""
+        return self.recent.get_links(device)
+
     def close_ended_minutes(self, now: int) -> dict[int, list[SampleRow]]:
         """Close the minutes that have ended, at most `max_per_flush`. Return their samples by device.
 
@@ -278,9 +319,11 @@ class Rollups:
         """
         due = [key for key, minute in self._open.items() if _has_minute_ended(key[_KEY_START], minute, now)]
         rows: dict[int, list[SampleRow]] = {}
+        self.recent.forget_old(now)
         for key in due[: self._max_per_flush]:
             minute = self._open.pop(key)
             minute.chain_length = 0
+            minute.marks = None
             rows.setdefault(key[_KEY_DEVICE], []).append(_build_sample_row(key, minute))
         return rows
 
@@ -297,7 +340,9 @@ class Rollups:
                     else:
                         last.previous = minute
                     last, count = minute, count + 1
-                minute = minute.previous
+                    minute = minute.previous
+                else:  # closed minutes may live on as recent links, and must not keep older ones alive
+                    minute.previous, minute = None, minute.previous
             if first is not None and last is not None:
                 last.previous, first.chain_length = None, count
                 chains[device] = first
