@@ -56,6 +56,7 @@ from meshfleet.rest.live import (
     LiveGateway,
     LiveHeartbeat,
     LiveLink,
+    LiveParentChange,
     LiveSample,
     ReleasedGateway,
     Resync,
@@ -71,10 +72,19 @@ from meshfleet.rest.requests import (
     RequestState,
 )
 from meshfleet.rest.telemetry import ExportedSample, Link, Links, Reject, Sample, SampleGap, Series
+from meshfleet.rest.topology import (
+    AlternativeParent,
+    DevicePath,
+    Hop,
+    ParentChange,
+    Topology,
+    TopologyNode,
+)
 
 __all__ = [
     "AccessType",
     "AckType",
+    "AlternativeParent",
     "ApiKey",
     "ApiKeyKind",
     "ApiVersionResponse",
@@ -89,6 +99,7 @@ __all__ = [
     "DeletedJob",
     "Device",
     "DeviceDetail",
+    "DevicePath",
     "DeviceUpdate",
     "DryRun",
     "Event",
@@ -109,6 +120,7 @@ __all__ = [
     "GatewayClaim",
     "GatewayCounts",
     "Health",
+    "Hop",
     "IssuedApiKey",
     "Job",
     "JobHealth",
@@ -124,6 +136,7 @@ __all__ = [
     "LiveGateway",
     "LiveHeartbeat",
     "LiveLink",
+    "LiveParentChange",
     "LiveSample",
     "Me",
     "Mesh",
@@ -132,6 +145,7 @@ __all__ = [
     "Operation",
     "Origin",
     "Outcome",
+    "ParentChange",
     "Priority",
     "Product",
     "Rate",
@@ -163,6 +177,8 @@ __all__ = [
     "StoragePartSize",
     "Summary",
     "Timeouts",
+    "Topology",
+    "TopologyNode",
     "Transition",
     "UpdateMethod",
     "User",

@@ -77,6 +77,16 @@ def links_path(device: DeviceId) -> str:
     return f"{DEVICES_PATH}/{device}/links"
 
 
+def parents_path(device: DeviceId) -> str:
+    """Return the REST path of the parent changes of a device (rest-244)."""
+    return f"{DEVICES_PATH}/{device}/parents"
+
+
+def device_way_path(device: DeviceId) -> str:
+    """Return the REST path of the hops from a device to its gateway (rest-246)."""
+    return f"{DEVICES_PATH}/{device}/path"
+
+
 def device_requests_path(device: DeviceId) -> str:
     """Return the REST path at which requests to a device are sent and listed (rest-97)."""
     return f"{DEVICES_PATH}/{device}/requests"
@@ -100,6 +110,11 @@ def gateway_path(gateway: Mac) -> str:
 def credentials_path(gateway: Mac) -> str:
     """Return the REST path at which the MQTT password of a gateway is replaced (rest-73)."""
     return f"{GATEWAYS_PATH}/{gateway}/credentials"
+
+
+def topology_path(gateway: Mac) -> str:
+    """Return the REST path of the mesh of a gateway (rest-89)."""
+    return f"{GATEWAYS_PATH}/{gateway}/topology"
 
 
 def user_path(username: str) -> str:

@@ -143,7 +143,7 @@ def test_the_topology_is_known_after_a_restart(database: Database) -> None:
         assert known == {
             int(P, 16): int(A, 16),
             **{int(each, 16): int(P, 16) for each in (Q, R)},
-            **{int(D, 16): int(Q, 16)},
+            int(D, 16): int(Q, 16),
         }
     clock = Clock()
     clock.move(seconds=120)

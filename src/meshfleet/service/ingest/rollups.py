@@ -266,7 +266,11 @@ class Rollups:
         self.linked_parents: Mapping[int, int] = {}
         """Known parent by device over an established link; the owner of the topology keeps it up to date."""
         self.suspects: set[int] = set()
-        """Devices with a new minute of a link that may have another parent than the known one."""
+        """Devices that may have another parent than the known one.
+
+        They have a new minute of an established link to another parent, or a closed minute of advertisements
+        and no established link.
+        """
 
     def add(self, journal_id: int, readings: Sequence[Reading], now: int) -> None:
         """Add the heartbeats and radio readings of one journal entry to the roll-ups of their minutes."""
@@ -284,11 +288,7 @@ class Rollups:
                 elif head.chain_length < _MAX_CHAIN_LENGTH:
                     minute.previous, minute.chain_length = head, head.chain_length + 1
                     chains[device] = minute
-                if (
-                    identifier
-                    and (known := linked_parents.get(device)) != identifier
-                    and (known is None or not flags & CHANNEL_MASK)
-                ):
+                if identifier and not flags & CHANNEL_MASK and linked_parents.get(device) != identifier:
                     self.suspects.add(device)
             if minute.add(time, value, flags):
                 minute.updated_at = now
@@ -324,6 +324,8 @@ class Rollups:
             minute = self._open.pop(key)
             minute.chain_length = 0
             minute.marks = None
+            if minute.heard and key[_KEY_DEVICE] not in self.linked_parents:
+                self.suspects.add(key[_KEY_DEVICE])  # now that all parents of the minute can be compared
             rows.setdefault(key[_KEY_DEVICE], []).append(_build_sample_row(key, minute))
         return rows
 

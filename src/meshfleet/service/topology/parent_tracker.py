@@ -75,6 +75,8 @@ class ParentTracker:
         self._linked_parents: dict[int, int] = {}
         """Parent by device, for devices with an established link."""
         self._gateways: set[int] = set()
+        self._waiting: set[int] = set()
+        """Devices whose established links lead nowhere yet. They may get a parent when another device does."""
         rollups.linked_parents = self._linked_parents
 
     def restore(self, known: Mapping[int, KnownParent]) -> None:
@@ -89,12 +91,12 @@ class ParentTracker:
         """Find parent changes since the last flush. Return the flush part that stores them."""
         changes: list[ParentChangeRow] = []
         suspects = self._take_suspects()
-        while suspects:  # a device may get a parent because its parent got one
+        while suspects:
             found = [change for device in suspects if (change := self._examine(device, now)) is not None]
             if not found:
                 break
             changes += found
-            suspects -= {change.device for change in found}
+            suspects, self._waiting = self._waiting, set()
         cutoff = None if self.retention_ms is None else now - self.retention_ms
         return ParentFlush(changes, cutoff, self._subscriber)
 
@@ -115,6 +117,8 @@ class ParentTracker:
             return None
         self._gateways.update(link.gateway for link in choice.usable.values())
         parent = self._find_parent(device, choice)
+        if parent is None and choice.established and len(self._waiting) < _MAX_EXAMINED:
+            self._waiting.add(device)
         known = self.parents.get(device)
         established = bool(choice.established)
         if parent is None or parent == known:
