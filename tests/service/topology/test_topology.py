@@ -107,6 +107,7 @@ def test_the_topology_has_the_minute_under_way(service_on_each_database: LiveSer
     assert topology["singlePoints"] == [{"device": f"bmac-{P}", "cutsOff": 3}]
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-89", "rest-240")
 def test_the_topology_of_the_past_is_that_of_the_stored_minutes(
     service_on_each_database: LiveService,
@@ -133,6 +134,7 @@ def test_the_topology_of_the_past_is_that_of_the_stored_minutes(
     assert parents(get_topology(service, At=format_millis(start - MINUTE))) == {A: (None, 0)}
 
 
+@pytest.mark.both_databases
 def test_the_topology_is_known_after_a_restart(database: Database) -> None:
     with run_live_service(database) as service:
         claim(service, A)
@@ -153,6 +155,7 @@ def test_the_topology_is_known_after_a_restart(database: Database) -> None:
         assert parents(get_topology(restarted)) == before
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-243", "rest-244", "rest-245")
 def test_a_change_of_the_parent_is_stored_once_and_published(service_on_each_database: LiveService) -> None:
     service, now = service_on_each_database, service_on_each_database.clock()
@@ -249,6 +252,7 @@ def test_unknown_gateways_devices_and_times_are_refused(service: LiveService) ->
     assert future < "9999"
 
 
+@pytest.mark.both_databases
 @pytest.mark.rule("rest-243")
 def test_parent_changes_are_deleted_with_the_links(service_on_each_database: LiveService) -> None:
     service, now = service_on_each_database, service_on_each_database.clock()

@@ -1,10 +1,9 @@
-"""Estimates from minute roll-ups how many readings of a link were expected, and how many were lost (rest-247).
+"""Estimates from minutes how many readings of a link were expected, and how many were lost (rest-247).
 
-With `seq`, the missing values of `seq` are lost readings. It is not known how real gateways count: a reading of
-each link may have a number of its own (the link counts), or all readings of a device may share one counter, so
-that the next number goes to whichever parent reports next (the device counts). The data tell: under the wrong
-assumption, numbers seem to be missing, or there are more readings than numbers. If both are possible, nothing is
-claimed.
+With `seq`, the missing values of `seq` are lost readings. It is not known how real gateways count: each link
+may have numbers of its own, or all readings of a device may share one counter, so that the next number goes
+to whichever parent reports next. The data tell: under the wrong assumption, numbers seem to be missing, or
+there are more readings than numbers. If both are possible, nothing is claimed.
 
 Without `seq`, a link should have as many readings as the parent of the same device that has most in a minute.
 Readings of advertisements are compared with each other, and so are those of established links.
@@ -15,6 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
+
+from meshfleet.rest.telemetry import HeartbeatCount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,13 +69,13 @@ class _SeqChain(Struct):
 
     def count_sent(self, time: int, seqs: SeqRange) -> int:
         """Return how many numbers were sent since the last minute, up to the end of this one."""
-        step = (seqs.first - self.last) % _SEQ_VALUES
-        # At the usual rate, the counter must not have gone round between both minutes.
-        is_near = (time - self.time) / _MINUTE_MS * max(self.per_minute, 1.0) < _MAX_STEP
+        step, elapsed = (seqs.first - self.last) % _SEQ_VALUES, time - self.time
         sent = seqs.span
+        # At the usual rate, the counter must not have gone round between both minutes.
+        is_near = 0 < elapsed / _MINUTE_MS * max(self.per_minute, 1.0) < _MAX_STEP
         if self.last >= 0 and is_near and 0 < step <= _MAX_STEP:
             sent += step - 1
-            self.per_minute = max(self.per_minute, (step + seqs.span - 1) * _MINUTE_MS / (time - self.time))
+            self.per_minute = max(self.per_minute, (step + seqs.span - 1) * _MINUTE_MS / elapsed)
         self.last, self.time = (seqs.first + seqs.span - 1) % _SEQ_VALUES, time
         return sent
 
@@ -97,6 +98,43 @@ class _Link(Struct):
     is_heard: bool = False
 
 
+class HeartbeatLoss:
+    """Estimates the loss of the heartbeats of a device. Add the minutes in the order of time."""
+
+    def __init__(self) -> None:
+        self._chain = _SeqChain()
+        self._numbers = _SeqCount()
+        self._count = self._numbered = 0
+        self._copy_reports = self._copies = 0
+        self._time = -1
+
+    def add_minute(self, time: int, minute: MinuteSummary) -> None:
+        """Add the heartbeats of one minute, unless it is there already."""
+        if time <= self._time:
+            return
+        self._time = time
+        self._count += minute.count
+        if minute.seqs is not None:
+            self._numbered += minute.count
+            self._numbers.add(self._chain.count_sent(time, minute.seqs), minute.seqs.received)
+        if minute.copies is not None:
+            self._copy_reports += minute.copies[0]
+            self._copies += minute.copies[1]
+
+    def build_count(self) -> HeartbeatCount | None:
+        """Return the heartbeats and their loss; None if there are none."""
+        if not self._count:
+            return None
+        is_known = self._numbered == self._count  # version 0.1.0 did not store `seq`
+        numbers = self._numbers
+        return HeartbeatCount(
+            count=self._count,
+            expected=round(self._count * numbers.sent / numbers.received) if is_known else None,
+            loss=round(numbers.loss, 4) if is_known else None,
+            copies=round(self._copies / self._copy_reports, 2) if self._copy_reports else None,
+        )
+
+
 class LossEstimator:
     """Estimates the loss of all links of one device. Add the minutes in the order of time.
 
@@ -112,7 +150,7 @@ class LossEstimator:
         self._reading_count = self._seq_readings = 0
 
     def add_minute(self, time: int, part: int, minutes: Mapping[int, MinuteSummary]) -> None:
-        """Add all links of the device in one minute, by parent. `part` is the part that contains the minute."""
+        """Add all links of the device in one minute, by parent. The minute is in `part` of the time range."""
         best_linked = max((each.linked_count for each in minutes.values()), default=0)
         best_heard = max((each.count - each.linked_count for each in minutes.values()), default=0)
         self._linked_total += best_linked
@@ -174,7 +212,7 @@ class LossEstimator:
         return LinkLoss(round(readings * total.sent / total.received), round(total.loss, 4))
 
     def _select_counts(self, link: _Link) -> dict[int, _SeqCount] | None:
-        """Return the numbers that tell the loss of a link: its own or those of the device; None if unclear."""
+        """Return the numbers that tell the loss of a link, its own or the shared ones; None if unclear."""
         if self._seq_readings < self._reading_count:
             return None  # some readings have no number
         own, shared = _SeqCount(), _SeqCount()

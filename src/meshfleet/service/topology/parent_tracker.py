@@ -76,7 +76,7 @@ class ParentTracker:
         """Parent by device, for devices with an established link."""
         self._gateways: set[int] = set()
         self._waiting: set[int] = set()
-        """Devices whose established links lead nowhere yet. They may get a parent when another device does."""
+        """Devices whose established links lead nowhere yet, examined again when another gets a parent."""
         rollups.linked_parents = self._linked_parents
 
     def restore(self, known: Mapping[int, KnownParent]) -> None:
