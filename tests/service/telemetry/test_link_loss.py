@@ -129,5 +129,7 @@ def test_the_loss_is_what_the_numbers_or_the_other_parents_tell(
 @pytest.mark.rule("rest-247")
 def test_nothing_is_claimed_if_both_ways_of_counting_are_possible() -> None:
     numbers = Random(3)  # noqa: S311 # not a secret
-    minutes = [[(P, 0, numbers.randrange(256)), (Q, 0, numbers.randrange(256))] for _ in range(30)]
+    minutes: list[list[Reading]] = [
+        [(P, 0, numbers.randrange(256)), (Q, 0, numbers.randrange(256))] for _ in range(30)
+    ]
     assert set(estimate(minutes).values()) == {LinkLoss()}

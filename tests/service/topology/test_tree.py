@@ -108,7 +108,7 @@ def shape(tree: Tree) -> dict[int, tuple[int | None, int | None]]:
         ({10: {11: linked()}, 12: {11: heard()}}, {}, {10: (11, None), 11: (None, None), 12: (11, None)}),
         # A link that is only unreachable is no way.
         ({10: {G: linked(unreachable=True)}}, {}, {10: (None, None)}),
-        # Heartbeats without a link: heard, but nobody knows from where.
+        # Heartbeats without a link: heard, but by an unknown node.
         ({10: {HEARTBEATS: heard()}}, {}, {10: (None, None)}),
         # Links older than three intervals do not count, nor do devices that only those links heard.
         (

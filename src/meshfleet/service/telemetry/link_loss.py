@@ -81,7 +81,7 @@ class _SeqChain(Struct):
 
 
 class _Link(Struct):
-    """What is known about the readings of one link."""
+    """Readings and numbers of one link, received and expected."""
 
     chain: _SeqChain
     seq_counts: dict[int, _SeqCount]
@@ -93,7 +93,7 @@ class _Link(Struct):
     linked_before: int = 0
     """Sum of the best numbers of established readings of all minutes up to the last one of the link."""
     heard_before: int = 0
-    """The same for readings of advertisements."""
+    """Sum of the best numbers of advertisements of all minutes up to the last one of the link."""
     is_linked: bool = False
     is_heard: bool = False
 
