@@ -52,6 +52,7 @@ def ingest_tree(service: LiveService, at: int, **parent_of: str) -> None:
     """Ingest the mesh A - P - Q and P - R with a device at one of them, linked in both directions."""
     device_parent = parent_of.get("D", Q)
     service.ingest(
+        link(at, A, P, -55),
         link(at, P, A, -55),
         link(at, Q, P, -75),
         link(at, P, Q, -75),
@@ -103,6 +104,7 @@ def test_the_topology_has_the_minute_under_way(service_on_each_database: LiveSer
     assert (nodes[Q]["rssi"], nodes[Q]["signal"], nodes[Q]["seenAt"]) == (-75, "fair", format_millis(now))
     assert topology["orphans"] == [f"bmac-{E}"]
     assert topology["weakLinks"] == [{"device": f"bmac-{R}", "parent": P, "rssi": -86, "signal": "weak"}]
+    assert get(service, f"/api/v1/devices/bmac-{A}/parents")["items"] == []  # although P hears it
     # The device is also heard by R, so only P cuts off others.
     assert topology["singlePoints"] == [{"device": f"bmac-{P}", "cutsOff": 3}]
 

@@ -89,9 +89,8 @@ class RecentLinks:
         device, _, parent, start = minute.key
         minutes = self._minutes.get(device)
         if minutes is None:
-            self._minutes[device] = {parent: minute}
+            minutes = self._minutes[device] = self._take_previous(device)
             self.add_device(minute.gateway, device)
-            return
         known = minutes.get(parent)
         if known is None:
             if len(minutes) >= _MAX_PARENTS:
@@ -105,6 +104,12 @@ class RecentLinks:
             if known.gateway != minute.gateway:
                 self.add_device(minute.gateway, device)
         minutes[parent] = minute
+
+    def _take_previous(self, device: int) -> dict[int, MinuteRollup]:
+        """Remove the links of a device from the previous generation. Return those that are not too old."""
+        oldest = self._started_at - KEPT_MS
+        previous = self._previous_minutes.pop(device, None) or {}
+        return {parent: minute for parent, minute in previous.items() if minute.last_at >= oldest}
 
     def add_device(self, gateway: int, device: int) -> None:
         """Record that a gateway has reported a device."""

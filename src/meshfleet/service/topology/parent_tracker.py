@@ -110,12 +110,12 @@ class ParentTracker:
 
     def _examine(self, device: int, now: int) -> ParentChangeRow | None:
         """Apply and return the parent change of a device, if there is one."""
-        if device in self._gateways:
-            return None
         choice = choose_links(device, self._rollups.get_links(device), now=now, interval=DEFAULT_INTERVAL_MS)
         if choice is None:
             return None
         self._gateways.update(link.gateway for link in choice.usable.values())
+        if device in self._gateways:  # its children hear it, but it has no parent
+            return None
         parent = self._find_parent(device, choice)
         if parent is None and choice.established and len(self._waiting) < _MAX_EXAMINED:
             self._waiting.add(device)
