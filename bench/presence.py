@@ -146,7 +146,7 @@ class Simulation:
                     self.now - self._delays[(index + self.now) % 997],
                     0,
                     0,
-                    False,
+                    0,
                 )
                 for index, (device, gateway) in enumerate(self._beats[start:stop])
                 if device not in self.silent

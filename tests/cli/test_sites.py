@@ -45,7 +45,7 @@ def _create(admin: Shell, name: str = "Werk Süd") -> str:
     return site
 
 
-@pytest.mark.rule("rest-260", "rest-263", "rest-267")
+@pytest.mark.rule("rest-248", "rest-251", "rest-255")
 def test_the_blocking_sdk_manages_a_site(fleet: Fleet, devices: list[str]) -> None:
     floor = NewFloor(floor=0, name="Ground", min_x=0, min_y=0, max_x=20, max_y=10, walkable=(ROOM,))
     site = fleet.sites.create("Lab", [floor])
@@ -68,7 +68,7 @@ def test_the_blocking_sdk_manages_a_site(fleet: Fleet, devices: list[str]) -> No
         fleet.devices.set_place(devices[0], site, 0, 3, 4.5)
 
 
-@pytest.mark.rule("rest-90", "rest-260")
+@pytest.mark.rule("rest-90", "rest-248")
 def test_a_site_and_places_are_managed(admin: Shell, fleet: Fleet, devices: list[str]) -> None:
     site = _create(admin)
     fleet.sites.upload_plan(site, -1, BytesIO(SVG), REFERENCE)
@@ -100,7 +100,7 @@ def test_a_site_and_places_are_managed(admin: Shell, fleet: Fleet, devices: list
     assert admin.json_lines("sites", "list") == []
 
 
-@pytest.mark.rule("rest-268")
+@pytest.mark.rule("rest-256")
 def test_an_exported_site_can_be_imported(
     admin: Shell, fleet: Fleet, devices: list[str], tmp_path: Path
 ) -> None:
@@ -133,7 +133,7 @@ def test_an_exported_site_can_be_imported(
     assert [each.id for each in fleet.sites.list()] == [imported["id"]], "a failed import leaves nothing"
 
 
-@pytest.mark.rule("rest-268")
+@pytest.mark.rule("rest-256")
 def test_places_are_imported_from_a_file_of_excel(
     admin: Shell, fleet: Fleet, devices: list[str], tmp_path: Path
 ) -> None:
@@ -151,7 +151,7 @@ def test_places_are_imported_from_a_file_of_excel(
     ]
 
 
-@pytest.mark.rule("rest-268")
+@pytest.mark.rule("rest-256")
 def test_every_wrong_line_is_named_and_no_place_is_set(
     admin: Shell, fleet: Fleet, devices: list[str], tmp_path: Path
 ) -> None:

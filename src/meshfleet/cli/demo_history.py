@@ -27,7 +27,7 @@ from meshfleet.emulator.simulation.sensors import read_sensor
 from meshfleet.protocol.identifiers.numbers import identifier_to_int
 from meshfleet.protocol.ids import Identifier, mac_to_int
 from meshfleet.service import clock
-from meshfleet.service.ingest.readings import ReadingKind
+from meshfleet.service.ingest.readings import CHANNEL_SHIFT, UNREACHABLE, ReadingKind
 from meshfleet.service.ingest.rollups import Rollups
 from meshfleet.service.ingest.sample_values import build_raw_decoder
 from meshfleet.service.presence import store as presence
@@ -222,8 +222,10 @@ def _link_readings(
         for i, parent, linked in receivers:
             reading = mesh.measure_rssi(node, i, t, n)
             if linked or reading >= radio.MIN_AUDIBLE_DBM:
-                unreachable = not linked and reading < radio.MIN_USABLE_DBM
-                yield ReadingKind.LINK, number, gateway, time, reading, parent, unreachable
+                flags = 0 if linked else (1 + n % 3) << CHANNEL_SHIFT
+                if not linked and reading < radio.MIN_USABLE_DBM:
+                    flags |= UNREACHABLE
+                yield ReadingKind.LINK, number, gateway, time, reading, parent, flags
 
 
 def _report_times(

@@ -57,6 +57,7 @@ from meshfleet.rest.live import (
     LiveGateway,
     LiveHeartbeat,
     LiveLink,
+    LiveParentChange,
     LiveSample,
     ReleasedGateway,
     Resync,
@@ -83,10 +84,19 @@ from meshfleet.rest.sites import (
     Zone,
 )
 from meshfleet.rest.telemetry import ExportedSample, Link, Links, Reject, Sample, SampleGap, Series
+from meshfleet.rest.topology import (
+    AlternativeParent,
+    DevicePath,
+    Hop,
+    ParentChange,
+    Topology,
+    TopologyNode,
+)
 
 __all__ = [
     "AccessType",
     "AckType",
+    "AlternativeParent",
     "ApiKey",
     "ApiKeyKind",
     "ApiVersionResponse",
@@ -102,6 +112,7 @@ __all__ = [
     "DeletedJob",
     "Device",
     "DeviceDetail",
+    "DevicePath",
     "DeviceUpdate",
     "DryRun",
     "Event",
@@ -123,6 +134,7 @@ __all__ = [
     "GatewayClaim",
     "GatewayCounts",
     "Health",
+    "Hop",
     "IssuedApiKey",
     "Job",
     "JobHealth",
@@ -138,6 +150,7 @@ __all__ = [
     "LiveGateway",
     "LiveHeartbeat",
     "LiveLink",
+    "LiveParentChange",
     "LiveSample",
     "Me",
     "Mesh",
@@ -147,6 +160,7 @@ __all__ = [
     "Operation",
     "Origin",
     "Outcome",
+    "ParentChange",
     "Place",
     "Plan",
     "PlanTransform",
@@ -184,6 +198,8 @@ __all__ = [
     "StoragePartSize",
     "Summary",
     "Timeouts",
+    "Topology",
+    "TopologyNode",
     "Transition",
     "UpdateMethod",
     "User",

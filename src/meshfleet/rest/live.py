@@ -17,7 +17,7 @@ STREAM_PATH: Final = "/api/v1/stream"
 LIVE_PATH: Final = "/api/v1/live"
 """REST path of live events over a WebSocket (rest-151)."""
 
-LIVE_EVENT_TYPES: Final = ("device", "report", "job", "execution", "gateway", "resync")
+LIVE_EVENT_TYPES: Final = ("device", "report", "job", "execution", "gateway", "topology", "resync")
 """Types of live events (rest-146)."""
 
 MAX_FILTER_VALUES: Final = 1000
@@ -32,7 +32,7 @@ class LiveEvent(ResponseBody, frozen=True, kw_only=True):
 
     id: str
     """Opaque id; a subscriber that reconnects can resume after the event with this id (rest-149)."""
-    type: Literal["device", "report", "job", "execution", "gateway", "resync"]
+    type: Literal["device", "report", "job", "execution", "gateway", "topology", "resync"]
     time: TimeText
     data: Any
     """Content by type: a `Device`, a `Job`, or one of the live bodies such as `LiveSample`."""
@@ -114,6 +114,18 @@ class LiveExecution(Execution, frozen=True, kw_only=True):
     """Execution whose state or progress changed, with the id of its job."""
 
     job_id: str
+
+
+class LiveParentChange(ResponseBody, frozen=True, kw_only=True):
+    """Content of a `topology` event: a device changed its parent in the mesh (rest-243)."""
+
+    device: DeviceIdText
+    parent: MacText
+    previous: MacText | None
+    """Parent before; null if it was not known."""
+    gateway: MacText
+    """Gateway of the new parent."""
+    time: TimeText
 
 
 class Resync(ResponseBody, frozen=True, kw_only=True):

@@ -78,6 +78,16 @@ def links_path(device: DeviceId) -> str:
     return f"{DEVICES_PATH}/{device}/links"
 
 
+def parents_path(device: DeviceId) -> str:
+    """Return the REST path of the parent changes of a device (rest-242)."""
+    return f"{DEVICES_PATH}/{device}/parents"
+
+
+def device_way_path(device: DeviceId) -> str:
+    """Return the REST path of the hops from a device to its gateway (rest-244)."""
+    return f"{DEVICES_PATH}/{device}/path"
+
+
 def device_requests_path(device: DeviceId) -> str:
     """Return the REST path at which requests to a device are sent and listed (rest-97)."""
     return f"{DEVICES_PATH}/{device}/requests"
@@ -94,27 +104,27 @@ def place_path(device: DeviceId) -> str:
 
 
 def site_path(site: str) -> str:
-    """Return the REST path of a site (rest-260)."""
+    """Return the REST path of a site (rest-248)."""
     return f"{SITES_PATH}/{_quote_segment(site)}"
 
 
 def plan_path(site: str, floor: int) -> str:
-    """Return the REST path of the picture of a floor (rest-263)."""
+    """Return the REST path of the picture of a floor (rest-251)."""
     return f"{site_path(site)}/floors/{floor}/plan"
 
 
 def places_path(site: str) -> str:
-    """Return the REST path of the places of devices on a site (rest-266)."""
+    """Return the REST path of the places of devices on a site (rest-254)."""
     return f"{site_path(site)}/places"
 
 
 def zones_path(site: str) -> str:
-    """Return the REST path of the zones of a site (rest-267)."""
+    """Return the REST path of the zones of a site (rest-255)."""
     return f"{site_path(site)}/zones"
 
 
 def zone_path(site: str, zone: str) -> str:
-    """Return the REST path of a zone (rest-267)."""
+    """Return the REST path of a zone (rest-255)."""
     return f"{zones_path(site)}/{_quote_segment(zone)}"
 
 
@@ -131,6 +141,11 @@ def gateway_path(gateway: Mac) -> str:
 def credentials_path(gateway: Mac) -> str:
     """Return the REST path at which the MQTT password of a gateway is replaced (rest-73)."""
     return f"{GATEWAYS_PATH}/{gateway}/credentials"
+
+
+def topology_path(gateway: Mac) -> str:
+    """Return the REST path of the mesh of a gateway (rest-89)."""
+    return f"{GATEWAYS_PATH}/{gateway}/topology"
 
 
 def user_path(username: str) -> str:

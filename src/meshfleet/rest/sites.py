@@ -17,7 +17,7 @@ MAX_BATCH_PLACES: Final = 1000
 PLACE_SLACK: Final = 1.0
 """Meters that a place or a corner may be outside the rectangle of its floor, for imprecise drawings."""
 MAX_PLAN_BYTES: Final = 20 * 1024 * 1024
-"""Maximum size of the picture of a floor (rest-263)."""
+"""Maximum size of the picture of a floor (rest-251)."""
 
 SiteIdText = Annotated[str, Meta(pattern="^site-[0-9a-f]{16}$")]
 ZoneIdText = Annotated[str, Meta(pattern="^zone-[0-9a-f]{16}$")]
@@ -42,7 +42,7 @@ def format_zone_id(number: int) -> str:
 
 
 class NewFloor(RequestBody, frozen=True, kw_only=True):
-    """Floor of a site to create or change: its number, and the rectangle that contains it (rest-261)."""
+    """Floor of a site to create or change: its number, and the rectangle that contains it (rest-249)."""
 
     floor: int
     name: str | None = None
@@ -55,7 +55,7 @@ class NewFloor(RequestBody, frozen=True, kw_only=True):
 
 
 class NewSite(RequestBody, frozen=True, kw_only=True):
-    """Request to create a site, or to replace its name and floors (rest-260)."""
+    """Request to create a site, or to replace its name and floors (rest-248)."""
 
     name: str
     floors: tuple[NewFloor, ...]
@@ -86,7 +86,7 @@ class PlanTransform(ResponseBody, frozen=True, kw_only=True):
 
 
 class Plan(ResponseBody, frozen=True, kw_only=True):
-    """Picture of a floor, without its content (rest-263)."""
+    """Picture of a floor, without its content (rest-251)."""
 
     content_type: PlanType
     width: float
@@ -113,7 +113,7 @@ class Floor(ResponseBody, frozen=True, kw_only=True):
 
 
 class Site(ResponseBody, frozen=True, kw_only=True):
-    """Site with its floors, sorted by their numbers (rest-260)."""
+    """Site with its floors, sorted by their numbers (rest-248)."""
 
     id: SiteIdText
     name: str
@@ -140,7 +140,7 @@ class NewPlace(RequestBody, frozen=True, kw_only=True):
 
 
 class BatchPlace(RequestBody, frozen=True, kw_only=True):
-    """Place of a device on the site of the request (rest-266)."""
+    """Place of a device on the site of the request (rest-254)."""
 
     device: str
     floor: int
@@ -149,7 +149,7 @@ class BatchPlace(RequestBody, frozen=True, kw_only=True):
 
 
 class PlaceBatch(RequestBody, frozen=True, kw_only=True):
-    """Request to set the places of up to 1,000 devices: all of them or none (rest-266)."""
+    """Request to set the places of up to 1,000 devices: all of them or none (rest-254)."""
 
     places: tuple[BatchPlace, ...]
 
@@ -182,7 +182,7 @@ class PlaceCount(ResponseBody, frozen=True, kw_only=True):
 
 
 class NewZone(RequestBody, frozen=True, kw_only=True):
-    """Request to create a zone or to replace it: a named area on a floor (rest-267)."""
+    """Request to create a zone or to replace it: a named area on a floor (rest-255)."""
 
     name: str
     floor: int

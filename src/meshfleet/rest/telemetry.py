@@ -119,6 +119,37 @@ class Series(ResponseBody, frozen=True, kw_only=True):
     items: list[Bucket]
 
 
+class LinkBucket(Bucket, frozen=True, kw_only=True):
+    """Time interval of a link, with the readings that were expected in it (rest-245)."""
+
+    expected: int | None = None
+    """Number of readings that were expected; null if unknown."""
+    loss: float | None = None
+    """Share of the expected readings that were lost, 0 to 1; null if unknown."""
+
+
+class ChannelSignal(ResponseBody, frozen=True, kw_only=True):
+    """Readings of a link on one BLE advertising channel (rest-246)."""
+
+    channel: int
+    """37, 38 or 39."""
+    count: int
+    mean: float
+    """Mean RSSI in dBm."""
+
+
+class HeartbeatCount(ResponseBody, frozen=True, kw_only=True):
+    """Heartbeats of a device within the requested time (rest-247)."""
+
+    count: int
+    expected: int | None
+    """Number of heartbeats that were expected, according to `seq`; null if unknown."""
+    loss: float | None
+    """Share of the expected heartbeats that were lost, 0 to 1; null if unknown."""
+    copies: float | None
+    """Mean number of copies in which a heartbeat was received (`lastCount`); null if gateways report none."""
+
+
 class Link(ResponseBody, frozen=True, kw_only=True):
     """Signal strength of a device at one parent within the requested time (rest-87)."""
 
@@ -136,14 +167,22 @@ class Link(ResponseBody, frozen=True, kw_only=True):
     count: int
     gateway: MacText
     """Gateway that sent the first RSSI reading in the minute of the last RSSI reading."""
-    series: list[Bucket]
+    series: list[LinkBucket]
     """RSSI over time. All readings of a minute are dated to the start of the minute (rest-88)."""
+    expected: int | None = None
+    """Number of readings that were expected within the requested time; null if unknown (rest-245)."""
+    loss: float | None = None
+    """Share of the expected readings that were lost, 0 to 1; null if unknown."""
+    channels: tuple[ChannelSignal, ...] = ()
+    """Readings by BLE advertising channel. Readings without a channel are of an established mesh link."""
 
 
 class Links(ResponseBody, frozen=True, kw_only=True):
     """Parents that received a device, sorted by the minute of the last reading, then by signal strength."""
 
     items: list[Link]
+    heartbeats: HeartbeatCount | None = None
+    """Heartbeats of the device; null if there are none."""
 
 
 class Reject(ResponseBody, frozen=True, kw_only=True):

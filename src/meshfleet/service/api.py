@@ -68,6 +68,9 @@ from meshfleet.service.storage.monitor import StorageMonitor
 from meshfleet.service.systemd import SystemdNotifier
 from meshfleet.service.telemetry import export_routes, gap_routes, link_routes, reject_routes, sample_routes
 from meshfleet.service.telemetry.chunked_read import DEFAULT_CHUNK_SIZES, ChunkSizes
+from meshfleet.service.topology import routes as topology_routes
+from meshfleet.service.topology.parent_tracker import ParentTracker
+from meshfleet.service.topology.reader import TopologyReader
 from meshfleet.settings import Settings
 
 _MAX_BODY_BYTES: Final = 1024 * 1024
@@ -82,6 +85,8 @@ _ROUTERS: Final = (
     label_routes.device_router,
     label_routes.router,
     gateway_routes.router,
+    topology_routes.gateway_router,
+    topology_routes.device_router,
     presence_routes.router,
     position_routes.device_router,
     position_routes.site_router,
@@ -142,6 +147,7 @@ class RouteDependencies(NamedTuple):
     traffic: GatewayTraffic
     reloader: SettingsReloader
     request_facade: RequestFacade
+    topology_reader: TopologyReader
 
 
 class RestApi:
@@ -198,6 +204,7 @@ class RestApi:
         self.request_facade = RequestFacade(database.write_now(load_or_create_secret, "requests"))
         self.live = LiveEvents(database, authenticator, self.traffic, now, timings=live_timings)
         add_live_metrics(self.metrics, self.live.hub)
+        self.parent_tracker = ParentTracker(self.rollups, self.live.topology)
         self.storage_monitor = StorageMonitor(database, settings, now)
         add_storage_metrics(self.metrics, self.storage_monitor)
         add_build_metrics(self.metrics, is_sqlite=database.is_sqlite)
@@ -239,6 +246,9 @@ class RestApi:
             traffic=self.traffic,
             reloader=self.reloader,
             request_facade=self.request_facade,
+            topology_reader=TopologyReader(
+                database, samples, rollups=self.rollups, parents=self.parent_tracker.parents, now=now
+            ),
         )
         self.app = MetricsAndLimitsMiddleware(
             ConsoleMiddleware(

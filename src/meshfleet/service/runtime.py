@@ -40,6 +40,7 @@ from meshfleet.service.requests.gateway_ranking import FailedAttempts
 from meshfleet.service.requests.gateway_selector import GatewaySelector
 from meshfleet.service.requests.history import RequestHistory
 from meshfleet.service.requests.rpc import RpcClient
+from meshfleet.service.topology import store as topology_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,7 +208,15 @@ class Runtime:
             now=clock.now,
         )
         self._readings = ReadingLog(api.positions.readings)
-        for subscriber in (self._backfill, self._presence, api.traffic, self._readings, api.live.reports):
+        api.parent_tracker.retention_ms = _to_millis(settings.retention.link)
+        for subscriber in (
+            self._backfill,
+            self._presence,
+            api.traffic,
+            self._readings,
+            api.live.reports,
+            api.parent_tracker,
+        ):
             self._ingest.subscribe(subscriber)
         self._homeassistant = HomeAssistantIntegration(
             settings,
@@ -253,6 +262,7 @@ class Runtime:
         # In threads: there may be a million entries, and no other task uses these objects yet.
         presence = await self._database.read(presence_store.load_presence)
         await asyncio.to_thread(self._presence.restore, presence)
+        self._api.parent_tracker.restore(await self._database.read(topology_store.load_known_parents))
         series = await self._database.read(backfill_store.load_series)
         await asyncio.to_thread(self._backfill.restore, series)
         self._api.traffic.modes.restore(
@@ -298,6 +308,7 @@ class Runtime:
         self._samples.retention = _build_retention(settings)
         self._history.retention = _to_millis(settings.retention.request)
         self._presence.retention_ms = _to_millis(settings.retention.connectivity)
+        self._api.parent_tracker.retention_ms = _to_millis(settings.retention.link)
         self._api.storage_monitor.set_retention(settings.retention)
         self._api.positions.readings.retention_ms = settings.retention.readings * 1000
 

@@ -26,13 +26,13 @@ from meshfleet.client.rest.live_events import SseParser, decode_event
 from meshfleet.client.rest.transport import LineSplitter
 from meshfleet.errors import InvalidRequest, NotLoggedIn, ServiceRefused
 from meshfleet.errors.protocol import MalformedInput
-from meshfleet.rest.live import STREAM_PATH
+from meshfleet.rest.live import STREAM_PATH, LiveParentChange
 from meshfleet.rest.paths import REFRESH_PATH
 from tests.client.rest.scripted_server import build_response, scripted_server
 from tests.client.rest.tcp_relay import TcpRelay
 from tests.eventually import eventually_async
 from tests.service.http.running_service import PASSWORD
-from tests.service.ingest.messages import heartbeat, link, temperature
+from tests.service.ingest.messages import A, heartbeat, link, temperature
 from tests.service.jobs.job_environment import JobEnvironment
 from tests.service.live.live_service import PATIENCE
 
@@ -260,6 +260,15 @@ def _build_stream(event: bytes) -> bytes:
     head = b"HTTP/1.1 200 x\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     data = b"data: " + event + b"\n\n"
     return head + f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+def test_a_parent_change_is_typed() -> None:
+    time = "2026-11-15T10:07:20.585Z"
+    data = {"device": "bmac-c0ffee0000a1", "parent": A, "previous": None, "gateway": A, "time": time}
+    change = decode_event(_build_event("topology", data)).data
+    assert change == LiveParentChange(
+        device="bmac-c0ffee0000a1", parent=A, previous=None, gateway=A, time=time
+    )
 
 
 def test_unknown_events_of_a_newer_service_are_returned_as_dictionaries() -> None:

@@ -11,6 +11,7 @@ import pytest
 from meshfleet.client import ApiKeyKind, Role
 from meshfleet.errors import NotFound
 from meshfleet.errors.protocol import MalformedMac, MalformedText
+from meshfleet.protocol.times import from_millis
 from tests.row_tables import each_row
 from tests.service.http.running_service import PASSWORD
 from tests.service.ingest.messages import A, P, Q, build_report, heartbeat, link, temperature
@@ -195,6 +196,21 @@ async def test_connectivity_changes_and_gaps_of_a_device_are_listed(
     assert [each async for each in fleet.devices.gaps(device)] == []
     with pytest.raises(NotFound):
         [each async for each in fleet.devices.gaps(service.new_mac())]
+
+
+async def test_topology_parents_and_path_are_those_of_the_links(service: LiveService, fleet: Fleet) -> None:
+    gateway, device = service.new_mac(), service.new_mac()
+    await fleet.gateways.claim(gateway)
+    at = service.clock()
+    reading = build_report("rssi", at, device=device, gateway=gateway, parent=gateway, rssi=-60)
+    service.ingest_and_flush(reading)
+    mesh = await fleet.gateways.topology(gateway)
+    assert [(node.parent, node.depth) for node in mesh.nodes] == [(None, 0), (gateway, 1)]
+    past = from_millis(at - 86_400_000)
+    assert len((await fleet.gateways.topology(gateway, at=past)).nodes) == 1
+    assert [each.parent async for each in fleet.devices.parents(device)] == [gateway]
+    assert [each async for each in fleet.devices.parents(device, until=past)] == []
+    assert [hop.rssi for hop in (await fleet.devices.path(device)).hops] == [-60]
 
 
 async def test_the_catalogue_lists_identifiers_and_products(fleet: Fleet) -> None:

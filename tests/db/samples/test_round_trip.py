@@ -10,12 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from meshfleet.db.samples.sample import SampleKind, WindowQuery
 from meshfleet.db.samples.sqlite_store import CompactionLimits
 from tests.db.samples import strategies
 from tests.db.samples.store_harness import (
     DAY,
     DEVICE,
+    HOUR,
     NOON,
+    OTHER,
     SMALL_LIMITS,
     StoreHarness,
     build_query,
@@ -225,3 +228,22 @@ async def test_a_batch_with_an_unconfirmed_commit_is_available_after_a_restart(h
     await harness.maintain()
     harness.reopen()
     assert await harness.times() == [NOON, NOON + 1]
+
+
+async def test_a_window_has_the_samples_of_some_devices_and_kinds(harness: StoreHarness) -> None:
+    third = OTHER + 1
+    link = SampleKind.LINK
+    for at in (NOON - DAY, NOON - 1, NOON, NOON + HOUR):  # in several segments and days
+        harness.commit(
+            {each: [build_row(at, kind=link, number=each % 100)] for each in (DEVICE, OTHER, third)}
+        )
+        await harness.maintain()
+    harness.commit({DEVICE: [build_row(NOON + 1, kind=link, number=9)], OTHER: [build_row(NOON + 1)]})
+    query = WindowQuery(devices=[DEVICE, OTHER], kinds=frozenset({link}), since=NOON - 1, until=NOON + HOUR)
+    found = await harness.store.read_window(
+        query, lambda samples: {(device, sample.time, sample.number) for device, sample in samples}
+    )
+    assert found == {
+        *((each, at, each % 100) for each in (DEVICE, OTHER) for at in (NOON - 1, NOON)),
+        (DEVICE, NOON + 1, 9),
+    }

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db.samples import SampleQuery, SampleRow, SampleRows, SampleStore
-    from meshfleet.db.samples.sample import Result, SampleConsumer
+    from meshfleet.db.samples.sample import Result, SampleConsumer, WindowConsumer, WindowQuery
     from meshfleet.db.samples.sample_log import SampleReader
 
 
@@ -58,6 +58,9 @@ class FailingStore:
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
         """See `SampleStore`."""
         return await self.real.read(query, consume)
+
+    async def read_window(self, query: WindowQuery, consume: WindowConsumer[Result]) -> Result:
+        return await self.real.read_window(query, consume)
 
     async def open_reader(self, name: str) -> SampleReader:
         return await self.real.open_reader(name)

@@ -131,7 +131,7 @@ class LiveService(RunningService):
     ) -> None:
         super().__init__(url, database, samples, clock)
         self.api = api
-        self._ingest = ingest
+        self.ingest_pipeline = ingest
         self._loop = loop
 
     def _key(self, role: Role) -> str:
@@ -145,12 +145,12 @@ class LiveService(RunningService):
 
     def ingest(self, *messages: Publish) -> None:
         """Ingest reports as one batch."""
-        self.run_in_loop(self._ingest.commit(build_batch(messages)))
+        self.run_in_loop(self.ingest_pipeline.commit(build_batch(messages)))
 
     def ingest_and_flush(self, *messages: Publish) -> None:
         """Ingest reports, and store the states of their devices."""
         self.ingest(*messages)
-        self.run_in_loop(self._ingest.flush())
+        self.run_in_loop(self.ingest_pipeline.flush())
 
     def run_in_loop(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine in the event loop of the service."""
@@ -202,9 +202,11 @@ class LiveService(RunningService):
 
 
 @contextmanager
-def run_live_service(database: Database, timings: LiveTimings = QUICK) -> Iterator[LiveService]:
+def run_live_service(
+    database: Database, timings: LiveTimings = QUICK, *, clock: Clock | None = None
+) -> Iterator[LiveService]:
     """Run a service on a database, in a thread of its own."""
-    clock = Clock()
+    clock = clock or Clock()
     with (
         TemporaryDirectory(prefix="meshfleet-samples-") as directory,
         closing(open_sample_store(database, Path(directory), {}, now=clock())) as samples,
@@ -220,8 +222,10 @@ def run_live_service(database: Database, timings: LiveTimings = QUICK) -> Iterat
             hasher=QUICK_HASHER,
         )
         with run_in_thread(lambda started: serve_api(api, Settings(), listener, started=started)) as loop:
-            ingest = IngestPipeline(database, samples, prefix="", admission=None, now=clock)
-            for subscriber in (api.live.reports, api.traffic):
+            ingest = IngestPipeline(
+                database, samples, prefix="", admission=None, rollups=api.rollups, now=clock
+            )
+            for subscriber in (api.live.reports, api.traffic, api.parent_tracker):
                 ingest.subscribe(subscriber)
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             service = LiveService(url, database, samples, clock, api, ingest, loop)

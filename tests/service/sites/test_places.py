@@ -100,7 +100,7 @@ def test_unknown_devices_and_sites_are_named(service: RunningService) -> None:
     assert service.viewer.get("/api/v1/devices/bmac-0123456789ab/place").json()["code"] == "unknown-device"
 
 
-@pytest.mark.rule("rest-266")
+@pytest.mark.rule("rest-254")
 def test_many_places_are_set_at_once_and_listed_in_pages(service: RunningService) -> None:
     site = create_site(service)["id"]
     devices = sorted(service.new_device(name=f"Anchor {number} ☕") for number in range(5))
@@ -118,7 +118,7 @@ def test_many_places_are_set_at_once_and_listed_in_pages(service: RunningService
     assert list_audit(service, devices[0]) == [("place.set", {"site": site, "floor": 0, "x": 3.0, "y": 4.0})]
 
 
-@pytest.mark.rule("rest-266")
+@pytest.mark.rule("rest-254")
 def test_all_faults_of_a_batch_are_named_and_nothing_is_set(service: RunningService) -> None:
     site = create_site(service)["id"]
     good, far = service.new_device(), service.new_device()

@@ -75,7 +75,7 @@ def _load_all(database: Database, number: int) -> tuple[object, ...]:
 
 
 @pytest.mark.both_databases
-@pytest.mark.rule("rest-263")
+@pytest.mark.rule("rest-251")
 def test_a_restored_backup_has_sites_with_their_plans(urls: tuple[str, str], tmp_path: Path) -> None:
     original, restored, file = tmp_path / "original", tmp_path / "restored", tmp_path / "backup.tar"
     original.mkdir()

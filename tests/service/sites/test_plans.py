@@ -33,7 +33,7 @@ def _get_path(site: str, floor: int = 0) -> str:
 
 
 @both_databases
-@pytest.mark.rule("rest-263", "rest-264")
+@pytest.mark.rule("rest-251", "rest-252")
 def test_a_plan_is_uploaded_shown_downloaded_and_deleted(service: RunningService) -> None:
     site = create_site(service)["id"]
     path = _get_path(site, 1)
@@ -71,7 +71,7 @@ def test_a_plan_is_uploaded_shown_downloaded_and_deleted(service: RunningService
     ]
 
 
-@pytest.mark.rule("rest-264")
+@pytest.mark.rule("rest-252")
 def test_a_script_in_a_plan_never_runs(service: RunningService) -> None:
     site = create_site(service)["id"]
     assert upload_plan(service, site).status_code == 200
@@ -89,7 +89,7 @@ def test_a_script_in_a_plan_never_runs(service: RunningService) -> None:
         assert (unchanged.status_code, unchanged.content, unchanged.headers["etag"]) == (304, b"", etag)
 
 
-@pytest.mark.rule("rest-263")
+@pytest.mark.rule("rest-251")
 @each_row(
     ("points", "expected"),
     [
@@ -107,7 +107,7 @@ def test_two_points_say_how_a_plan_lies_on_its_floor(
     assert list(transform.values()) == pytest.approx(expected, abs=1e-9)
 
 
-@pytest.mark.rule("rest-263")
+@pytest.mark.rule("rest-251")
 @each_row(
     ("reference", "fields"),
     [
@@ -132,7 +132,7 @@ def test_wrong_reference_points_are_refused(service: RunningService, reference: 
     assert found == (["reference[0].px", "reference[1].y"] if fields == 2 else fields)
 
 
-@pytest.mark.rule("rest-265")
+@pytest.mark.rule("rest-253")
 @each_row(
     ("content", "expected"),
     [
@@ -158,7 +158,7 @@ NESTED = SVG.replace(b"<script>alert(1)</script>", b"<g>" * 300 + b"</g>" * 300)
 ENTITIES = b'<!DOCTYPE svg [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]>' + SVG
 
 
-@pytest.mark.rule("rest-265")
+@pytest.mark.rule("rest-253")
 @each_row(
     ("content", "status", "reason"),
     [
@@ -192,7 +192,7 @@ def test_a_file_that_is_no_plan_is_refused(
     assert service.viewer.get(_get_path(site)).status_code == 404
 
 
-@pytest.mark.rule("rest-263", "rest-265")
+@pytest.mark.rule("rest-251", "rest-253")
 def test_a_wrong_form_is_refused(service: RunningService) -> None:
     path = _get_path(create_site(service)["id"])
     fields = {"reference": json.dumps(REFERENCE)}
@@ -204,7 +204,7 @@ def test_a_wrong_form_is_refused(service: RunningService) -> None:
     assert list(list_faults(wrong)) == ["sha256"]
 
 
-@pytest.mark.rule("rest-265")
+@pytest.mark.rule("rest-253")
 def test_a_plan_may_have_20_mib_and_not_one_byte_more(service: RunningService) -> None:
     site = create_site(service)["id"]
     empty = len(build_png(300, 200))
@@ -216,7 +216,7 @@ def test_a_plan_may_have_20_mib_and_not_one_byte_more(service: RunningService) -
     assert service.viewer.get(_get_path(site)).content == largest
 
 
-@pytest.mark.rule("rest-265")
+@pytest.mark.rule("rest-253")
 def test_a_plan_that_is_much_too_large_is_refused_before_it_is_sent(service: RunningService) -> None:
     site = create_site(service)["id"]
     head = build_head(

@@ -31,7 +31,7 @@ SQUARE = [[0, 0], [1, 0], [1, 1]]
 MISSING = f"site-{'0' * 16}"
 
 
-@pytest.mark.rule("rest-260", "rest-261")
+@pytest.mark.rule("rest-248", "rest-249")
 def test_a_site_is_created_shown_listed_and_changed(service: RunningService) -> None:
     floors = [{**UPPER, "walkable": [ROOM, SQUARE]}, GROUND]
     created = create_site(service, *floors, name="  Werk Süd \N{FACTORY} ")
@@ -65,7 +65,7 @@ def test_a_site_is_created_shown_listed_and_changed(service: RunningService) -> 
     assert list_audit(service, created["id"])[1][1]["before"] == created["name"]
 
 
-@pytest.mark.rule("rest-261")
+@pytest.mark.rule("rest-249")
 def test_all_faults_of_a_site_are_named_together(service: RunningService) -> None:
     floors = [
         {**GROUND, "floor": -21, "name": ""},
@@ -83,7 +83,7 @@ def test_all_faults_of_a_site_are_named_together(service: RunningService) -> Non
     ]
 
 
-@pytest.mark.rule("rest-261")
+@pytest.mark.rule("rest-249")
 @each_row(
     ("floors", "field"),
     [
@@ -112,7 +112,7 @@ def test_a_site_larger_than_a_body_is_refused(service: RunningService) -> None:
     assert (response.status_code, response.json()["code"]) == (413, "body-too-large")
 
 
-@pytest.mark.rule("rest-262")
+@pytest.mark.rule("rest-250")
 def test_a_floor_in_use_cannot_be_removed_or_shrunk(service: RunningService) -> None:
     site = create_site(service, GROUND, UPPER)["id"]
     device = service.new_device()
@@ -138,7 +138,7 @@ def test_a_floor_in_use_cannot_be_removed_or_shrunk(service: RunningService) -> 
     assert service.viewer.get(f"{SITES_PATH}/{site}/floors/1/plan").status_code == 404
 
 
-@pytest.mark.rule("rest-262")
+@pytest.mark.rule("rest-250")
 def test_a_deleted_site_takes_everything_on_it_along(service: RunningService) -> None:
     site, other = create_site(service)["id"], create_site(service)["id"]
     devices = [service.new_device() for _ in range(2)]
@@ -155,7 +155,7 @@ def test_a_deleted_site_takes_everything_on_it_along(service: RunningService) ->
     assert list_audit(service, site)[-1] == ("site.delete", {"name": "Site", "places": 2, "zones": 1})
 
 
-@pytest.mark.rule("rest-267")
+@pytest.mark.rule("rest-255")
 def test_zones_are_created_listed_changed_and_deleted(service: RunningService) -> None:
     site, other = create_site(service)["id"], create_site(service)["id"]
     path = f"{SITES_PATH}/{site}/zones"
@@ -186,7 +186,7 @@ def test_zones_are_created_listed_changed_and_deleted(service: RunningService) -
     assert actions == ["zone.create", "zone.change", "zone.delete"]
 
 
-@pytest.mark.rule("rest-267")
+@pytest.mark.rule("rest-255")
 @each_row(
     ("changes", "fields"),
     [
@@ -206,7 +206,7 @@ def test_an_invalid_zone_is_refused(
     assert sorted(list_faults(response)) == fields
 
 
-@pytest.mark.rule("rest-267")
+@pytest.mark.rule("rest-255")
 def test_a_site_has_at_most_200_zones(service: RunningService) -> None:
     site = create_site(service)["id"]
     number = int(site.removeprefix("site-"), 16)
@@ -222,7 +222,7 @@ def test_a_site_has_at_most_200_zones(service: RunningService) -> None:
     assert sorted(statuses) == [201] * 2 + [409] * 4
 
 
-@pytest.mark.rule("rest-15", "rest-260")
+@pytest.mark.rule("rest-15", "rest-248")
 @each_row("site", [MISSING, "site-1", "site-ffffffffffffffff", "SITE-0000000000000000", "%00", "firmware"])
 def test_an_unknown_site_is_not_found(service: RunningService, site: str) -> None:
     path = f"{SITES_PATH}/{site}"
@@ -240,7 +240,7 @@ def test_an_unknown_site_is_not_found(service: RunningService, site: str) -> Non
     assert site == "%00" or {each.json()["code"] for each in responses} == {"unknown-site"}
 
 
-@pytest.mark.rule("auth-17", "rest-260")
+@pytest.mark.rule("auth-17", "rest-248")
 def test_a_viewer_changes_no_site(service: RunningService) -> None:
     site = create_site(service)["id"]
     area = {"name": "n", "floor": 0, "polygon": SQUARE}

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from meshfleet.db.samples.sample import DAY_MS, NO_SEQ, ClockFlag, SampleExtras, SampleKind, StoredSample
 from meshfleet.protocol.times import format_millis
-from meshfleet.service.ingest.rollups import MinuteSummary
+from meshfleet.service.ingest.rollups import ChannelReadings, MinuteSummary, SeqRange
 from meshfleet.service.telemetry import links
 from tests.row_tables import each_row
 from tests.service.ingest.messages import A, B, P, Q, R, mac_to_number
@@ -49,7 +49,16 @@ def build_minute(
 
 def build_bucket(time: int, count: int, *numbers: float | None) -> dict[str, Any]:
     low, mean, high, last = numbers
-    return {"time": format_millis(time), "min": low, "mean": mean, "max": high, "count": count, "last": last}
+    return {
+        "time": format_millis(time),
+        "min": low,
+        "mean": mean,
+        "max": high,
+        "count": count,
+        "last": last,
+        "expected": count,
+        "loss": 0.0,
+    }
 
 
 @pytest.mark.rule("rest-87", "rest-88")
@@ -79,13 +88,46 @@ def test_a_link_has_its_last_reading_and_all_readings_in_buckets(service: Runnin
                     build_bucket(START, 28, -88, -61, -50, -88),
                     build_bucket(START + 10 * MINUTE, 2, -44, -42, -40, -40),
                 ],
+                "expected": 30,
+                "loss": 0.0,
+                "channels": [],
             }
-        ]
+        ],
+        "heartbeats": None,
     }
     (link,) = response["items"]
     first_fields = ["parent", "rssi", "seenAt", "unreachable", "mean", "min", "max", "count"]
-    assert list(link) == [*first_fields, "gateway", "series"]
-    assert list(link["series"][0]) == ["time", "min", "mean", "max", "count", "last"]
+    assert list(link) == [*first_fields, "gateway", "series", "expected", "loss", "channels"]
+    first_bucket_fields = ["time", "min", "mean", "max", "count", "last"]
+    assert list(link["series"][0]) == [*first_bucket_fields, "expected", "loss"]
+
+
+@pytest.mark.rule("rest-245", "rest-246", "rest-247")
+def test_links_have_their_loss_their_channels_and_the_heartbeats(service: RunningService) -> None:
+    device = service.new_device()
+
+    def build(at: int, parent: str | int, kind: SampleKind, summary: MinuteSummary) -> StoredSample:
+        extras = SampleExtras(ext=msgspec.json.encode(summary).decode())
+        return replace(build_minute(at, -50, parent=parent), kind=kind, more=extras)
+
+    heard = [ChannelReadings(37, 2, -120), ChannelReadings(39, 1, -80)]
+    minutes = []
+    for index in range(10):
+        at = START + index * MINUTE
+        seqs = SeqRange((250 + 4 * index) % 256, 4, 3)
+        link = MinuteSummary(3, -80, -60, -60, at, seqs=seqs, channels=heard)
+        heartbeat = MinuteSummary(1, 0, 0, 0, at, seqs=SeqRange(2 * index, 1, 1), copies=(1, 2))
+        minutes += [build(at, P, SampleKind.LINK, link), build(at, 0, SampleKind.HEARTBEAT, heartbeat)]
+    store_samples(service, device, *minutes)
+    response = get_json(service, links_path(device), **HOUR, Points=6)
+    assert response["heartbeats"] == {"count": 10, "expected": 19, "loss": 0.4737, "copies": 2.0}
+    (link,) = response["items"]
+    assert (link["count"], link["expected"], link["loss"]) == (30, 40, 0.25)
+    assert link["channels"] == [
+        {"channel": 37, "count": 20, "mean": -60.0},
+        {"channel": 39, "count": 10, "mean": -80.0},
+    ]
+    assert [(each["expected"], each["loss"]) for each in link["series"]] == [(40, 0.25)]
 
 
 @pytest.mark.rule("rest-87")
@@ -254,7 +296,7 @@ def test_invalid_parameters_are_refused_by_name(
 def test_a_device_without_links_has_an_empty_list_and_an_unknown_one_is_not_found(
     service: RunningService,
 ) -> None:
-    assert get_json(service, links_path(service.new_device())) == {"items": []}
+    assert get_json(service, links_path(service.new_device())) == {"items": [], "heartbeats": None}
     for unknown in ("bmac-0123456789ab", "bmac-xyz"):
         assert service.viewer.get(links_path(unknown)).status_code == 404
     assert service.anonymous.get(links_path(service.new_device())).status_code == 401

@@ -28,6 +28,7 @@ from meshfleet.cli.output import (
 )
 from meshfleet.cli.service_access import call_service
 from meshfleet.cli.terminal import to_printable
+from meshfleet.cli.topology_output import print_path
 from meshfleet.client.rest.devices import Sort
 from meshfleet.errors import NotFound
 
@@ -151,6 +152,13 @@ _LINK_COLUMNS: Final = (
     Column("gateway", lambda each: each.gateway, no_wrap=True),
 )
 
+_PARENT_COLUMNS: Final = (
+    Column("time", lambda each: each.time, no_wrap=True),
+    Column("parent", lambda each: each.parent, no_wrap=True),
+    Column("previous", lambda each: each.previous, no_wrap=True),
+    Column("gateway", lambda each: each.gateway, no_wrap=True),
+)
+
 labels_argument = click.argument(
     "labels", metavar="LABEL...", type=LABEL, nargs=-1, required=True, shell_complete=complete_labels
 )
@@ -244,6 +252,29 @@ def links(device: Mac, *, as_json: bool) -> None:
             print_json(each)
     else:
         print_table(_LINK_COLUMNS, found)
+
+
+@devices.command()
+@device_argument
+@json_option
+def path(device: Mac, *, as_json: bool) -> None:
+    """Show the hops from a device to its gateway with their signal, and other parents it could have."""
+    found = call_service(lambda fleet: fleet.devices.path(device))
+    if as_json:
+        print_json(found)
+    else:
+        print_path(found)
+
+
+@devices.command()
+@device_argument
+@limit_option
+@json_option
+def parents(device: Mac, *, limit: int | None, as_json: bool) -> None:
+    """List when a device changed its parent in the mesh, the newest change first."""
+    call_service(
+        lambda fleet: print_list(fleet.devices.parents(device), _PARENT_COLUMNS, as_json=as_json, limit=limit)
+    )
 
 
 @devices.command()

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from meshfleet.cli.arguments import DEVICE, gateway_argument
+from meshfleet.cli.arguments import DEVICE, PAST_TIME, gateway_argument
 from meshfleet.cli.completers import complete_gateways
 from meshfleet.cli.gateway_batches import claim_file, rotate_file
 from meshfleet.cli.options import TEXT
 from meshfleet.cli.output import Column, json_option, print_fields, print_json, print_list, print_result
 from meshfleet.cli.service_access import call_service
+from meshfleet.cli.topology_output import print_topology
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from meshfleet.protocol.ids import Mac
     from meshfleet.rest.gateways import GatewayClaim
 
@@ -41,6 +44,21 @@ def gateways() -> None:
 def list_gateways(*, as_json: bool) -> None:
     """List all gateways of the fleet."""
     call_service(lambda fleet: print_list(fleet.gateways.list(), _COLUMNS, as_json=as_json))
+
+
+@gateways.command()
+@gateway_argument
+@click.option(
+    "--at", type=PAST_TIME, help="Show the mesh at this time: ISO 8601, or an age such as 90s, 15m, 2h or 7d."
+)
+@json_option
+def topology(gateway: Mac, *, at: datetime | None, as_json: bool) -> None:
+    """Show the mesh of a gateway as a tree, with the signal of each hop."""
+    found = call_service(lambda fleet: fleet.gateways.topology(gateway, at=at))
+    if as_json:
+        print_json(found)
+    else:
+        print_topology(found)
 
 
 def _file_options(command: Any) -> Any:

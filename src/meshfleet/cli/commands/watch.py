@@ -29,12 +29,12 @@ from meshfleet.protocol.codes import Kind
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, DecodedValue
 from meshfleet.protocol.ids import to_device_id
 from meshfleet.protocol.times import format_time
-from meshfleet.rest.live import LiveHeartbeat, LiveLink, LiveSample, Resync
+from meshfleet.rest.live import LiveHeartbeat, LiveLink, LiveParentChange, LiveSample, Resync
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from meshfleet.client import Report
+    from meshfleet.client import EventType, Report
     from meshfleet.protocol.ids import Mac
 
     _Reports = AsyncGenerator["LiveReport", None]
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 # --- Conversion of gateway reports to live events as the service sends them ---
 
-LiveReport = LiveSample | LiveHeartbeat | LiveLink
+LiveReport = LiveSample | LiveHeartbeat | LiveLink | LiveParentChange
 
 
 def to_live_report(report: Report) -> LiveReport:
@@ -106,15 +106,20 @@ class LiveReportFilter(Struct, frozen=True, kw_only=True):
         return (
             (not self.devices or report.device in self.devices)
             and (not self.gateways or report.gateway in self.gateways)
-            and (not self.kinds or report.kind in self.kinds)
+            and (not self.kinds or get_kind(report) in self.kinds)
             and (not self.names or format_subject(report) in self.names)
         )
 
 
+def get_kind(report: LiveReport) -> str:
+    """Return the kind of a report, or `topology` for a change of the parent of a device."""
+    return _TOPOLOGY if isinstance(report, LiveParentChange) else report.kind
+
+
 def format_subject(report: LiveReport) -> str:
     """Return the name (or hex id) of a report's identifier; the kind if the report has no identifier."""
-    if isinstance(report, LiveHeartbeat | LiveLink):
-        return report.kind
+    if not isinstance(report, LiveSample):
+        return get_kind(report)
     return report.name or find_identifier_name(report.identifier or "")
 
 
@@ -126,7 +131,7 @@ def print_report(report: LiveReport, *, as_json: bool) -> None:
     parts = (
         click.style(report.time, dim=True),
         report.device,
-        click.style(f"{report.kind:<17}", fg=_COLORS.get(report.kind)),
+        click.style(f"{get_kind(report):<17}", fg=_COLORS.get(get_kind(report))),
         *_style_subject(report),
         to_printable(_format_content(report)),
     )
@@ -135,7 +140,7 @@ def print_report(report: LiveReport, *, as_json: bool) -> None:
 
 def _style_subject(report: LiveReport) -> tuple[str, ...]:
     """Return a tuple with the report's identifier in bold; empty if the report has no identifier."""
-    if isinstance(report, LiveHeartbeat | LiveLink):
+    if not isinstance(report, LiveSample):
         return ()
     return (click.style(to_printable(format_subject(report)), bold=True),)
 
@@ -150,6 +155,13 @@ def _format_content(report: LiveReport) -> str:
         case LiveLink():
             suffix = ", unreachable" if report.unreachable else ""
             return f"{report.rssi} dBm at {report.parent}{suffix}"
+        case LiveParentChange():
+            before = "" if report.previous is None else f", before {report.previous}"
+            return f"parent {report.parent}{before}"
+    return _format_sample(report)
+
+
+def _format_sample(report: LiveSample) -> str:
     if report.error is not None:
         return format_sample_error(report)
     if report.value is None and not report.raw:
@@ -185,6 +197,9 @@ class _NoticeLogHandler(logging.Handler):
 
 _KINDS: Final = sorted({each.raw_kind.value for each in Kind})
 
+_TOPOLOGY: Final = "topology"
+"""Value of `--kind` for changes of parents, which are no reports and only known to a service."""
+
 
 @click.command()
 @click.option(
@@ -206,9 +221,9 @@ _KINDS: Final = sorted({each.raw_kind.value for each in Kind})
 @click.option(
     "--kind",
     "kinds",
-    type=click.Choice(_KINDS),
+    type=click.Choice([*_KINDS, _TOPOLOGY]),
     multiple=True,
-    help="Show only reports of this kind; repeatable.",
+    help="Show only reports of this kind; repeatable. topology: devices that change their parent.",
 )
 @click.option(
     "--identifier",
@@ -242,9 +257,11 @@ def watch(  # noqa: PLR0913 # one for each option
         kinds=frozenset(kinds),
         names=frozenset(map(find_identifier_name, identifiers)),
     )
+    if route.broker is not None and _TOPOLOGY in kinds:
+        raise click.UsageError("--kind topology needs a service, and cannot be used with --broker.")
     connected = asyncio.Event()
     reports = (
-        _receive_from_service(devices, gateways, connected)
+        _receive_from_service(_list_event_types(kinds), devices, gateways, connected)
         if route.broker is None
         else _receive_from_broker(route, devices, gateways, connected)
     )
@@ -277,16 +294,25 @@ async def _print_matching_reports(
                 return
 
 
+def _list_event_types(kinds: tuple[str, ...]) -> list[EventType]:
+    """Return the types of live events that the option `--kind` selects."""
+    types: list[EventType] = ["topology"] if _TOPOLOGY in kinds else []
+    return types if set(kinds) == {_TOPOLOGY} else [*types, "report"]
+
+
 async def _receive_from_service(
-    devices: tuple[Mac, ...], gateways: tuple[Mac, ...], connected: asyncio.Event
+    types: list[EventType],
+    devices: tuple[Mac, ...],
+    gateways: tuple[Mac, ...],
+    connected: asyncio.Event,
 ) -> _Reports:
     """Yield the live reports of the service. `connected` is set once the service accepts the login."""
-    async with open_fleet() as fleet, aclosing(fleet.live("report", devices, gateways)) as events:
+    async with open_fleet() as fleet, aclosing(fleet.live(types, devices, gateways)) as events:
         await fleet.me()
         connected.set()
         async for event in events:
             match event.data:
-                case LiveSample() | LiveHeartbeat() | LiveLink() as report:
+                case LiveSample() | LiveHeartbeat() | LiveLink() | LiveParentChange() as report:
                     yield report
                 case Resync(reason=reason):
                     print_notice(f"some reports are missing: {reason}")

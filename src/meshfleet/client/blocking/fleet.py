@@ -28,6 +28,8 @@ class Devices(Proxy[devices.Devices]):
     set_place = wrap_method(devices.Devices.set_place)
     remove_place = wrap_method(devices.Devices.remove_place)
     connectivity = wrap_generator(devices.Devices.connectivity)
+    parents = wrap_generator(devices.Devices.parents)
+    path = wrap_method(devices.Devices.path)
     gaps = wrap_generator(devices.Devices.gaps)
     updates = wrap_generator(devices.Devices.updates)
 
@@ -47,6 +49,7 @@ class Gateways(Proxy[devices.Gateways]):
     show = wrap_method(devices.Gateways.show)
     claim = wrap_method(devices.Gateways.claim)
     claim_many = wrap_method(devices.Gateways.claim_many)
+    topology = wrap_method(devices.Gateways.topology)
     rotate = wrap_method(devices.Gateways.rotate)
     release = wrap_method(devices.Gateways.release)
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from msgspec.structs import replace
 
 from meshfleet.client.arguments import (
+    Moment,
     check_argument_names,
+    format_optional_time,
     normalize_device_id,
     normalize_device_ids,
     normalize_mac,
@@ -49,15 +51,19 @@ from meshfleet.rest.paths import (
     credentials_path,
     device_label_path,
     device_path,
+    device_way_path,
     friendly_name_path,
     gateway_path,
     holes_path,
     label_path,
+    parents_path,
     place_path,
+    topology_path,
     updates_path,
 )
 from meshfleet.rest.sites import NewPlace
 from meshfleet.rest.telemetry import SampleGapPage
+from meshfleet.rest.topology import DevicePath, ParentChangePage, Topology
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
@@ -68,6 +74,7 @@ if TYPE_CHECKING:
     from meshfleet.rest.jobs import DeviceUpdate
     from meshfleet.rest.sites import Site
     from meshfleet.rest.telemetry import SampleGap
+    from meshfleet.rest.topology import ParentChange
 
 
 # `fleet.gateways`: claims of gateways.
@@ -105,6 +112,11 @@ class Gateways(RestResource):
     async def rotate(self, gateway: str) -> GatewayClaim:
         """Replace the MQTT password of a gateway. The old password becomes invalid at once."""
         return await self._caller.post(GatewayClaim, credentials_path(normalize_mac(gateway)))
+
+    async def topology(self, gateway: str, *, at: Moment | None = None) -> Topology:
+        """Get the mesh of a gateway as a tree, at a past time if `at` is given."""
+        query = build_query({"At": format_optional_time(at, "at")})
+        return await self._caller.get(Topology, topology_path(normalize_mac(gateway)), query)
 
     async def release(self, gateway: str) -> None:
         """Release and disconnect a gateway, which remains a device until `devices.forget` is called."""
@@ -215,6 +227,22 @@ class Devices(RestResource):
     def connectivity(self, device: str) -> AsyncGenerator[ConnectivityChange, None]:
         """List the connects and disconnects of a device, the newest first."""
         return self._caller.iterate_items(ConnectivityPage, connectivity_path(normalize_device_id(device)))
+
+    def parents(
+        self, device: str, *, since: Moment | None = None, until: Moment | None = None
+    ) -> AsyncGenerator[ParentChange, None]:
+        """List the changes of the parent of a device in the mesh, the newest first."""
+        query = build_query(
+            {
+                "From": format_optional_time(since, "since"),
+                "To": format_optional_time(until, "until"),
+            }
+        )
+        return self._caller.iterate_items(ParentChangePage, parents_path(normalize_device_id(device)), query)
+
+    async def path(self, device: str) -> DevicePath:
+        """Get the hops from a device to its gateway, and the parents that the device could have instead."""
+        return await self._caller.get(DevicePath, device_way_path(normalize_device_id(device)))
 
     def gaps(self, device: str) -> AsyncGenerator[SampleGap, None]:
         """List the gaps in the samples of a device, where samples are missing."""

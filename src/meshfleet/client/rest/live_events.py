@@ -27,6 +27,7 @@ from meshfleet.rest.live import (
     LiveGateway,
     LiveHeartbeat,
     LiveLink,
+    LiveParentChange,
     LiveSample,
     ReleasedGateway,
     Resync,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
 # Decoding of server-sent events (rest-146 to rest-148).
 
-EventType = Literal["device", "report", "job", "execution", "gateway", "resync"]
+EventType = Literal["device", "report", "job", "execution", "gateway", "topology", "resync"]
 
 EventData = (
     Device
@@ -55,6 +56,7 @@ EventData = (
     | Job
     | DeletedJob
     | LiveExecution
+    | LiveParentChange
     | Resync
     | dict[str, Any]
 )
@@ -83,7 +85,11 @@ _REPORT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
     "event": LiveSample,
 }
 
-_EVENT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {"execution": LiveExecution, "resync": Resync}
+_EVENT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
+    "execution": LiveExecution,
+    "topology": LiveParentChange,
+    "resync": Resync,
+}
 
 _MAX_EVENT_BYTES: Final = 4 * 1024 * 1024
 """Maximum size of a live event in bytes. Events of a service are not much larger than 64 KiB."""

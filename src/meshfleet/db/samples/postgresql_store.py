@@ -37,7 +37,15 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from meshfleet.db.samples.sample import Retention, SampleConsumer, SampleQuery, SampleRow, SampleRows
+    from meshfleet.db.samples.sample import (
+        Retention,
+        SampleConsumer,
+        SampleQuery,
+        SampleRow,
+        SampleRows,
+        WindowConsumer,
+        WindowQuery,
+    )
 
 
 # Rows in PostgreSQL's binary COPY format, encoded here: the driver takes several times as long.
@@ -238,6 +246,10 @@ class PostgresqlSampleStore:
         """Call `consume` with the samples that match `query`. Return the result of `consume`."""
         return await self._database.read(_read_samples, query, consume)
 
+    async def read_window(self, query: WindowQuery, consume: WindowConsumer[Result]) -> Result:
+        """Call `consume` with the samples of many devices in a time range. Return the result of `consume`."""
+        return await self._database.read(_read_window, query, consume)
+
     async def open_reader(self, name: str) -> SampleReader:
         """Open the reader of all samples with this name. A new reader begins with the next batch."""
         self._has_readers = True
@@ -413,6 +425,23 @@ def _read_samples(connection: Connection, query: SampleQuery, consume: SampleCon
         return consume(scan_days(query, days, load_day, strays))
 
 
+def _read_window(connection: Connection, query: WindowQuery, consume: WindowConsumer[Result]) -> Result:
+    """Call `consume` with the samples of many devices in a time range. Return its result."""
+    conditions = (
+        "device = ANY(%(devices)s) AND kind = ANY(%(kinds)s) AND time >= %(begin)s AND time < %(end)s"
+    )
+    columns = f"device, {_SAMPLE_COLUMNS}, NULL AS clock, shift"
+    statement = f"SELECT {columns} FROM sample WHERE {conditions}"  # noqa: S608 # constant names
+    values = {
+        "devices": list(query.devices),
+        "kinds": list(query.kinds),
+        "begin": query.since,
+        "end": query.until,
+    }
+    with connection.exec_driver_sql(statement, values, execution_options=_STREAM_OPTIONS) as rows:
+        return consume((device, _build_sample(fields)) for device, *fields in rows)
+
+
 def _build_query(source: str, query: SampleQuery, begin: int, end: int) -> tuple[str, dict[str, Any]]:
     """Build the SQL that selects a query's samples from `begin` to before `end`, in the requested order.
 
@@ -441,6 +470,11 @@ def _stream_samples(
     """Yield the samples that an SQL query selects, through a server-side cursor in `open_cursors`."""
     rows = connection.exec_driver_sql(statement, values, execution_options=_STREAM_OPTIONS)
     for row in open_cursors.enter_context(rows):
-        time, kind, identifier, seq, gateway, number, raw, *extra_fields = row
-        extras = SampleExtras(*extra_fields) if any(field is not None for field in extra_fields) else None
-        yield StoredSample(time, kind, identifier, seq, gateway, number, raw, extras)
+        yield _build_sample(row)
+
+
+def _build_sample(row: Sequence[Any]) -> StoredSample:
+    """Build a sample from the columns that a query selects."""
+    time, kind, identifier, seq, gateway, number, raw, *extra_fields = row
+    extras = SampleExtras(*extra_fields) if any(field is not None for field in extra_fields) else None
+    return StoredSample(time, kind, identifier, seq, gateway, number, raw, extras)

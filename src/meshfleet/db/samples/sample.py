@@ -175,6 +175,21 @@ class SampleQuery(Struct, frozen=True, kw_only=True):
         return sample.identity < self.after if self.newest_first else sample.identity > self.after
 
 
+class WindowQuery(Struct, frozen=True, kw_only=True):
+    """Filter for reading the samples of many devices in a short time range."""
+
+    devices: Sequence[int]
+    kinds: frozenset[int]
+    since: int
+    """Inclusive start of the sample times, as Unix time in milliseconds."""
+    until: int
+    """Exclusive end of the sample times, as Unix time in milliseconds."""
+
+    def matches(self, sample: StoredSample) -> bool:
+        """Return whether a sample matches the kinds and the time range of this query."""
+        return self.since <= sample.time < self.until and sample.kind in self.kinds
+
+
 Result = TypeVar("Result")
 
 
@@ -183,6 +198,17 @@ SampleConsumer: TypeAlias = Callable[[Iterator[StoredSample]], Result]
 
 The samples are in the requested order, without duplicates. If a segment is replaced while the function reads,
 the function is called again with a new iterator.
+"""
+
+
+DeviceSample: TypeAlias = tuple[int, StoredSample]
+"""Sample with its device."""
+
+WindowConsumer: TypeAlias = Callable[[Iterator[DeviceSample]], Result]
+"""Function that takes the samples of a `WindowQuery` and computes a result; runs in a worker thread.
+
+The samples have no order, and a repeated sample may be among them. If a segment is replaced while the
+function reads, the function is called again with a new iterator.
 """
 
 
@@ -210,6 +236,12 @@ class SampleStore(Protocol):
 
     async def read(self, query: SampleQuery, consume: SampleConsumer[Result]) -> Result:
         """Call `consume` with the samples that match `query`. Return the result of `consume`."""
+
+    async def read_window(self, query: WindowQuery, consume: WindowConsumer[Result]) -> Result:
+        """Call `consume` with the samples of many devices in a time range. Return the result of `consume`.
+
+        Samples with an implausible time are left out.
+        """
 
     async def open_reader(self, name: str) -> SampleReader:
         """Open the reader of all samples with this name. A new reader begins with the next batch."""

@@ -144,6 +144,20 @@ def find_block_sources(path: Path, device: int, since: int, until: int) -> list[
     ]
 
 
+def read_device_blocks(
+    path: Path, devices: Sequence[int], since: int, until: int
+) -> Iterator[tuple[int, list[StoredSample]]]:
+    """Yield the blocks of devices that may have samples from `since` to before `until`, with the device."""
+    query = (
+        "SELECT device, samples FROM chunk WHERE device IN (SELECT value FROM json_each(?))"
+        " AND last >= ? AND first < ?"
+    )
+    numbers = msgspec.json.encode(list(devices)).decode()
+    with _open_segment(path) as file:
+        for device, data in file.execute(query, (numbers, since, until)):
+            yield device, _decode_block(path, data)
+
+
 class SegmentMerger:
     """Merges several segments: iterating yields the merged blocks, without samples of the dropped kinds.
 

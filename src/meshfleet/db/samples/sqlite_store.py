@@ -16,7 +16,7 @@ from functools import partial
 from itertools import chain
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from meshfleet.db.samples import sample_log, segments
 from meshfleet.db.samples.block import BlockRow, decode_block
@@ -45,9 +45,20 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db.database import Database
-    from meshfleet.db.samples.sample import Retention, SampleConsumer, SampleQuery, SampleRows, StoredSample
+    from meshfleet.db.samples.sample import (
+        DeviceSample,
+        Retention,
+        SampleConsumer,
+        SampleQuery,
+        SampleRows,
+        StoredSample,
+        WindowConsumer,
+        WindowQuery,
+    )
 
 _log = logging.getLogger(__name__)
+
+_Item = TypeVar("_Item")
 
 _MAX_MEMTABLE_AGE_MS: Final = DAY_MS
 """Milliseconds after which a memtable is flushed even if it is not full."""
@@ -162,15 +173,32 @@ class SqliteSampleStore:
             if memtable is not None
         ]
         run = asyncio.get_running_loop().run_in_executor
-        return await run(self._reader_pool, self._read, query, memtable_blocks, consume)
+        scan = partial(self._scan, query, memtable_blocks)
+        return await run(self._reader_pool, self._read, scan, consume)
 
-    def _read(
-        self, query: SampleQuery, memtable_blocks: Sequence[dict[Day, bytes]], consume: SampleConsumer[Result]
-    ) -> Result:
-        """Call `consume` with the matching samples. Call it again if a segment is deleted meanwhile."""
+    async def read_window(self, query: WindowQuery, consume: WindowConsumer[Result]) -> Result:
+        """Call `consume` with the samples of many devices in a time range. Return the result of `consume`."""
+        days = range(query.since // DAY_MS, (query.until - 1) // DAY_MS + 1)
+        # Copied before the segments are listed, as in `read`.
+        memtable_blocks = [
+            (device, bytes(blocks[device]))
+            for memtable in (self._frozen_memtable, self._memtable)
+            if memtable is not None
+            for day in days
+            for blocks in [memtable.days.get(day, {})]
+            for device in query.devices
+            if device in blocks
+        ]
+        run = asyncio.get_running_loop().run_in_executor
+        scan = partial(self._scan_window, query, days, memtable_blocks)
+        return await run(self._reader_pool, self._read, scan, consume)
+
+    @staticmethod
+    def _read(scan: Callable[[], Iterator[_Item]], consume: Callable[[Iterator[_Item]], Result]) -> Result:
+        """Call `consume` with the samples of a scan. Call it again if a segment is deleted meanwhile."""
         for attempts_left in reversed(range(_READ_ATTEMPTS)):
             try:
-                return consume(self._scan(query, memtable_blocks))
+                return consume(scan())
             except SegmentMissing as exc:
                 if not attempts_left:
                     raise SamplesDamaged(exc.path, exc) from exc
@@ -194,6 +222,21 @@ class SqliteSampleStore:
 
         days = {day for day in chain(segments_by_day, *memtable_blocks) if day is not None}
         return scan_days(query, days, load_day, load_day(None))
+
+    def _scan_window(
+        self, query: WindowQuery, days: range, memtable_blocks: Sequence[tuple[int, bytes]]
+    ) -> Iterator[DeviceSample]:
+        """Yield the samples of segments and memtables that match a query of many devices."""
+        paths = [self._get_path(segment) for segment in self._segments if segment.day in days]
+        blocks = chain.from_iterable(
+            segments.read_device_blocks(path, query.devices, query.since, query.until) for path in paths
+        )
+        for device, samples in chain(
+            blocks, ((device, decode_block(block)) for device, block in memtable_blocks)
+        ):
+            for sample in samples:
+                if query.matches(sample):
+                    yield device, sample
 
     def _find_block_sources(
         self, query: SampleQuery, day_segments: Iterable[Segment], blocks: Iterable[bytes]

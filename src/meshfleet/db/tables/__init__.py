@@ -34,6 +34,7 @@ from meshfleet.db.tables.operations import backup, storage_size
 from meshfleet.db.tables.positions import anchor_reading, calibration, survey_point
 from meshfleet.db.tables.reports import foreign_name, hole, reading_journal, reject, series
 from meshfleet.db.tables.requests import request
+from meshfleet.db.tables.topology import parent_change
 from meshfleet.db.tables.sites import floor, place, plan, plan_chunk, site, zone
 
 __all__ = [
@@ -69,6 +70,7 @@ __all__ = [
     "label",
     "metadata",
     "pace",
+    "parent_change",
     "place",
     "plan",
     "plan_chunk",

@@ -21,7 +21,14 @@ from meshfleet.protocol.ids import mac_to_int
 from meshfleet.protocol.reports import REPORT_DECODERS
 from meshfleet.protocol.times import to_millis
 from meshfleet.service.ingest.device_facts import FACT_VALIDATORS
-from meshfleet.service.ingest.readings import ReadingKind
+from meshfleet.service.ingest.readings import (
+    CHANNEL_BASE,
+    CHANNEL_SHIFT,
+    COPIES_SHIFT,
+    SEQ_SHIFT,
+    UNREACHABLE,
+    ReadingKind,
+)
 from meshfleet.service.ingest.sample_values import build_raw_decoder, from_sample_value, to_sample_value
 
 if TYPE_CHECKING:
@@ -44,6 +51,13 @@ _MAX_STATUS: Final = 2**31 - 1
 """Largest status of a heartbeat that fits into its database column; real values are far smaller."""
 _MAX_RSSI: Final = 2**15 - 1
 """Largest absolute RSSI in dBm that fits into its database column; real values are far smaller."""
+
+_MAX_COPIES: Final = 255
+"""Largest number of copies of a heartbeat that is counted; real values are far smaller."""
+
+_HEARTBEAT: Final = int(ReadingKind.HEARTBEAT)
+_LINK: Final = int(ReadingKind.LINK)
+# Numbers, because reading a member of an enum takes as long as decoding a small number.
 
 _NO_EXTRAS: Final = SampleExtras()
 
@@ -218,7 +232,7 @@ def _append_fact(batch: ParsedBatch, device: int, row: SampleRow) -> None:
     if at is not None:
         value = from_sample_value(number, extras)
         if FACT_VALIDATORS[identifier](value):
-            batch.readings.append((ReadingKind.FACT, device, gateway, at, value, identifier, False))
+            batch.readings.append((ReadingKind.FACT, device, gateway, at, value, identifier, 0))
 
 
 # --- Readings ---
@@ -233,7 +247,10 @@ def _build_heartbeat_handler(topic: ReportTopic) -> HandlePayload:
         time, status = _to_millis(report.time), _clamp(report.status, _MAX_STATUS)
         at = time if batch.trusted_from <= time <= batch.trusted_to else batch.correct_time(time)
         if at is not None:
-            batch.readings.append((ReadingKind.HEARTBEAT, device, gateway, at, status, 0, False))
+            flags, copies = (report.seq + 1) << SEQ_SHIFT, report.last_count
+            if copies is not UNSET:
+                flags |= (min(copies, _MAX_COPIES) + 1) << COPIES_SHIFT
+            batch.readings.append((_HEARTBEAT, device, gateway, at, status, 0, flags))
         else:  # an implausible time must not change the state of the device
             _append_row(batch, device, (time, SampleKind.HEARTBEAT, 0, NO_SEQ, gateway, status, None, None))
 
@@ -246,11 +263,20 @@ def _build_rssi_handler(topic: ReportTopic) -> HandlePayload:
 
     def handle_rssi(batch: ParsedBatch, device: int, gateway: int, payload: bytes) -> None:
         report = decode(payload)
-        time, parent = _to_millis(report.time), mac_to_int(report.parent)
-        rssi = _clamp(report.rssi, _MAX_RSSI)
+        elapsed = report.time - _EPOCH
+        time = elapsed.days * 86_400_000 + elapsed.seconds * 1000 + elapsed.microseconds // 1000
+        parent, rssi = int(report.parent, 16), report.rssi
+        if not -_MAX_RSSI <= rssi <= _MAX_RSSI:
+            rssi = _clamp(rssi, _MAX_RSSI)
         at = time if batch.trusted_from <= time <= batch.trusted_to else batch.correct_time(time)
         if at is not None:
-            batch.readings.append((ReadingKind.LINK, device, gateway, at, rssi, parent, report.unreachable))
+            channel, seq = report.channel, report.seq
+            flags = UNREACHABLE if report.unreachable else 0
+            if channel is not UNSET:
+                flags |= (channel - CHANNEL_BASE) << CHANNEL_SHIFT
+            if seq is not UNSET:
+                flags |= (seq + 1) << SEQ_SHIFT
+            batch.readings.append((_LINK, device, gateway, at, rssi, parent, flags))
         else:
             _append_row(batch, device, (time, SampleKind.LINK, parent, NO_SEQ, gateway, rssi, None, None))
 
@@ -267,7 +293,7 @@ def _build_dfu_handler(topic: ReportTopic) -> HandlePayload:
         rssi = _clamp(report.rssi, _MAX_RSSI)
         at = time if batch.trusted_from <= time <= batch.trusted_to else batch.correct_time(time)
         if at is not None:
-            batch.readings.append((ReadingKind.DFU, device, gateway, at, rssi, parent, False))
+            batch.readings.append((ReadingKind.DFU, device, gateway, at, rssi, parent, 0))
 
     return handle_dfu
 

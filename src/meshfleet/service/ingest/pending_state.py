@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from meshfleet.service.devices.states import BEST_PARENT_MS
-from meshfleet.service.ingest.readings import Reading, ReadingKind
+from meshfleet.service.ingest.readings import UNREACHABLE, Reading, ReadingKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -118,7 +118,7 @@ PendingStates = dict[int, PendingState]
 
 def apply_readings(states: PendingStates, readings: Iterable[Reading], now: int) -> None:
     """Update the states of devices in memory by readings. A reading in the future counts as of now."""
-    for kind, device, gateway, time, value, other, unreachable in readings:
+    for kind, device, gateway, time, value, other, flags in readings:
         at = min(time, now)
         state = states.get(device)
         if state is None:
@@ -135,7 +135,7 @@ def apply_readings(states: PendingStates, readings: Iterable[Reading], now: int)
             state.update_status(value, at)
         elif kind == ReadingKind.FACT:
             state.update_fact(other, at, value)
-        elif kind == ReadingKind.LINK and not unreachable:
+        elif kind == ReadingKind.LINK and not flags & UNREACHABLE:
             state.update_radio(gateway, other, value, at)
 
 

@@ -398,7 +398,7 @@ class IngestPipeline:
             sample = StoredSample(*(plausible_row or rows[0]))
             shift = 0 if sample.more is None else sample.more.shift or 0
             at = min(sample.time + shift, parsed.now)
-            parsed.readings.append((kind, device, sample.gateway, at, None, 0, False))
+            parsed.readings.append((kind, device, sample.gateway, at, None, 0, 0))
         return new_devices
 
     def _apply_committed(self, parsed: ParsedBatch, journal_id: int | None) -> None:

@@ -7,27 +7,63 @@ the sample of a minute is committed, `Rollups.list_unwritten_minutes` returns th
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 from msgspec import Struct
 
 from meshfleet.db.samples import NO_SEQ, SampleExtras, SampleKind, SampleRow, StoredSample
-from meshfleet.service.ingest.readings import Reading, ReadingKind
+from meshfleet.service.ingest.readings import (
+    CHANNEL_BASE,
+    CHANNEL_MASK,
+    CHANNEL_SHIFT,
+    COPIES_SHIFT,
+    SEQ_MASK,
+    SEQ_SHIFT,
+    UNREACHABLE,
+    Reading,
+    ReadingKind,
+)
+from meshfleet.service.ingest.recent_links import (
+    HEARTBEATS,
+    Links,
+    LinkState,
+    RecentLinks,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 
 _MINUTE_MS: Final = 60_000
 _GRACE_MS: Final = 5_000
 """Milliseconds to wait for late readings before a minute is closed."""
 
-_MAX_TIME_SET: Final = 64
-"""Maximum number of reading times of a minute in a set; more are kept in a bitmap to save memory."""
+_MARK_BITS: Final = 2
+"""Number of bits of a mark below the time, for the channel."""
+_MARKS_PER_MINUTE: Final = _MINUTE_MS << _MARK_BITS
+
+_MAX_MARK_SET: Final = 64
+"""Maximum number of marks of a minute in a set; more are kept in a bitmap to save memory."""
 
 MAX_CLOSED_PER_FLUSH: Final = 50_000
 """Maximum number of minute roll-ups closed in one transaction."""
+
+# An integer holds the readings of all three channels, because a list for each minute would cost more than the
+# rest of the roll-up. Each channel has a lane with a count, and a sum of RSSI that are made positive.
+
+_RSSI_OFFSET: Final = 1 << 15
+_TOTAL_BITS: Final = 40
+_TOTAL_MASK: Final = (1 << _TOTAL_BITS) - 1
+_LANE_BITS: Final = 64
+_LANE_MASK: Final = (1 << _LANE_BITS) - 1
+_LANES: Final = (0, 0, _LANE_BITS, 2 * _LANE_BITS)
+"""Position of the lane of a channel; the first entry is not used."""
+_ONE_READING: Final = (1 << _TOTAL_BITS) + _RSSI_OFFSET
+
+_SEQ_VALUES: Final = 256
+"""Number of values of `seq`."""
 
 _MAX_CHAIN_LENGTH: Final = 64
 """Maximum number of open minute roll-ups of one device that `list_unwritten_minutes` returns.
@@ -38,13 +74,14 @@ report invented parents.
 
 _MinuteKey: TypeAlias = tuple[int, int, int, int]
 """Device, sample kind, identifier (parent for a link, 0 for a heartbeat) and start of the minute."""
-_KEY_DEVICE, _KEY_KIND, _KEY_START = 0, 1, 3
+_KEY_DEVICE, _KEY_KIND, _KEY_IDENTIFIER, _KEY_START = 0, 1, 2, 3
 
 
 class MinuteRollup(Struct, gc=False):
     """Heartbeats of a device, or readings of its link to one parent, in one minute.
 
-    Times are Unix times in milliseconds.
+    Times are Unix times in milliseconds. A mark is the time of a reading with its channel, by which copies of
+    the reading are detected: a node may hear one advertisement on several channels at the same time.
     """
 
     oldest_journal_id: int
@@ -53,62 +90,142 @@ class MinuteRollup(Struct, gc=False):
     updated_at: int
     gateway: int
     """Gateway that sent the newest reading."""
+    key: _MinuteKey
     count: int = 0
     total: int = 0
     least: int = 2**62
     most: int = -(2**62)
     last: int = 0
-    last_at: int = -(2**62)
+    last_mark: int = -(2**62)
     unreachable: bool = False
-    times: set[int] | bytearray | None = None
-    """Times of all readings, to detect duplicates: None for at most one reading, a set for several.
+    marks: set[int] | bytearray | None = None
+    """Marks of all readings, to detect copies: None for at most one reading, a set for several.
 
-    More than 64 times are kept in a bitmap with one bit per millisecond of the minute.
+    More than 64 marks are kept in a bitmap with four bits per millisecond of the minute.
     """
-    key: _MinuteKey | None = None
+    seqs: int = 0
+    """Bit mask of the values of `seq`, in bits 1 to 256."""
+    copies: int = 0
+    """Sum of `lastCount` of heartbeats."""
+    copy_reports: int = 0
+    """Number of heartbeats with `lastCount`."""
+    heard: int = 0
+    """Counts and sums of the readings by advertising channel, packed as `_LANES` describes."""
+    channelless_at: int = 0
+    """Time of the newest reading without a channel, if `heard` is not 0; 0 if there is none."""
+    linked_before: int = 0
+    """Time of the newest reading without a channel in an earlier minute of the link; 0 if unknown."""
+    count_before: int = 0
+    """Number of readings in the previous minute of the link that is known."""
     previous: MinuteRollup | None = None
     """Previously opened minute of the same device: the minutes of a device form a linked list."""
     chain_length: int = 1
     """Length of the device's linked list, valid only in its first minute; 0 means: this minute is closed."""
 
-    def has(self, time: int) -> bool:
-        """Return whether the roll-up contains a reading with this time, which is then a copy (report-36)."""
-        if time == self.last_at or self.times is None:
-            return time == self.last_at
-        if isinstance(self.times, set):
-            return time in self.times
-        offset = time % _MINUTE_MS
-        return self.times[offset >> 3] >> (offset & 7) & 1 == 1
+    @property
+    def last_at(self) -> int:
+        """Time of the newest reading."""
+        return self.last_mark >> _MARK_BITS
 
-    def add(self, time: int, value: int, *, unreachable: bool) -> None:
-        """Add a reading to the statistics of the minute."""
-        if self.count:
-            self._record_time(time)
+    @property
+    def linked_at(self) -> int:
+        """Time of the newest reading over an established link (without a channel); 0 if there is none."""
+        return self.channelless_at if self.heard else self.last_at
+
+    def build_link_state(self) -> LinkState:
+        """Return what the minute says about its link or heartbeats."""
+        # The minute under way is not complete, so the larger count is that of a whole minute.
+        count = max(self.count, self.count_before)
+        if self.key[_KEY_IDENTIFIER] == HEARTBEATS:
+            return LinkState(self.gateway, self.last_at, 0, 0.0, unreachable=False, linked_at=0, count=count)
+        return LinkState(
+            self.gateway,
+            self.last_at,
+            self.last,
+            self.total / self.count,
+            unreachable=self.unreachable,
+            linked_at=self.linked_at or self.linked_before,
+            count=count,
+        )
+
+    def add(self, time: int, value: int, flags: int) -> bool:
+        """Add a reading. Return False, without a change, if it is a copy of one in the minute (report-36)."""
+        channel = (flags & CHANNEL_MASK) >> CHANNEL_SHIFT
+        mark = time << _MARK_BITS | channel
+        if self.count and not self._add_mark(mark):
+            return False
+        if channel:
+            if not self.heard and self.count:  # all readings so far have no channel
+                self.channelless_at = self.last_at
+            self.heard += (_ONE_READING + value) << _LANES[channel]
+        elif self.heard and time > self.channelless_at:
+            self.channelless_at = time
         self.count += 1
         self.total += value
         self.least = min(self.least, value)
         self.most = max(self.most, value)
-        if time >= self.last_at:
-            self.last, self.last_at, self.unreachable = value, time, unreachable
+        if mark >= self.last_mark:
+            self.last, self.last_mark, self.unreachable = value, mark, flags & UNREACHABLE == 1
+        if seq := (flags & SEQ_MASK) >> SEQ_SHIFT:
+            self.seqs |= 1 << seq
+            if copies := flags >> COPIES_SHIFT:
+                self.copies += copies - 1
+                self.copy_reports += 1
+        return True
 
-    def _record_time(self, time: int) -> None:
-        """Add the time of a reading to the times by which copies are detected."""
-        if self.times is None:
-            self.times = {self.last_at}
-        if isinstance(self.times, set):
-            self.times.add(time)
-            if len(self.times) <= _MAX_TIME_SET:
-                return
-            times, self.times = self.times, bytearray(_MINUTE_MS // 8)
-        else:
-            times = {time}
-        for seen_at in times:
-            offset = seen_at % _MINUTE_MS
-            self.times[offset >> 3] |= 1 << (offset & 7)
+    def _add_mark(self, mark: int) -> bool:
+        """Record the mark of a further reading. Return False if a reading with this mark is known."""
+        marks = self.marks
+        if marks is None:
+            if mark == self.last_mark:
+                return False
+            self.marks = {self.last_mark, mark}
+            return True
+        if isinstance(marks, set):
+            if mark in marks:
+                return False
+            marks.add(mark)
+            if len(marks) > _MAX_MARK_SET:
+                self.marks = bytearray(_MARKS_PER_MINUTE // 8)
+                for each in marks:
+                    self._set_bit(self.marks, each)
+            return True
+        return self._set_bit(marks, mark)
+
+    @staticmethod
+    def _set_bit(marks: bytearray, mark: int) -> bool:
+        """Set the bit of a mark in a bitmap. Return False if it is set already."""
+        offset = mark % _MARKS_PER_MINUTE
+        if marks[offset >> 3] >> (offset & 7) & 1:
+            return False
+        marks[offset >> 3] |= 1 << (offset & 7)
+        return True
 
 
-class MinuteSummary(Struct, frozen=True, gc=False, rename="camel"):
-    """Statistics of a minute, stored as JSON in the minute's sample; the sample's value is the mean."""
+class SeqRange(Struct, frozen=True, gc=False, array_like=True):
+    """Values of `seq` in one minute; `seq` starts again at 0 after 255."""
+
+    first: int
+    span: int
+    """Number of values from the first to the last one, including missing values."""
+    received: int
+    """Number of different values that were received."""
+
+
+class ChannelReadings(Struct, frozen=True, gc=False, array_like=True):
+    """Readings of one minute on one advertising channel."""
+
+    channel: int
+    count: int
+    total: int
+    """Sum of the RSSI in dBm."""
+
+
+class MinuteSummary(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    """Statistics of a minute, stored as JSON in the minute's sample; the sample's value is the mean.
+
+    Version 0.1.0 stored only the fields up to `unreachable`.
+    """
 
     count: int
     min: int
@@ -116,6 +233,23 @@ class MinuteSummary(Struct, frozen=True, gc=False, rename="camel"):
     last: int
     last_at: int
     unreachable: bool = False
+    seqs: SeqRange | None = None
+    copies: tuple[int, int] | None = None
+    """Heartbeats with `lastCount`, and the sum of their `lastCount`."""
+    channels: list[ChannelReadings] | None = None
+    """Readings by advertising channel; the other readings of the minute have no channel."""
+    linked_at: int | None = None
+    """Time of the newest reading without a channel, in a minute with both kinds of readings."""
+
+    @property
+    def linked_count(self) -> int:
+        """Number of readings without a channel: those over an established mesh link."""
+        return self.count - sum(each.count for each in self.channels or ())
+
+    @property
+    def newest_linked_at(self) -> int:
+        """Time of the newest reading over an established link (without a channel); 0 if there is none."""
+        return (self.linked_at or 0) if self.channels else self.last_at
 
 
 class Rollups:
@@ -127,28 +261,39 @@ class Rollups:
         self._open: dict[_MinuteKey, MinuteRollup] = {}
         self._chains: dict[int, MinuteRollup] = {}
         """Most recently opened minute by device: the first in the linked list of the device's minutes."""
+        self.recent = RecentLinks()
+        """Newest minute of each link of the last hour."""
+        self.linked_parents: Mapping[int, int] = {}
+        """Known parent by device over an established link; the owner of the topology keeps it up to date."""
+        self.suspects: set[int] = set()
+        """Devices that may have another parent than the known one.
+
+        They have a new minute of an established link to another parent, or a closed minute of advertisements
+        and no established link.
+        """
 
     def add(self, journal_id: int, readings: Sequence[Reading], now: int) -> None:
         """Add the heartbeats and radio readings of one journal entry to the roll-ups of their minutes."""
-        chains = self._chains
-        for kind, device, gateway, time, value, identifier, unreachable in readings:
-            if kind not in _ROLLED_KINDS:
+        chains, add_recent, linked_parents = self._chains, self.recent.add, self.linked_parents
+        for kind, device, gateway, time, value, identifier, flags in readings:
+            if (rolled_kind := _ROLLED_KINDS.get(kind)) is None:
                 continue
-            key = (device, _ROLLED_KINDS[kind], identifier, time - time % _MINUTE_MS)
+            key = (device, rolled_kind, identifier, time - time % _MINUTE_MS)
             minute = self._open.get(key)
             if minute is None:
-                minute = self._open[key] = MinuteRollup(journal_id, now, now, gateway)
-                minute.key = key
+                minute = self._open[key] = MinuteRollup(journal_id, now, now, gateway, key)
+                add_recent(minute)
                 if (head := chains.get(device)) is None:
                     chains[device] = minute
                 elif head.chain_length < _MAX_CHAIN_LENGTH:
                     minute.previous, minute.chain_length = head, head.chain_length + 1
                     chains[device] = minute
-            if not minute.has(time):
+                if identifier and not flags & CHANNEL_MASK and linked_parents.get(device) != identifier:
+                    self.suspects.add(device)
+            if minute.add(time, value, flags):
                 minute.updated_at = now
-                if time >= minute.last_at:
+                if time == minute.last_mark >> _MARK_BITS:  # the newest reading
                     minute.gateway = gateway
-                minute.add(time, value, unreachable=unreachable)
 
     def list_unwritten_minutes(self, device: int, kinds: Collection[int]) -> list[StoredSample]:
         """Return the minutes of a device that are not committed yet as samples, the oldest first.
@@ -159,9 +304,13 @@ class Rollups:
         samples = [
             StoredSample(*_build_sample_row(minute.key, minute))
             for minute in _list_chain(self._chains.get(device))
-            if minute.key is not None and minute.key[_KEY_KIND] in kinds
+            if minute.key[_KEY_KIND] in kinds
         ]
         return sorted(samples, key=lambda sample: sample.identity)
+
+    def get_links(self, device: int) -> Links:
+        """Return the links of a device in the last hour by parent, with the minutes under way."""
+        return self.recent.get_links(device)
 
     def close_ended_minutes(self, now: int) -> dict[int, list[SampleRow]]:
         """Close the minutes that have ended, at most `max_per_flush`. Return their samples by device.
@@ -170,9 +319,13 @@ class Rollups:
         """
         due = [key for key, minute in self._open.items() if _has_minute_ended(key[_KEY_START], minute, now)]
         rows: dict[int, list[SampleRow]] = {}
+        self.recent.forget_old(now)
         for key in due[: self._max_per_flush]:
             minute = self._open.pop(key)
             minute.chain_length = 0
+            minute.marks = None
+            if minute.heard and key[_KEY_DEVICE] not in self.linked_parents:
+                self.suspects.add(key[_KEY_DEVICE])  # now that all parents of the minute can be compared
             rows.setdefault(key[_KEY_DEVICE], []).append(_build_sample_row(key, minute))
         return rows
 
@@ -189,7 +342,9 @@ class Rollups:
                     else:
                         last.previous = minute
                     last, count = minute, count + 1
-                minute = minute.previous
+                    minute = minute.previous
+                else:  # closed minutes may live on as recent links, and must not keep older ones alive
+                    minute.previous, minute = None, minute.previous
             if first is not None and last is not None:
                 last.previous, first.chain_length = None, count
                 chains[device] = first
@@ -221,9 +376,10 @@ def _has_minute_ended(start: int, minute: MinuteRollup, now: int) -> bool:
 
 
 _ROLLED_KINDS: Final[dict[int, int]] = {
-    ReadingKind.HEARTBEAT: SampleKind.HEARTBEAT,
-    ReadingKind.LINK: SampleKind.LINK,
+    int(ReadingKind.HEARTBEAT): int(SampleKind.HEARTBEAT),
+    int(ReadingKind.LINK): int(SampleKind.LINK),
 }
+"""Sample kind of the minutes by kind of the readings; plain numbers are encoded faster than enum members."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(MinuteSummary).decode
@@ -242,13 +398,47 @@ def _build_sample_row(key: _MinuteKey, minute: MinuteRollup) -> SampleRow:
     """Build the sample of a minute from its roll-up."""
     _, kind, identifier, start = key
     summary = MinuteSummary(
-        count=minute.count,
-        min=minute.least,
-        max=minute.most,
-        last=minute.last,
-        last_at=minute.last_at,
-        unreachable=minute.unreachable,
+        minute.count,
+        minute.least,
+        minute.most,
+        minute.last,
+        minute.last_mark >> _MARK_BITS,
+        minute.unreachable,
+        _summarize_seqs(minute.seqs) if minute.seqs else None,
+        (minute.copy_reports, minute.copies) if minute.copy_reports else None,
+        _list_channels(minute.heard) if minute.heard else None,
+        minute.channelless_at or None,
     )
     mean = minute.total / minute.count
-    extras = SampleExtras(ext=_encode(summary).decode())
+    extras = SampleExtras(None, _encode(summary).decode())
     return start, kind, identifier, NO_SEQ, minute.gateway, mean, None, extras
+
+
+def _list_channels(heard: int) -> list[ChannelReadings]:
+    """Return the readings by advertising channel from their packed counts and sums."""
+    found = []
+    channel = CHANNEL_BASE
+    while heard:
+        channel += 1
+        if lane := heard & _LANE_MASK:
+            count = lane >> _TOTAL_BITS
+            found.append(ChannelReadings(channel, count, (lane & _TOTAL_MASK) - count * _RSSI_OFFSET))
+        heard >>= _LANE_BITS
+    return found
+
+
+def _summarize_seqs(mask: int) -> SeqRange:
+    """Return the shortest range of successive values that contains all values in a bit mask.
+
+    Values are cyclic, so the range begins after the largest gap.
+    """
+    if mask & (mask - 1) == 0:
+        return SeqRange(mask.bit_length() - 2, 1, 1)
+    numbers = []
+    while mask:
+        lowest = mask & -mask
+        numbers.append(lowest.bit_length() - 2)
+        mask ^= lowest
+    gaps = [(after - before) % _SEQ_VALUES for before, after in pairwise([numbers[-1], *numbers])]
+    widest = max(range(len(gaps)), key=gaps.__getitem__)
+    return SeqRange(numbers[widest], _SEQ_VALUES - gaps[widest] + 1, len(numbers))

@@ -14,6 +14,7 @@ from meshfleet.service.live.job_events import JobEvents
 from meshfleet.service.live.reauthorization import Reauthorizer
 from meshfleet.service.live.report_events import ReportEvents
 from meshfleet.service.live.subscriber import LiveSubscriber, SubscriberAccount
+from meshfleet.service.live.topology_events import TopologyEvents
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
@@ -60,6 +61,8 @@ class LiveEvents:
         """Publishes devices and gateways that callers have marked as changed."""
         self.reports = ReportEvents(self.hub, self.devices)
         """Publishes reports; the caller must subscribe this object to ingest."""
+        self.topology = TopologyEvents(self.hub)
+        """Publishes parent changes; the caller must subscribe this object to the parent tracker."""
         self.jobs = JobEvents(self.hub, database, now, poll_interval=timings.poll)
         """Publishes jobs and executions that callers have marked as changed."""
         self.reauthorizer = Reauthorizer(self.hub, authenticator, now)

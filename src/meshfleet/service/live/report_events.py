@@ -10,7 +10,7 @@ from meshfleet.db.samples.sample import ROW_GATEWAY, SampleKind, SampleRow, Stor
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.live import LiveHeartbeat, LiveLink, LiveSample
-from meshfleet.service.ingest.readings import Reading, ReadingKind
+from meshfleet.service.ingest.readings import UNREACHABLE, Reading, ReadingKind
 from meshfleet.service.telemetry.rest_sample import to_rest_sample
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def _to_live_row(device: int, row: SampleRow, names: dict[int, str]) -> LiveSamp
     else:
         return _to_live_sample(device, sample, names)
     value = int(sample.number or 0)
-    return _to_live_reading((kind, device, sample.gateway, sample.time, value, parent, False))
+    return _to_live_reading((kind, device, sample.gateway, sample.time, value, parent, 0))
 
 
 def _to_live_sample(device: int, sample: StoredSample, names: dict[int, str]) -> LiveSample:
@@ -153,7 +153,7 @@ def _to_live_sample(device: int, sample: StoredSample, names: dict[int, str]) ->
 
 
 def _to_live_reading(reading: Reading) -> LiveHeartbeat | LiveLink:
-    kind, device, gateway, time, value, other, unreachable = reading
+    kind, device, gateway, time, value, other, flags = reading
     if kind == ReadingKind.HEARTBEAT:
         return LiveHeartbeat(
             device=f"bmac-{device:012x}",
@@ -168,5 +168,5 @@ def _to_live_reading(reading: Reading) -> LiveHeartbeat | LiveLink:
         time=format_millis(time),
         parent=mac_from_int(other),
         rssi=value,
-        unreachable=unreachable,
+        unreachable=bool(flags & UNREACHABLE),
     )

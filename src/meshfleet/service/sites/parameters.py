@@ -157,7 +157,7 @@ class _FaultCollector:
 
 
 def parse_site(body: NewSite) -> SiteDescription:
-    """Parse the description of a site. Raise `InvalidRequest` with all faults (rest-261)."""
+    """Parse the description of a site. Raise `InvalidRequest` with all faults (rest-249)."""
     collector = _FaultCollector()
     name = collector.parse_name(body.name, "name")
     if not 1 <= len(body.floors) <= MAX_FLOORS:
@@ -223,7 +223,7 @@ def check_inside(polygon: Polygon, box: Box, field: str, faults: list[Fault]) ->
 
 
 def parse_zone(body: NewZone) -> ZoneDescription:
-    """Parse the description of a zone. Raise `InvalidRequest` with all faults (rest-267)."""
+    """Parse the description of a zone. Raise `InvalidRequest` with all faults (rest-255)."""
     collector = _FaultCollector()
     name = collector.parse_name(body.name, "name")
     collector.check_floor(body.floor, "floor")
@@ -243,7 +243,7 @@ def parse_place(body: NewPlace, device: int) -> Anchor:
 
 
 def parse_places(places: Sequence[BatchPlace]) -> list[Anchor]:
-    """Parse the places of a batch. Raise `InvalidRequest` with the faults of all places (rest-266)."""
+    """Parse the places of a batch. Raise `InvalidRequest` with the faults of all places (rest-254)."""
     if not 1 <= len(places) <= MAX_BATCH_PLACES:
         raise InvalidRequest([Fault("places", f"must have 1 to {MAX_BATCH_PLACES} places")])
     collector = _FaultCollector()

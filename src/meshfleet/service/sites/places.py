@@ -41,7 +41,7 @@ def set_place(connection: Connection, number: int, anchor: Anchor, *, by: Actor,
 
 
 def set_places(connection: Connection, number: int, anchors: Sequence[Anchor], *, by: Actor, now: int) -> int:
-    """Set the places of devices on a site, all or none, and return their number (rest-266).
+    """Set the places of devices on a site, all or none, and return their number (rest-254).
 
     Raise `UnknownDevice`, `UnknownSite`, or `InvalidRequest` with the faults of all places.
     """

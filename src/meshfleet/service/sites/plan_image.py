@@ -1,4 +1,4 @@
-"""Recognizes the picture of a floor by its bytes, and reads its size: PNG, JPEG or SVG (rest-265).
+"""Recognizes the picture of a floor by its bytes, and reads its size: PNG, JPEG or SVG (rest-253).
 
 The content type and the file name of an upload are not trusted. A picture is not decoded, but what its header
 says must be possible: browsers reserve memory for all pixels before they find out.

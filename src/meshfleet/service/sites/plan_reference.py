@@ -1,4 +1,4 @@
-"""Parses the two reference points of a plan, and computes how its picture lies on the floor (rest-263)."""
+"""Parses the two reference points of a plan, and computes how its picture lies on the floor (rest-251)."""
 
 from __future__ import annotations
 

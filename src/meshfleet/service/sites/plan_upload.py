@@ -1,4 +1,4 @@
-"""Receives the picture of a floor with its reference points as a multipart form (rest-263, rest-265)."""
+"""Receives the picture of a floor with its reference points as a multipart form (rest-251, rest-253)."""
 
 from __future__ import annotations
 

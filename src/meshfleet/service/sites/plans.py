@@ -1,4 +1,4 @@
-"""Stores the pictures of floors in the database, in pieces, so that backups contain them (rest-263)."""
+"""Stores the pictures of floors in the database, in pieces, so that backups contain them (rest-251)."""
 
 from __future__ import annotations
 

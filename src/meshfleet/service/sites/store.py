@@ -52,7 +52,7 @@ def generate_id() -> int:
 
 
 def insert_site(connection: Connection, new: SiteDescription, *, by: Actor, now: int) -> Site:
-    """Create a site (rest-260)."""
+    """Create a site (rest-248)."""
     number = generate_id()
     connection.execute(insert(site).values(id=number, name=new.name, created_at=now, revision=1))
     _insert_floors(connection, number, new.floors)
@@ -88,7 +88,7 @@ def load_site(connection: Connection, number: int) -> Site:
 
 
 def replace_site(connection: Connection, number: int, new: SiteDescription, *, by: Actor, now: int) -> Site:
-    """Change the name and the floors of a site. Floors that stay keep their plans (rest-262).
+    """Change the name and the floors of a site. Floors that stay keep their plans (rest-250).
 
     Raise `FloorInUse` if a floor with places or zones would be removed, or if some would be outside.
     """
@@ -120,7 +120,7 @@ def replace_site(connection: Connection, number: int, new: SiteDescription, *, b
 
 
 def delete_site(connection: Connection, number: int, *, by: Actor, now: int) -> None:
-    """Delete a site with its floors, plans, zones, and the places of devices on it (rest-262)."""
+    """Delete a site with its floors, plans, zones, and the places of devices on it (rest-250)."""
     begin_change(connection, [number])
     name = connection.execute(select(site.c.name).where(site.c.id == number)).scalar()
     places = connection.execute(select(func.count()).where(place.c.site == number)).scalar()

@@ -29,7 +29,7 @@ _POLYGON: Final = msgspec.json.Decoder(Polygon)
 
 
 def insert_zone(connection: Connection, number: int, new: ZoneDescription, *, by: Actor, now: int) -> Zone:
-    """Create a zone on a site (rest-267).
+    """Create a zone on a site (rest-255).
 
     Raise `UnknownSite`, `ZoneExists` for a second zone of this name, `InvalidRequest` if the zone is not on a
     floor, or `Conflict` if there are too many.

@@ -28,7 +28,7 @@ async def show_links(
     rollups: Given[SkipValidation[Rollups]],
     chunk_sizes: Given[SkipValidation[ChunkSizes]],
 ) -> Links:
-    """Show the mesh parents that receive a device, with their latest signal strength and its history.
+    """Show the mesh parents that receive a device, with their latest signal strength, its history and loss.
 
     The current minute is included. Parents are sorted by the time of their latest minute, newest first, then
     by signal strength; at most 50 parents are returned.
@@ -50,10 +50,10 @@ async def show_links(
             LinkAggregator(link_selection.grid, only=links.parents),
         )
         links.add(open_minutes)
-    items = await asyncio.to_thread(links.build_links)
-    if not items:
+    found = await asyncio.to_thread(links.build_links)
+    if not found.items:
         await database.read(listing.load_device, device)  # raises NotFound if the device is unknown
-    return Links(items=items)
+    return found
 
 
 async def _aggregate_links(

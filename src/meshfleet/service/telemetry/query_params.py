@@ -29,7 +29,8 @@ _TIME_END: Final = to_millis(datetime.max.replace(tzinfo=UTC)) + 1
 _NUMERIC_KINDS: Final = frozenset({SampleKind.PROPERTY, SampleKind.MEASUREMENT, SampleKind.EVENT})
 """Sample kinds with numeric values, which are part of an aggregated series (rest-182)."""
 
-LINK_KINDS: Final = frozenset({SampleKind.LINK})
+LINK_KINDS: Final = frozenset({SampleKind.LINK, SampleKind.HEARTBEAT})
+"""Kinds of the minute roll-ups that tell about links; heartbeats tell how many of them were lost."""
 
 _parse_kind = build_choice_parser(KINDS_BY_NAME)
 
