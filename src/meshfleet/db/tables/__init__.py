@@ -34,8 +34,8 @@ from meshfleet.db.tables.operations import backup, storage_size
 from meshfleet.db.tables.positions import anchor_reading, calibration, survey_point
 from meshfleet.db.tables.reports import foreign_name, hole, reading_journal, reject, series
 from meshfleet.db.tables.requests import request
-from meshfleet.db.tables.topology import parent_change
 from meshfleet.db.tables.sites import floor, place, plan, plan_chunk, site, zone
+from meshfleet.db.tables.topology import parent_change
 
 __all__ = [
     "account",
