@@ -81,12 +81,12 @@ class RecentLinks:
         """Links that were read from the database because the process has started since."""
         self._started_at = 0
 
-    def add(self, minute: MinuteRollup) -> None:
+    def add(self, minute: MinuteRollup, device: int, parent: int, channel: int) -> None:
         """Add a minute of a link, which may still change. A minute before the known one changes nothing.
 
-        The roll-up itself is kept: this function is called for every minute of every link.
+        `channel` is 0 for a minute that begins with a reading without a channel. The roll-up itself is kept:
+        this function is called for every minute of every link.
         """
-        device, _, parent, start = minute.key
         minutes = self._minutes.get(device)
         if minutes is None:
             minutes = self._minutes[device] = self._take_previous(device)
@@ -96,11 +96,12 @@ class RecentLinks:
             if len(minutes) >= _MAX_PARENTS:
                 del minutes[min(minutes, key=lambda each: minutes[each].last_mark)]
             self.add_device(minute.gateway, device)
-        elif known.key[3] > start:
+        elif known.key > minute.key:  # keys of one link differ in the start of the minute
             return
         else:
             minute.count_before = known.count
-            minute.linked_before = known.linked_at or known.linked_before
+            if channel:
+                minute.linked_before = known.linked_at or known.linked_before
             if known.gateway != minute.gateway:
                 self.add_device(minute.gateway, device)
         minutes[parent] = minute

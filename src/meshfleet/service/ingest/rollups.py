@@ -42,6 +42,7 @@ _GRACE_MS: Final = 5_000
 
 _MARK_BITS: Final = 2
 """Number of bits of a mark below the time, for the channel."""
+_CHANNEL_BITS: Final = (1 << _MARK_BITS) - 1
 _MARKS_PER_MINUTE: Final = _MINUTE_MS << _MARK_BITS
 
 _MAX_MARK_SET: Final = 64
@@ -152,18 +153,18 @@ class MinuteRollup(Struct, gc=False):
         """Add a reading. Return False, without a change, if it is a copy of one in the minute (report-36)."""
         channel = (flags & CHANNEL_MASK) >> CHANNEL_SHIFT
         mark = time << _MARK_BITS | channel
-        if self.count and not self._add_mark(mark):
+        if not self.count:  # the only reading of most minutes
+            self.least = self.most = value
+        elif not self._add_mark(mark):
             return False
-        if channel:
-            if not self.heard and self.count:  # all readings so far have no channel
-                self.channelless_at = self.last_at
-            self.heard += (_ONE_READING + value) << _LANES[channel]
-        elif self.heard and time > self.channelless_at:
-            self.channelless_at = time
+        elif value < self.least:
+            self.least = value
+        elif value > self.most:
+            self.most = value
+        if channel or self.heard:
+            self._count_channel(channel, time, value)
         self.count += 1
         self.total += value
-        self.least = min(self.least, value)
-        self.most = max(self.most, value)
         if mark >= self.last_mark:
             self.last, self.last_mark, self.unreachable = value, mark, flags & UNREACHABLE == 1
         if seq := (flags & SEQ_MASK) >> SEQ_SHIFT:
@@ -172,6 +173,15 @@ class MinuteRollup(Struct, gc=False):
                 self.copies += copies - 1
                 self.copy_reports += 1
         return True
+
+    def _count_channel(self, channel: int, time: int, value: int) -> None:
+        """Count a reading by its channel. `channel` is 1 to 3, or 0 for a reading without a channel."""
+        if not channel:
+            self.channelless_at = max(self.channelless_at, time)
+            return
+        if not self.heard and self.count:  # all readings so far have no channel
+            self.channelless_at = self.last_at
+        self.heard += (_ONE_READING + value) << _LANES[channel]
 
     def _add_mark(self, mark: int) -> bool:
         """Record the mark of a further reading. Return False if a reading with this mark is known."""
@@ -210,6 +220,10 @@ class SeqRange(Struct, frozen=True, gc=False, array_like=True):
     """Number of values from the first to the last one, including missing values."""
     received: int
     """Number of different values that were received."""
+
+
+_SINGLE_SEQS: Final = [SeqRange(number, 1, 1) for number in range(_SEQ_VALUES)]
+"""Ranges of a single value, which are those of most minutes."""
 
 
 class ChannelReadings(Struct, frozen=True, gc=False, array_like=True):
@@ -282,7 +296,7 @@ class Rollups:
             minute = self._open.get(key)
             if minute is None:
                 minute = self._open[key] = MinuteRollup(journal_id, now, now, gateway, key)
-                add_recent(minute)
+                add_recent(minute, device, identifier, flags & CHANNEL_MASK)
                 if (head := chains.get(device)) is None:
                     chains[device] = minute
                 elif head.chain_length < _MAX_CHAIN_LENGTH:
@@ -397,6 +411,15 @@ def decode_minute(sample: StoredSample) -> MinuteSummary | None:
 def _build_sample_row(key: _MinuteKey, minute: MinuteRollup) -> SampleRow:
     """Build the sample of a minute from its roll-up."""
     _, kind, identifier, start = key
+    channels, seqs = None, None
+    if minute.count == 1:  # as in most minutes
+        if minute.seqs:
+            seqs = _SINGLE_SEQS[minute.seqs.bit_length() - 2]
+        if minute.heard:
+            channels = [ChannelReadings(CHANNEL_BASE + (minute.last_mark & _CHANNEL_BITS), 1, minute.last)]
+    else:
+        seqs = _summarize_seqs(minute.seqs) if minute.seqs else None
+        channels = _list_channels(minute.heard) if minute.heard else None
     summary = MinuteSummary(
         minute.count,
         minute.least,
@@ -404,9 +427,9 @@ def _build_sample_row(key: _MinuteKey, minute: MinuteRollup) -> SampleRow:
         minute.last,
         minute.last_mark >> _MARK_BITS,
         minute.unreachable,
-        _summarize_seqs(minute.seqs) if minute.seqs else None,
+        seqs,
         (minute.copy_reports, minute.copies) if minute.copy_reports else None,
-        _list_channels(minute.heard) if minute.heard else None,
+        channels,
         minute.channelless_at or None,
     )
     mean = minute.total / minute.count
@@ -432,13 +455,13 @@ def _summarize_seqs(mask: int) -> SeqRange:
 
     Values are cyclic, so the range begins after the largest gap.
     """
-    if mask & (mask - 1) == 0:
-        return SeqRange(mask.bit_length() - 2, 1, 1)
     numbers = []
     while mask:
         lowest = mask & -mask
         numbers.append(lowest.bit_length() - 2)
         mask ^= lowest
+    if len(numbers) == 1:
+        return _SINGLE_SEQS[numbers[0]]
     gaps = [(after - before) % _SEQ_VALUES for before, after in pairwise([numbers[-1], *numbers])]
     widest = max(range(len(gaps)), key=gaps.__getitem__)
     return SeqRange(numbers[widest], _SEQ_VALUES - gaps[widest] + 1, len(numbers))
