@@ -27,6 +27,9 @@ _CHUNK_MS: Final = 60_000
 """Milliseconds of arrival for which readings share a chunk, which is dropped as a whole."""
 _MINUTE_MS: Final = 60_000
 
+_LINK: Final = int(ReadingKind.LINK)
+"""Kind of readings of links as a plain number, which compares faster."""
+
 
 class AnchorReading(NamedTuple):
     """Reading of a device by an anchor."""
@@ -76,6 +79,7 @@ class ReadingStore:
         self._last_minutes: dict[int, int] = {}
         self._minute_counts: Counter[int] = Counter()
         self._devices: dict[int, set[int]] = {}
+        self._updated: set[int] = set()
 
     def __len__(self) -> int:
         """Return the number of readings."""
@@ -90,29 +94,34 @@ class ReadingStore:
         """Number of the site by anchor."""
         return self._anchors
 
-    def add(self, readings: Iterable[Reading], now: int) -> None:
-        """Keep the readings of anchors among the readings of a committed batch."""
+    def select(self, readings: Iterable[Reading]) -> list[Reading]:
+        """Return the readings that are to be kept: those of anchors."""
+        if not (anchors := self._anchors):
+            return []
+        return [each for each in readings if each[0] == _LINK and each[5] in anchors]
+
+    def add(self, readings: Sequence[Reading], now: int) -> None:
+        """Keep readings of anchors that arrived at the Unix time `now` in milliseconds."""
+        if not readings:
+            return
         anchors = self._anchors
-        if not anchors:
-            return
-        kept = [each for each in readings if each[0] == ReadingKind.LINK and each[5] in anchors]
-        if not kept:
-            return
         if not self._chunks or now - self._chunks[-1].arrived_at >= _CHUNK_MS:
             self._chunks.append(_Chunk(now))
         chunk = self._chunks[-1]
-        for _, device, _, time, rssi, anchor, _ in kept:
-            values = chunk.by_device.get(device)
+        by_device = chunk.by_device
+        for _, device, _, time, rssi, anchor, _ in readings:
+            values = by_device.get(device)
             if values is None:
-                values = chunk.by_device[device] = array("q")
+                values = by_device[device] = array("q")
             values.extend((time, anchor, rssi))
             minute = time // _MINUTE_MS
             if self._last_minutes.get(device) != minute:
                 self._last_minutes[device] = minute
                 self._minute_counts[anchors[anchor]] += 1
                 self._devices.setdefault(anchors[anchor], set()).add(device)
-        chunk.count += len(kept)
-        self._count += len(kept)
+        chunk.count += len(readings)
+        self._count += len(readings)
+        self._updated.update([each[1] for each in readings])
         self.drop_expired(now)
 
     def drop_expired(self, now: int) -> None:
@@ -122,6 +131,11 @@ class ReadingStore:
             or (self._count > self._max_readings and len(self._chunks) > 1)
         ):
             self._count -= self._chunks.popleft().count
+
+    def take_updated_devices(self) -> set[int]:
+        """Return the devices with new readings since the last call."""
+        updated, self._updated = self._updated, set()
+        return updated
 
     def count_minutes(self, site: int) -> int:
         """Return how many minutes of devices have been received on a site since the start.

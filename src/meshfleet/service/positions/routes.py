@@ -1,6 +1,7 @@
 """REST routes of positions: of a device, of all devices on a site, and of survey points."""
 
 import asyncio
+import re
 from typing import Annotated, Final
 
 from litestar import Router, delete, get, post
@@ -298,16 +299,15 @@ def _to_site_position(
 
 
 def _parse_window(text: str, field: str) -> int:
-    if not text.isdecimal() or not MIN_WINDOW <= int(text[:6]) <= MAX_WINDOW:
+    if not _WHOLE_NUMBER.fullmatch(text) or not MIN_WINDOW <= int(text) <= MAX_WINDOW:
         raise MalformedText(field, f"must be a whole number from {MIN_WINDOW} to {MAX_WINDOW}")
     return int(text)
 
 
 def _parse_floor(text: str, field: str) -> int:
-    try:
-        return int(text[:6])
-    except ValueError:
-        raise MalformedText(field, "must be a whole number") from None
+    if not _WHOLE_NUMBER.fullmatch(text):
+        raise MalformedText(field, "must be the number of a floor")
+    return int(text)
 
 
 def _parse_meters(text: str, field: str) -> float:
@@ -321,6 +321,7 @@ def _parse_meters(text: str, field: str) -> float:
 
 
 _MAX_METERS: Final = 1e5
+_WHOLE_NUMBER: Final = re.compile(r"-?[0-9]{1,6}")
 
 device_router = Router(
     DEVICES_PATH,
