@@ -95,6 +95,24 @@ class SitePosition(ResponseBody, frozen=True, kw_only=True):
     """Distance from the requested point in meters; only in lists of the nearest devices."""
 
 
+class ZoneVisit(ResponseBody, frozen=True, kw_only=True):
+    """Stay of a device in a zone (rest-264)."""
+
+    device: DeviceIdText
+    entered_at: TimeText
+    left_at: TimeText | None
+    """Null while the device is inside."""
+    dwell_seconds: float | None
+    """Seconds between both times."""
+
+
+class ZoneVisitPage(ResponseBody, frozen=True, kw_only=True):
+    """Page of the visits to a zone, the newest first."""
+
+    items: list[ZoneVisit]
+    next_token: str | None
+
+
 class SuspiciousAnchor(ResponseBody, frozen=True, kw_only=True):
     """Anchor that does not seem to be where its place says (rest-259)."""
 

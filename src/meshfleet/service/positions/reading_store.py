@@ -148,15 +148,19 @@ class ReadingStore:
         """Return the devices that anchors of a site have received since the start."""
         return self._devices.get(site, set())
 
-    def list_readings(self, device: int, since: int, until: int) -> list[AnchorReading]:
+    def list_readings(
+        self, device: int, since: int, until: int, *, arrived_since: int = 0
+    ) -> list[AnchorReading]:
         """Return the readings of a device after `since`, up to and including `until`, in the order of time.
 
-        A reading that was delivered twice is returned once.
+        A reading that was delivered twice is returned once. `arrived_since` saves time: readings that arrived
+        more than a minute before it are left out.
         """
         found = {
             (time, anchor): rssi
             for chunk in self._chunks
-            if (values := chunk.by_device.get(device)) is not None
+            if chunk.arrived_at + _CHUNK_MS >= arrived_since
+            and (values := chunk.by_device.get(device)) is not None
             for time, anchor, rssi in zip(values[0::3], values[1::3], values[2::3], strict=True)
             if since < time <= until
         }

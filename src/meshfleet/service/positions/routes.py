@@ -145,11 +145,13 @@ async def list_positions(
     reader.check_span(start, end)
     reader.raise_faults()
     await database.read(listing.load_device, device)
-    scope = f"positions/{device}/{start}/{end}"
-    start = pages.decode_start(scope, next_token, start=start)
+    # Without From and To, later pages must have the time range of the first one: it is in the token.
+    scope = f"positions/{device}/{since}/{until}"
+    if next_token is not None:
+        start, end = pages.decode(scope, next_token)
     found = await positions.list_past(mac_to_int(device), start, end)
     return PastPositionPage(
-        items=found.items, next_token=None if found.end is None else pages.encode(scope, (found.end,))
+        items=found.items, next_token=None if found.end is None else pages.encode(scope, (found.end, end))
     )
 
 
