@@ -48,8 +48,8 @@ class SyntheticSite:
         self.id: str = response.json()["id"]
         service.admin.post("/api/v1/gateways", json={"mac": A})
         self.anchors = {
-            self._name_anchor(index): TruePlace(*map(float, place), floor)
-            for index, (floor, place) in enumerate(
+            self._name_anchor(index): TruePlace(float(x), float(y), floor)
+            for index, (floor, (x, y)) in enumerate(
                 (floor, place) for floor in range(floors) for place in ANCHOR_PLACES[:anchors]
             )
         }

@@ -65,9 +65,9 @@ def test_a_recording_of_the_past_is_located_at_its_times(site: SyntheticSite) ->
         at = start + minute * 10 * MINUTE
         site.service.ingest(*(each for s in range(5) for each in site.read(device, place, at - s * SECOND)))
     for minute, place in enumerate(path):
-        at = format_millis(start + minute * 10 * MINUTE)
-        position = site.get_position(device, At=at, Window=5)["position"]
-        assert position["time"] == at
+        time = format_millis(start + minute * 10 * MINUTE)
+        position = site.get_position(device, At=time, Window=5)["position"]
+        assert position["time"] == time
         assert measure_errors([position], [place])[0] < 5.0
     both = site.get_position(device, At=format_millis(start + 10 * MINUTE), Window=3600)["position"]
     assert {each["count"] for each in both["readings"]} == {10}

@@ -43,7 +43,7 @@ def where(device: Mac, *, at: datetime | None, window: int, as_json: bool) -> No
 async def _locate(fleet: Fleet, device: Mac, at: datetime | None, window: int) -> tuple[PositionAnswer, str]:
     """Return the position of a device, and a sentence that says it."""
     answer = await fleet.devices.position(device, at=at, window=window)
-    name = (await fleet.devices.show(device)).name
+    name = (await fleet.devices.show(device)).friendly_name
     if answer.position is None:
         return answer, f"{name}: {answer.reason}"
     site = (await fleet.sites.show(answer.position.site)).name

@@ -187,7 +187,7 @@ class Sites(RestResource):
         self, site: str | Site, floor: int, x: float, y: float, *, limit: int | None = None
     ) -> tuple[SitePosition, ...]:
         """Get the devices on a floor that are nearest to a point, the nearest first."""
-        query = build_query({"Floor": floor, "X": x, "Y": y, "MaxResults": limit})
+        query = build_query({"Floor": floor, "X": str(x), "Y": str(y), "MaxResults": limit})
         found = await self._caller.get(SitePositions, nearest_path(to_site_id(site)), query)
         return tuple(found.items)
 
