@@ -79,6 +79,8 @@ class ReadingStore:
         self._last_minutes: dict[int, int] = {}
         self._minute_counts: Counter[int] = Counter()
         self._devices: dict[int, set[int]] = {}
+        self._unsettled: dict[int, list[Reading]] = {}
+        """Readings since the last access by device, as ingest passed them: adding one is cheap."""
         self._updated: set[int] = set()
 
     def __len__(self) -> int:
@@ -104,25 +106,38 @@ class ReadingStore:
         """Keep readings of anchors that arrived at the Unix time `now` in milliseconds."""
         if not readings:
             return
-        anchors = self._anchors
         if not self._chunks or now - self._chunks[-1].arrived_at >= _CHUNK_MS:
+            self._settle()
             self._chunks.append(_Chunk(now))
-        chunk = self._chunks[-1]
-        by_device = chunk.by_device
-        for _, device, _, time, rssi, anchor, _ in readings:
+        unsettled = self._unsettled
+        for reading in readings:  # once for each reading of an anchor: nothing else belongs here
+            device = reading[1]
+            if device in unsettled:
+                unsettled[device].append(reading)
+            else:
+                unsettled[device] = [reading]
+        self._chunks[-1].count += len(readings)
+        self._count += len(readings)
+        self.drop_expired(now)
+
+    def _settle(self) -> None:
+        """Move new readings to the newest chunk, where each takes 24 bytes."""
+        unsettled, self._unsettled = self._unsettled, {}
+        if not self._chunks:
+            return  # they have expired
+        by_device, anchors = self._chunks[-1].by_device, self._anchors
+        for device, readings in unsettled.items():
             values = by_device.get(device)
             if values is None:
                 values = by_device[device] = array("q")
-            values.extend((time, anchor, rssi))
-            minute = time // _MINUTE_MS
-            if self._last_minutes.get(device) != minute:
-                self._last_minutes[device] = minute
-                self._minute_counts[anchors[anchor]] += 1
-                self._devices.setdefault(anchors[anchor], set()).add(device)
-        chunk.count += len(readings)
-        self._count += len(readings)
-        self._updated.update([each[1] for each in readings])
-        self.drop_expired(now)
+            values.extend([value for each in readings for value in (each[3], each[5], each[4])])
+            minutes = {each[3] // _MINUTE_MS for each in readings}
+            minutes.discard(self._last_minutes.get(device, -1))
+            self._last_minutes[device] = readings[-1][3] // _MINUTE_MS
+            for site in {anchors.get(anchor) for anchor in {each[5] for each in readings}} - {None}:
+                self._minute_counts[site] += len(minutes)
+                self._devices.setdefault(site, set()).add(device)
+        self._updated.update(unsettled)
 
     def drop_expired(self, now: int) -> None:
         """Drop readings that arrived before the retention, or that are too many."""
@@ -134,6 +149,7 @@ class ReadingStore:
 
     def take_updated_devices(self) -> set[int]:
         """Return the devices with new readings since the last call."""
+        self._settle()
         updated, self._updated = self._updated, set()
         return updated
 
@@ -142,10 +158,12 @@ class ReadingStore:
 
         The number only grows: it tells whether there is anything new to calibrate with.
         """
+        self._settle()
         return self._minute_counts[site]
 
     def list_devices(self, site: int) -> set[int]:
         """Return the devices that anchors of a site have received since the start."""
+        self._settle()
         return self._devices.get(site, set())
 
     def list_readings(
@@ -156,6 +174,7 @@ class ReadingStore:
         A reading that was delivered twice is returned once. `arrived_since` saves time: readings that arrived
         more than a minute before it are left out.
         """
+        self._settle()
         found = {
             (time, anchor): rssi
             for chunk in self._chunks
@@ -168,6 +187,7 @@ class ReadingStore:
 
     def take_snapshot(self) -> ReadingSnapshot:
         """Return all readings so far, to be read in a thread while more arrive."""
+        self._settle()
         if not self._chunks:
             return ReadingSnapshot([], self._anchors)
         *complete, last = self._chunks
