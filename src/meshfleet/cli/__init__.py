@@ -49,9 +49,11 @@ _COMMANDS: Final = {
     "serve": "Run the service.",
     "simulate": "Run many emulated gateways in one process.",
     "sites": "List, create, export and import sites.",
+    "survey": "List, import and remove survey points of a site.",
     "upgrade-check": "Check what a new version will change, before you start it.",
     "users": "Manage user accounts and reset passwords.",
     "watch": "Show reports of devices as they arrive.",
+    "where": "Show where a device is on its site.",
     "write": "Write a property of a device.",
 }
 """Help text of each command, by name. The command's function has this name, with underscores for hyphens."""

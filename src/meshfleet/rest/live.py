@@ -10,6 +10,7 @@ from meshfleet.rest.bodies import DeviceIdText, IdentifierText, MacText, Request
 from meshfleet.rest.gateways import Gateway
 from meshfleet.rest.jobs import Execution
 from meshfleet.rest.problems import FieldProblem  # noqa: TC001 # msgspec reads it
+from meshfleet.rest.sites import SiteIdText, ZoneIdText  # noqa: TC001 # msgspec reads it
 
 STREAM_PATH: Final = "/api/v1/stream"
 """REST path of live events as server-sent events (rest-147)."""
@@ -17,7 +18,9 @@ STREAM_PATH: Final = "/api/v1/stream"
 LIVE_PATH: Final = "/api/v1/live"
 """REST path of live events over a WebSocket (rest-151)."""
 
-LIVE_EVENT_TYPES: Final = ("device", "report", "job", "execution", "gateway", "topology", "resync")
+LIVE_EVENT_TYPES: Final = (
+    *("device", "report", "job", "execution", "gateway", "topology", "position", "zone", "resync"),
+)
 """Types of live events (rest-146)."""
 
 MAX_FILTER_VALUES: Final = 1000
@@ -32,7 +35,7 @@ class LiveEvent(ResponseBody, frozen=True, kw_only=True):
 
     id: str
     """Opaque id; a subscriber that reconnects can resume after the event with this id (rest-149)."""
-    type: Literal["device", "report", "job", "execution", "gateway", "topology", "resync"]
+    type: Literal["device", "report", "job", "execution", "gateway", "topology", "position", "zone", "resync"]
     time: TimeText
     data: Any
     """Content by type: a `Device`, a `Job`, or one of the live bodies such as `LiveSample`."""
@@ -126,6 +129,31 @@ class LiveParentChange(ResponseBody, frozen=True, kw_only=True):
     gateway: MacText
     """Gateway of the new parent."""
     time: TimeText
+
+
+class LivePosition(ResponseBody, frozen=True, kw_only=True):
+    """Content of a `position` event: the estimated position of a device (rest-262)."""
+
+    device: DeviceIdText
+    site: SiteIdText
+    floor: int
+    x: float
+    y: float
+    radius: float
+    """Radius in meters that holds the device with a probability of 0.9."""
+    time: TimeText
+    """Time of the newest reading."""
+
+
+class LiveZoneChange(ResponseBody, frozen=True, kw_only=True):
+    """Content of a `zone` event: a device entered or left a zone (rest-263)."""
+
+    zone: ZoneIdText
+    device: DeviceIdText
+    change: Literal["entered", "left"]
+    time: TimeText
+    dwell_seconds: float | None
+    """Seconds since the device entered; null if it enters."""
 
 
 class Resync(ResponseBody, frozen=True, kw_only=True):

@@ -103,6 +103,16 @@ def place_path(device: DeviceId) -> str:
     return f"{DEVICES_PATH}/{device}/place"
 
 
+def position_path(device: DeviceId) -> str:
+    """Return the REST path of the position of a device (rest-91)."""
+    return f"{DEVICES_PATH}/{device}/position"
+
+
+def past_positions_path(device: DeviceId) -> str:
+    """Return the REST path of the positions of a device over time (rest-258)."""
+    return f"{DEVICES_PATH}/{device}/positions"
+
+
 def site_path(site: str) -> str:
     """Return the REST path of a site (rest-248)."""
     return f"{SITES_PATH}/{_quote_segment(site)}"
@@ -126,6 +136,31 @@ def zones_path(site: str) -> str:
 def zone_path(site: str, zone: str) -> str:
     """Return the REST path of a zone (rest-255)."""
     return f"{zones_path(site)}/{_quote_segment(zone)}"
+
+
+def visits_path(site: str, zone: str) -> str:
+    """Return the REST path of the visits of devices to a zone (rest-264)."""
+    return f"{zone_path(site, zone)}/visits"
+
+
+def site_positions_path(site: str) -> str:
+    """Return the REST path of the positions of all devices on a site (rest-259)."""
+    return f"{site_path(site)}/positions"
+
+
+def nearest_path(site: str) -> str:
+    """Return the REST path of the devices nearest to a point on a site (rest-260)."""
+    return f"{site_path(site)}/nearest"
+
+
+def survey_path(site: str) -> str:
+    """Return the REST path of the survey points of a site (rest-261)."""
+    return f"{site_path(site)}/survey"
+
+
+def survey_point_path(site: str, point: str) -> str:
+    """Return the REST path of a survey point (rest-261)."""
+    return f"{survey_path(site)}/{_quote_segment(point)}"
 
 
 def label_path(label: str) -> str:

@@ -38,7 +38,7 @@ class PositionReading(ResponseBody, frozen=True, kw_only=True):
 
 
 class Position(ResponseBody, frozen=True, kw_only=True):
-    """Estimated position of a device (rest-257)."""
+    """Estimated position of a device (rest-91)."""
 
     site: SiteIdText
     floor: int
@@ -57,14 +57,14 @@ class Position(ResponseBody, frozen=True, kw_only=True):
 
 
 class PositionAnswer(ResponseBody, frozen=True, kw_only=True):
-    """Position of a device, or the reason why it is unknown (rest-258)."""
+    """Position of a device, or the reason why it is unknown (rest-92)."""
 
     position: Position | None
     reason: str | None
 
 
 class PastPosition(ResponseBody, frozen=True, kw_only=True):
-    """Position of a device at a time in the past (rest-260)."""
+    """Position of a device at a time in the past (rest-258)."""
 
     time: TimeText
     site: SiteIdText
@@ -82,7 +82,7 @@ class PastPositionPage(ResponseBody, frozen=True, kw_only=True):
 
 
 class SitePosition(ResponseBody, frozen=True, kw_only=True):
-    """Current position of a device on a site (rest-261)."""
+    """Current position of a device on a site (rest-259)."""
 
     device: DeviceIdText
     name: str
@@ -95,8 +95,26 @@ class SitePosition(ResponseBody, frozen=True, kw_only=True):
     """Distance from the requested point in meters; only in lists of the nearest devices."""
 
 
+class ZoneVisit(ResponseBody, frozen=True, kw_only=True):
+    """Stay of a device in a zone (rest-264)."""
+
+    device: DeviceIdText
+    entered_at: TimeText
+    left_at: TimeText | None
+    """Null while the device is inside."""
+    dwell_seconds: float | None
+    """Seconds between both times."""
+
+
+class ZoneVisitPage(ResponseBody, frozen=True, kw_only=True):
+    """Page of the visits to a zone, the newest first."""
+
+    items: list[ZoneVisit]
+    next_token: str | None
+
+
 class SuspiciousAnchor(ResponseBody, frozen=True, kw_only=True):
-    """Anchor that does not seem to be where its place says (rest-263)."""
+    """Anchor that does not seem to be where its place says (rest-259)."""
 
     anchor: MacText
     difference: float
@@ -111,7 +129,7 @@ class SitePositions(ResponseBody, frozen=True, kw_only=True):
 
 
 class NewSurveyPoint(RequestBody, frozen=True, kw_only=True):
-    """Statement that a device was at a place from one time to another (rest-264)."""
+    """Statement that a device was at a place from one time to another (rest-261)."""
 
     device: str
     floor: int
@@ -122,7 +140,7 @@ class NewSurveyPoint(RequestBody, frozen=True, kw_only=True):
 
 
 class SurveyPoint(ResponseBody, frozen=True, kw_only=True):
-    """Survey point: a place with the readings of a device that was there (rest-264)."""
+    """Survey point: a place with the readings of a device that was there (rest-261)."""
 
     id: str
     device: DeviceIdText

@@ -31,6 +31,7 @@ from meshfleet.service.jobs.execution.runner import JobRunner
 from meshfleet.service.locks import accepts_reports
 from meshfleet.service.metadata.reader import MetadataReader
 from meshfleet.service.positions.reading_log import ReadingLog
+from meshfleet.service.positions.tracker import PositionTracker
 from meshfleet.service.presence import store as presence_store
 from meshfleet.service.presence.gateway_clocks import GatewayClocks
 from meshfleet.service.presence.gateway_poll import poll_gateways
@@ -208,6 +209,13 @@ class Runtime:
             now=clock.now,
         )
         self._readings = ReadingLog(api.positions.readings)
+        self._positions = PositionTracker(
+            database,
+            api.positions,
+            api.live.positions,
+            retention_ms=_to_millis(settings.retention.connectivity),
+            now=clock.now,
+        )
         api.parent_tracker.retention_ms = _to_millis(settings.retention.link)
         for subscriber in (
             self._backfill,
@@ -258,6 +266,7 @@ class Runtime:
     async def restore(self) -> None:
         """Load the state that an earlier process of the service stored. Call this before `run`."""
         await self._restore_readings()
+        await self._positions.restore()
         await self._ingest.restore()
         # In threads: there may be a million entries, and no other task uses these objects yet.
         presence = await self._database.read(presence_store.load_presence)
@@ -276,9 +285,8 @@ class Runtime:
         """Load the readings of anchors that arrived in the last hour, and those of the journal."""
         await self._api.site_changes.check()
         self._api.positions.update_anchors()
-        rows = await self._database.read(self._readings.load)
-        for arrived_at, readings in rows:
-            self._api.positions.readings.add(readings, arrived_at)
+        stored = await self._database.read(self._readings.load)
+        await self._readings.restore(stored, clock.now())
 
     async def _restore_readers(self) -> None:
         """Open the readers of integrations before samples arrive, and forget those that are off now."""
@@ -308,6 +316,7 @@ class Runtime:
         self._samples.retention = _build_retention(settings)
         self._history.retention = _to_millis(settings.retention.request)
         self._presence.retention_ms = _to_millis(settings.retention.connectivity)
+        self._positions.retention_ms = _to_millis(settings.retention.connectivity)
         self._api.parent_tracker.retention_ms = _to_millis(settings.retention.link)
         self._api.storage_monitor.set_retention(settings.retention)
         self._api.positions.readings.retention_ms = settings.retention.readings * 1000
@@ -326,6 +335,7 @@ class Runtime:
         tasks.create_task(self._image_requests.run(), name="firmware.image_requests")
         tasks.create_task(self._job_runner.run(), name="jobs")
         tasks.create_task(self._api.positions.watch_sites(), name="positions.sites")
+        tasks.create_task(self._positions.run(), name="positions.tracker")
         if self._influx is not None:
             tasks.create_task(self._influx.run(), name="influx")
         tasks.create_task(self._homeassistant.run(), name="homeassistant")

@@ -20,6 +20,7 @@ from meshfleet.service.api import RestApi
 from meshfleet.service.app import serve_api
 from meshfleet.service.ingest.pipeline import IngestPipeline
 from meshfleet.service.live.live_events import LiveTimings
+from meshfleet.service.positions.reading_log import ReadingLog
 from meshfleet.settings import Settings
 from tests.mqtt.broker.running_broker import Clock
 from tests.service.http.running_service import QUICK_HASHER, RunningService, run_in_thread
@@ -225,7 +226,8 @@ def run_live_service(
             ingest = IngestPipeline(
                 database, samples, prefix="", admission=None, rollups=api.rollups, now=clock
             )
-            for subscriber in (api.live.reports, api.traffic, api.parent_tracker):
+            readings = ReadingLog(api.positions.readings)
+            for subscriber in (api.live.reports, api.traffic, readings, api.parent_tracker):
                 ingest.subscribe(subscriber)
             url = f"http://127.0.0.1:{listener.getsockname()[1]}"
             service = LiveService(url, database, samples, clock, api, ingest, loop)

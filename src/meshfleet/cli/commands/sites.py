@@ -19,7 +19,7 @@ from meshfleet.cli.output import (
     print_result,
     print_table,
 )
-from meshfleet.cli.place_csv import format_places
+from meshfleet.cli.place_csv import format_places, format_positions
 from meshfleet.cli.service_access import call_service
 from meshfleet.cli.site_files import export_site, import_site, read_site_file
 from meshfleet.rest.sites import NewFloor
@@ -46,6 +46,16 @@ _FLOOR_COLUMNS: Final = (
     Column("min x", lambda each: each.min_x),
     Column("min y", lambda each: each.min_y),
     Column("plan", lambda each: None if each.plan is None else each.plan.content_type),
+)
+
+_POSITION_COLUMNS: Final = (
+    Column("device", lambda each: each.device, no_wrap=True),
+    Column("name", lambda each: each.name),
+    Column("floor", lambda each: each.floor),
+    Column("x", lambda each: f"{each.x:.1f}"),
+    Column("y", lambda each: f"{each.y:.1f}"),
+    Column("radius (m)", lambda each: f"{each.radius:.1f}"),
+    Column("time", lambda each: each.time),
 )
 
 
@@ -95,6 +105,26 @@ def create(name: str, floors: tuple[tuple[int, float, float, float, float], ...]
     ]
     created = call_service(lambda fleet: fleet.sites.create(name, described))
     print_result(created, f"{created.id} is {created.name}.", as_json=as_json)
+
+
+@sites.command()
+@site_argument
+@click.option("--csv", "as_csv", is_flag=True, help="Print the positions as CSV.")
+@json_option
+def positions(site: str, *, as_csv: bool, as_json: bool) -> None:
+    """Show where the devices on a site are, and anchors that do not seem to be at their places."""
+    if as_csv and as_json:
+        raise click.UsageError("--csv and --json exclude each other.")
+    found = call_service(lambda fleet: fleet.sites.positions(site))
+    if as_json:
+        print_json(found)
+    elif as_csv:
+        click.echo(format_positions(found.items).encode(), nl=False)
+    else:
+        print_table(_POSITION_COLUMNS, found.items)
+        for each in found.suspicious_anchors:
+            text = f"Anchor {each.anchor} does not seem to be at its place: {each.difference:.1f} dB off."
+            click.echo(text, err=True)
 
 
 @sites.command()

@@ -29,7 +29,15 @@ from meshfleet.protocol.codes import Kind
 from meshfleet.protocol.identifiers import BUILTIN_CATALOGUE, DecodedValue
 from meshfleet.protocol.ids import to_device_id
 from meshfleet.protocol.times import format_time
-from meshfleet.rest.live import LiveHeartbeat, LiveLink, LiveParentChange, LiveSample, Resync
+from meshfleet.rest.live import (
+    LiveHeartbeat,
+    LiveLink,
+    LiveParentChange,
+    LivePosition,
+    LiveSample,
+    LiveZoneChange,
+    Resync,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -42,7 +50,7 @@ if TYPE_CHECKING:
 
 # --- Conversion of gateway reports to live events as the service sends them ---
 
-LiveReport = LiveSample | LiveHeartbeat | LiveLink | LiveParentChange
+LiveReport = LiveSample | LiveHeartbeat | LiveLink | LiveParentChange | LivePosition | LiveZoneChange
 
 
 def to_live_report(report: Report) -> LiveReport:
@@ -105,15 +113,22 @@ class LiveReportFilter(Struct, frozen=True, kw_only=True):
         """Return whether the report matches: each set must be empty or contain the report's value."""
         return (
             (not self.devices or report.device in self.devices)
-            and (not self.gateways or report.gateway in self.gateways)
+            and (not self.gateways or getattr(report, "gateway", None) in {None, *self.gateways})
             and (not self.kinds or get_kind(report) in self.kinds)
             and (not self.names or format_subject(report) in self.names)
         )
 
 
 def get_kind(report: LiveReport) -> str:
-    """Return the kind of a report, or `topology` for a change of the parent of a device."""
-    return _TOPOLOGY if isinstance(report, LiveParentChange) else report.kind
+    """Return the kind of a report, or the type of another event."""
+    match report:
+        case LiveParentChange():
+            return "topology"
+        case LivePosition():
+            return "position"
+        case LiveZoneChange():
+            return "zone"
+    return report.kind
 
 
 def format_subject(report: LiveReport) -> str:
@@ -158,6 +173,12 @@ def _format_content(report: LiveReport) -> str:
         case LiveParentChange():
             before = "" if report.previous is None else f", before {report.previous}"
             return f"parent {report.parent}{before}"
+        case LivePosition():
+            place = f"floor {report.floor} of {report.site} at x {report.x:.1f}, y {report.y:.1f}"
+            return f"{place} (within {report.radius:.1f} m)"
+        case LiveZoneChange():
+            dwell = "" if report.dwell_seconds is None else f" after {report.dwell_seconds:.0f} s"
+            return f"{report.change} {report.zone}{dwell}"
     return _format_sample(report)
 
 
@@ -197,8 +218,8 @@ class _NoticeLogHandler(logging.Handler):
 
 _KINDS: Final = sorted({each.raw_kind.value for each in Kind})
 
-_TOPOLOGY: Final = "topology"
-"""Value of `--kind` for changes of parents, which are no reports and only known to a service."""
+_OTHER_TYPES: Final[tuple[EventType, ...]] = ("topology", "position", "zone")
+"""Values of `--kind` for events that are no reports and only known to a service."""
 
 
 @click.command()
@@ -221,9 +242,10 @@ _TOPOLOGY: Final = "topology"
 @click.option(
     "--kind",
     "kinds",
-    type=click.Choice([*_KINDS, _TOPOLOGY]),
+    type=click.Choice([*_KINDS, *_OTHER_TYPES]),
     multiple=True,
-    help="Show only reports of this kind; repeatable. topology: devices that change their parent.",
+    help="Show only reports of this kind; repeatable. topology: devices that change their parent;"
+    " position: estimated positions; zone: devices that enter or leave a zone.",
 )
 @click.option(
     "--identifier",
@@ -257,8 +279,8 @@ def watch(  # noqa: PLR0913 # one for each option
         kinds=frozenset(kinds),
         names=frozenset(map(find_identifier_name, identifiers)),
     )
-    if route.broker is not None and _TOPOLOGY in kinds:
-        raise click.UsageError("--kind topology needs a service, and cannot be used with --broker.")
+    if route.broker is not None and (other := next((each for each in _OTHER_TYPES if each in kinds), None)):
+        raise click.UsageError(f"--kind {other} needs a service, and cannot be used with --broker.")
     connected = asyncio.Event()
     reports = (
         _receive_from_service(_list_event_types(kinds), devices, gateways, connected)
@@ -296,8 +318,8 @@ async def _print_matching_reports(
 
 def _list_event_types(kinds: tuple[str, ...]) -> list[EventType]:
     """Return the types of live events that the option `--kind` selects."""
-    types: list[EventType] = ["topology"] if _TOPOLOGY in kinds else []
-    return types if set(kinds) == {_TOPOLOGY} else [*types, "report"]
+    types = [each for each in _OTHER_TYPES if each in kinds]
+    return types if types and set(kinds) <= set(_OTHER_TYPES) else [*types, "report"]
 
 
 async def _receive_from_service(
@@ -312,7 +334,9 @@ async def _receive_from_service(
         connected.set()
         async for event in events:
             match event.data:
-                case LiveSample() | LiveHeartbeat() | LiveLink() | LiveParentChange() as report:
+                case LiveSample() | LiveHeartbeat() | LiveLink() as report:
+                    yield report
+                case LiveParentChange() | LivePosition() | LiveZoneChange() as report:
                     yield report
                 case Resync(reason=reason):
                     print_notice(f"some reports are missing: {reason}")

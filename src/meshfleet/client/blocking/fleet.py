@@ -30,6 +30,8 @@ class Devices(Proxy[devices.Devices]):
     connectivity = wrap_generator(devices.Devices.connectivity)
     parents = wrap_generator(devices.Devices.parents)
     path = wrap_method(devices.Devices.path)
+    position = wrap_method(devices.Devices.position)
+    positions = wrap_generator(devices.Devices.positions)
     gaps = wrap_generator(devices.Devices.gaps)
     updates = wrap_generator(devices.Devices.updates)
 
@@ -75,6 +77,12 @@ class Sites(Proxy[sites.Sites]):
     create_zone = wrap_method(sites.Sites.create_zone)
     change_zone = wrap_method(sites.Sites.change_zone)
     remove_zone = wrap_method(sites.Sites.remove_zone)
+    visits = wrap_generator(sites.Sites.visits)
+    positions = wrap_method(sites.Sites.positions)
+    nearest = wrap_method(sites.Sites.nearest)
+    survey_points = wrap_generator(sites.Sites.survey_points)
+    add_survey_point = wrap_method(sites.Sites.add_survey_point)
+    remove_survey_point = wrap_method(sites.Sites.remove_survey_point)
 
 
 class Samples(Proxy[samples.Samples]):

@@ -57,10 +57,13 @@ from meshfleet.rest.paths import (
     holes_path,
     label_path,
     parents_path,
+    past_positions_path,
     place_path,
+    position_path,
     topology_path,
     updates_path,
 )
+from meshfleet.rest.positions import PastPositionPage, PositionAnswer
 from meshfleet.rest.sites import NewPlace
 from meshfleet.rest.telemetry import SampleGapPage
 from meshfleet.rest.topology import DevicePath, ParentChangePage, Topology
@@ -72,6 +75,7 @@ if TYPE_CHECKING:
     from meshfleet.client.rest.http_messages import QueryParams
     from meshfleet.rest.devices import ConnectivityChange
     from meshfleet.rest.jobs import DeviceUpdate
+    from meshfleet.rest.positions import PastPosition
     from meshfleet.rest.sites import Site
     from meshfleet.rest.telemetry import SampleGap
     from meshfleet.rest.topology import ParentChange
@@ -243,6 +247,27 @@ class Devices(RestResource):
     async def path(self, device: str) -> DevicePath:
         """Get the hops from a device to its gateway, and the parents that the device could have instead."""
         return await self._caller.get(DevicePath, device_way_path(normalize_device_id(device)))
+
+    async def position(
+        self, device: str, *, at: Moment | None = None, window: int | None = None
+    ) -> PositionAnswer:
+        """Get the position of a device, or the reason why it is unknown.
+
+        It is computed from the readings in the `window` seconds, 60 by default, before `at`, by default now.
+        """
+        query = build_query({"At": format_optional_time(at, "at"), "Window": window})
+        return await self._caller.get(PositionAnswer, position_path(normalize_device_id(device)), query)
+
+    def positions(
+        self, device: str, *, since: Moment | None = None, until: Moment | None = None
+    ) -> AsyncGenerator[PastPosition, None]:
+        """List the positions of a device over time, the oldest first: those of the last hour by default."""
+        times = {
+            "From": format_optional_time(since, "since"),
+            "To": format_optional_time(until, "until"),
+        }
+        path = past_positions_path(normalize_device_id(device))
+        return self._caller.iterate_items(PastPositionPage, path, build_query(times))
 
     def gaps(self, device: str) -> AsyncGenerator[SampleGap, None]:
         """List the gaps in the samples of a device, where samples are missing."""

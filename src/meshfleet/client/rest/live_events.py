@@ -28,7 +28,9 @@ from meshfleet.rest.live import (
     LiveHeartbeat,
     LiveLink,
     LiveParentChange,
+    LivePosition,
     LiveSample,
+    LiveZoneChange,
     ReleasedGateway,
     Resync,
 )
@@ -43,7 +45,9 @@ if TYPE_CHECKING:
 
 # Decoding of server-sent events (rest-146 to rest-148).
 
-EventType = Literal["device", "report", "job", "execution", "gateway", "topology", "resync"]
+EventType = Literal[
+    "device", "report", "job", "execution", "gateway", "topology", "position", "zone", "resync"
+]
 
 EventData = (
     Device
@@ -57,6 +61,8 @@ EventData = (
     | DeletedJob
     | LiveExecution
     | LiveParentChange
+    | LivePosition
+    | LiveZoneChange
     | Resync
     | dict[str, Any]
 )
@@ -88,6 +94,8 @@ _REPORT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
 _EVENT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
     "execution": LiveExecution,
     "topology": LiveParentChange,
+    "position": LivePosition,
+    "zone": LiveZoneChange,
     "resync": Resync,
 }
 

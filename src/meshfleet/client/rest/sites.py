@@ -1,4 +1,4 @@
-"""`fleet.sites`: sites with their floors and plans, places of devices, and zones."""
+"""`fleet.sites`: sites with their floors and plans, places and positions of devices, zones and surveys."""
 
 from __future__ import annotations
 
@@ -9,11 +9,30 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import msgspec
 from msgspec.structs import replace
 
-from meshfleet.client.arguments import check_text, normalize_device_id
+from meshfleet.client.arguments import check_text, format_optional_time, normalize_device_id
 from meshfleet.client.rest.http_caller import RestResource
-from meshfleet.client.rest.http_messages import HttpRequest
+from meshfleet.client.rest.http_messages import HttpRequest, build_query
 from meshfleet.client.rest.multipart import MultipartUpload
-from meshfleet.rest.paths import SITES_PATH, places_path, plan_path, site_path, zone_path, zones_path
+from meshfleet.rest.paths import (
+    SITES_PATH,
+    nearest_path,
+    places_path,
+    plan_path,
+    site_path,
+    site_positions_path,
+    survey_path,
+    survey_point_path,
+    visits_path,
+    zone_path,
+    zones_path,
+)
+from meshfleet.rest.positions import (
+    NewSurveyPoint,
+    SitePositions,
+    SurveyPoint,
+    SurveyPointPage,
+    ZoneVisitPage,
+)
 from meshfleet.rest.sites import (
     BatchPlace,
     Corner,
@@ -32,6 +51,8 @@ from meshfleet.rest.sites import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable
 
+    from meshfleet.client.arguments import Moment
+    from meshfleet.rest.positions import SitePosition, ZoneVisit
     from meshfleet.rest.sites import NewFloor, ReferencePoint, SitePlace
 
 _MIN_BYTES_PER_SECOND: Final = 50_000
@@ -141,6 +162,68 @@ class Sites(RestResource):
         """Replace the name, floor and area of a zone."""
         body = NewZone(name=name, floor=floor, polygon=tuple(polygon))
         return await self._caller.put(Zone, zone_path(to_site_id(site), to_zone_id(zone)), body)
+
+    def visits(
+        self,
+        site: str | Site,
+        zone: str | Zone,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> AsyncGenerator[ZoneVisit, None]:
+        """List the visits of devices to a zone, the newest first."""
+        times = {
+            "From": format_optional_time(since, "since"),
+            "To": format_optional_time(until, "until"),
+        }
+        path = visits_path(to_site_id(site), to_zone_id(zone))
+        return self._caller.iterate_items(ZoneVisitPage, path, build_query(times))
+
+    async def positions(self, site: str | Site) -> SitePositions:
+        """Get the current positions of all devices on a site, and anchors that do not fit to their places."""
+        return await self._caller.get(SitePositions, site_positions_path(to_site_id(site)))
+
+    async def nearest(
+        self, site: str | Site, floor: int, x: float, y: float, *, limit: int | None = None
+    ) -> tuple[SitePosition, ...]:
+        """Get the devices on a floor that are nearest to a point, the nearest first."""
+        query = build_query({"Floor": floor, "X": str(x), "Y": str(y), "MaxResults": limit})
+        found = await self._caller.get(SitePositions, nearest_path(to_site_id(site)), query)
+        return tuple(found.items)
+
+    def survey_points(self, site: str | Site) -> AsyncGenerator[SurveyPoint, None]:
+        """List the survey points of a site, the oldest first."""
+        return self._caller.iterate_items(SurveyPointPage, survey_path(to_site_id(site)))
+
+    async def add_survey_point(  # noqa: PLR0913 # the last two are keyword-only
+        self,
+        site: str | Site,
+        device: str,
+        floor: int,
+        x: float,
+        y: float,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> SurveyPoint:
+        """Say where a device was from `since` to `until`, by default for the last 60 s.
+
+        Raise `InvalidRequest` if no anchor of the site received it in this time.
+        """
+        body = NewSurveyPoint(
+            device=normalize_device_id(device),
+            floor=floor,
+            x=x,
+            y=y,
+            since=format_optional_time(since, "since"),
+            until=format_optional_time(until, "until"),
+        )
+        return await self._caller.post(SurveyPoint, survey_path(to_site_id(site)), body)
+
+    async def remove_survey_point(self, site: str | Site, point: str | SurveyPoint) -> None:
+        """Withdraw a survey point."""
+        point_id = check_text(point if isinstance(point, str) else point.id, "point")
+        await self._caller.delete(survey_point_path(to_site_id(site), point_id))
 
     async def remove_zone(self, site: str | Site, zone: str | Zone) -> None:
         """Delete a zone."""

@@ -31,7 +31,7 @@ from meshfleet.db.tables.jobs import (
     transition,
 )
 from meshfleet.db.tables.operations import backup, storage_size
-from meshfleet.db.tables.positions import anchor_reading, calibration, survey_point
+from meshfleet.db.tables.positions import anchor_reading, calibration, survey_point, zone_visit
 from meshfleet.db.tables.reports import foreign_name, hole, reading_journal, reject, series
 from meshfleet.db.tables.requests import request
 from meshfleet.db.tables.sites import floor, place, plan, plan_chunk, site, zone
@@ -88,4 +88,5 @@ __all__ = [
     "tally",
     "transition",
     "zone",
+    "zone_visit",
 ]

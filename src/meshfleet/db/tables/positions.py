@@ -1,4 +1,4 @@
-"""Tables of positions: survey points, and what the calibration of a site was made from."""
+"""Tables of positions: survey points, readings of anchors, calibrations of sites, and visits to zones."""
 
 from __future__ import annotations
 
@@ -38,6 +38,19 @@ calibration = Table(
 
 They are kept because a calibration with the few readings after a restart would be worse.
 """
+
+zone_visit = Table(
+    "zone_visit",
+    metadata,
+    Column("id", RowId, primary_key=True, autoincrement=True),
+    Column("zone", BigInteger, ForeignKey("zone.id", ondelete="CASCADE"), nullable=False),
+    Column("device", BigInteger, ForeignKey("device.id", ondelete="CASCADE"), nullable=False, index=True),
+    Column("entered_at", BigInteger, nullable=False),
+    Column("left_at", BigInteger, index=True),
+    Index(None, "zone", "entered_at", "id"),
+    sqlite_autoincrement=True,
+)
+"""Stays of devices in zones. `left_at` is NULL while the device is inside."""
 
 anchor_reading = Table(
     "anchor_reading",

@@ -93,6 +93,7 @@ REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "GET /api/v1/sites/{site_id}/zones": Role.VIEWER,
     "POST /api/v1/sites/{site_id}/zones": Role.OPERATOR,
     "GET /api/v1/sites/{site_id}/zones/{zone_id}": Role.VIEWER,
+    "GET /api/v1/sites/{site_id}/zones/{zone_id}/visits": Role.VIEWER,
     "PUT /api/v1/sites/{site_id}/zones/{zone_id}": Role.OPERATOR,
     "DELETE /api/v1/sites/{site_id}/zones/{zone_id}": Role.OPERATOR,
     "GET /api/v1/jobs": Role.VIEWER,

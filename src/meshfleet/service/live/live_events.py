@@ -11,6 +11,7 @@ from meshfleet.service.live.audit_watcher import AuditWatcher
 from meshfleet.service.live.device_events import DeviceEvents
 from meshfleet.service.live.hub import COMMENT_SECONDS, EventHub
 from meshfleet.service.live.job_events import JobEvents
+from meshfleet.service.live.position_events import PositionEvents
 from meshfleet.service.live.reauthorization import Reauthorizer
 from meshfleet.service.live.report_events import ReportEvents
 from meshfleet.service.live.subscriber import LiveSubscriber, SubscriberAccount
@@ -63,6 +64,8 @@ class LiveEvents:
         """Publishes reports; the caller must subscribe this object to ingest."""
         self.topology = TopologyEvents(self.hub)
         """Publishes parent changes; the caller must subscribe this object to the parent tracker."""
+        self.positions = PositionEvents(self.hub)
+        """Publishes positions and changes of zones; the caller must pass this object to the tracker."""
         self.jobs = JobEvents(self.hub, database, now, poll_interval=timings.poll)
         """Publishes jobs and executions that callers have marked as changed."""
         self.reauthorizer = Reauthorizer(self.hub, authenticator, now)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
 from meshfleet.positioning.estimate import estimate_places
-from meshfleet.positioning.motion import MotionFilter, StillAverage, average_if_still
+from meshfleet.positioning.motion import MotionFilter
 from meshfleet.positioning.posterior import normalize
-from meshfleet.service.positions.reading_store import AnchorLevel
+from meshfleet.service.positions.still_levels import merge_if_still
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from meshfleet.positioning.arrays import Floats
     from meshfleet.positioning.estimate import Estimate
+    from meshfleet.service.positions.reading_store import AnchorLevel
     from meshfleet.service.positions.site_model import SiteModel
 
 MINUTE_STEP_MS: Final = 60_000
@@ -64,28 +62,9 @@ def locate_steps(
 
 def _average_still_steps(steps: Sequence[Step]) -> list[Step]:
     """Replace the levels of each step by the average since the device last moved."""
-    anchors = sorted({anchor for step in steps for anchor in step.levels})
     averaged: list[Step] = []
-    average: StillAverage | None = None
+    average: dict[int, AnchorLevel] = {}
     for step in steps:
-        levels, counts = _to_arrays(step.levels, anchors)
-        still = None if average is None else average_if_still(average, levels, counts)
-        average = still or StillAverage(levels, counts)
-        averaged.append(Step(step.time, _to_levels(average, anchors)))
+        average = merge_if_still(average, step.levels)
+        averaged.append(Step(step.time, average))
     return averaged
-
-
-def _to_arrays(levels: Mapping[int, AnchorLevel], anchors: Sequence[int]) -> tuple[Floats, Floats]:
-    found = [levels.get(anchor) for anchor in anchors]
-    return (
-        np.array([np.nan if each is None else each.rssi for each in found]),
-        np.array([0.0 if each is None else float(each.count) for each in found]),
-    )
-
-
-def _to_levels(average: StillAverage, anchors: Sequence[int]) -> dict[int, AnchorLevel]:
-    return {
-        anchor: AnchorLevel(float(level), max(round(float(count)), 1))
-        for anchor, level, count in zip(anchors, average.levels, average.counts, strict=True)
-        if count > 0
-    }

@@ -37,7 +37,7 @@ MIN_ANCHORS: Final = 3
 """Minimum number of anchors that must have received a device."""
 
 _MINUTE_MS: Final = 60_000
-_CLOCK_SLACK_MS: Final = 2_000
+CLOCK_SLACK_MS: Final = 2_000
 """Milliseconds by which readings of now may be ahead: clocks of gateways are corrected only roughly."""
 _SITE_CHECK_SECONDS: Final = 5.0
 """Seconds between two checks for sites that other processes have changed."""
@@ -52,7 +52,7 @@ MOVING_STEP_MS: Final = 3_000
 _FAST_MS: Final = 3_000
 """Readings are frequent if there are some in at least half of all intervals of this length."""
 
-_MAX_MISFIT_DB: Final = 14.0
+MAX_MISFIT_DB: Final = 14.0
 """Root mean square residual above which readings contradict each other."""
 
 
@@ -132,8 +132,8 @@ class PositionFinder:
 
         The position is None with a reason if there are too few readings, or if they contradict each other.
         """
-        until = self._now() + _CLOCK_SLACK_MS if at is None else at
-        since = until - seconds * 1000 - (_CLOCK_SLACK_MS if at is None else 0)
+        until = self._now() + CLOCK_SLACK_MS if at is None else at
+        since = until - seconds * 1000 - (CLOCK_SLACK_MS if at is None else 0)
         window = await self.load_window(device, since, until)
         if window is None:
             return _explain(f"No anchor has received the device in the {seconds} s before this time.")
@@ -148,7 +148,7 @@ class PositionFinder:
                 f"The site has fewer than {MIN_ANCHORS} devices with a place that receive others."
             )
         located = await asyncio.to_thread(model.locate, device, window.levels, seconds=seconds)
-        if located.misfit_db > _MAX_MISFIT_DB:
+        if located.misfit_db > MAX_MISFIT_DB:
             return _explain("The readings contradict each other: no place fits to all of them.")
         return PositionAnswer(position=build_position(model, located, window.newest), reason=None)
 
@@ -164,9 +164,9 @@ class PositionFinder:
         else:
             minutes = await self.load_minutes(device, since, until)
             steps = [(time + _MINUTE_MS, levels) for time, levels in minutes]
-        end = steps[MAX_STEPS - 1][0] if len(steps) > MAX_STEPS else None
+        end = steps[MAX_STEPS - 1][0] + 1 if len(steps) > MAX_STEPS else None
         steps = steps[:MAX_STEPS]
-        chosen = self._choose_site(merge_minutes(steps))
+        chosen = self.choose_site(merge_minutes(steps))
         if chosen is None or (model := await self.get_model(chosen[0])) is None:
             return PastPositions([], None)
         history = import_module("meshfleet.service.positions.history")
@@ -189,14 +189,16 @@ class PositionFinder:
         model = await self.get_model(site)
         if model is None:
             return []
-        until = self._now() + _CLOCK_SLACK_MS
+        until = self._now() + CLOCK_SLACK_MS
         windows: dict[int, WindowLevels] = {}
         for device in self.readings.list_devices(site):
-            readings = self.readings.list_readings(device, until - _CURRENT_MS, until)
+            readings = self.readings.list_readings(
+                device, until - _CURRENT_MS, until, arrived_since=until - _CURRENT_MS
+            )
             if not readings:
                 continue
             newest = [each for each in readings if each.time > readings[-1].time - _MINUTE_MS]
-            found = self._choose_site(average_readings(newest))
+            found = self.choose_site(average_readings(newest))
             if found is not None and found[0] == site and len(found[1]) >= MIN_ANCHORS:
                 windows[device] = WindowLevels(*found, readings[-1].time)
         located = await asyncio.to_thread(
@@ -208,18 +210,18 @@ class PositionFinder:
         return [
             CurrentPosition(device, windows[device].newest, each)
             for device, each in located
-            if each.misfit_db <= _MAX_MISFIT_DB
+            if each.misfit_db <= MAX_MISFIT_DB
         ]
 
     async def load_window(self, device: int, since: int, until: int) -> WindowLevels | None:
         """Load what anchors have read of a device after `since`, up to `until`. None if there is nothing."""
         readings = self.readings.list_readings(device, since, until)
         if readings:
-            by_site = self._choose_site(average_readings(readings))
+            by_site = self.choose_site(average_readings(readings))
             newest = max(each.time for each in readings)
         else:
             minutes = await self.load_minutes(device, since, until)
-            by_site = self._choose_site(merge_minutes(minutes))
+            by_site = self.choose_site(merge_minutes(minutes))
             newest = max((time + _MINUTE_MS for time, _ in minutes), default=0)
         return None if by_site is None else WindowLevels(*by_site, min(newest, until))
 
@@ -237,7 +239,7 @@ class PositionFinder:
             [*stored, *(each for each in unwritten if start <= each.time < until)], self.readings.anchors
         )
 
-    def _choose_site(self, levels: Mapping[int, AnchorLevel]) -> tuple[int, dict[int, AnchorLevel]] | None:
+    def choose_site(self, levels: Mapping[int, AnchorLevel]) -> tuple[int, dict[int, AnchorLevel]] | None:
         """Return the site whose anchors received the device, and their levels; of several, the best one."""
         anchors = self.readings.anchors
         by_site: dict[int, dict[int, AnchorLevel]] = {}

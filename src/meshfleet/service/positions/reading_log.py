@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sqlalchemy import delete, insert, select
 
 from meshfleet.db.tables import anchor_reading
-from meshfleet.service.ingest.readings import ReadingKind, decode_readings, encode_readings
+from meshfleet.service.ingest.readings import decode_readings, encode_readings
 from meshfleet.service.ingest.store import load_journal
 
 if TYPE_CHECKING:
@@ -24,6 +25,15 @@ _CLEANUP_MS: Final = 60_000
 """Milliseconds between two deletions of readings whose retention has ended."""
 
 
+class StoredReadings(NamedTuple):
+    """Readings that the last process stored."""
+
+    arrivals: list[tuple[int, list[Reading]]]
+    """Time of arrival and readings, the oldest first."""
+    journal: list[Reading]
+    """Readings of the journal of ingest; the last process may have had no time to write them here."""
+
+
 class ReadingLog:
     """Subscriber of committed reports that keeps the readings of anchors."""
 
@@ -32,25 +42,35 @@ class ReadingLog:
         self._unwritten: list[Reading] = []
         self._cleaned_at = 0
 
-    def load(self, connection: Connection) -> list[tuple[int, list[Reading]]]:
-        """Load the readings of the last process with the time of their arrival, the oldest first.
-
-        Readings that the last process had no time to write here are in the journal of readings.
-        """
+    def load(self, connection: Connection) -> StoredReadings:
+        """Load the readings of the last process."""
         columns = anchor_reading.c
         query = select(columns.arrived_at, columns.readings).order_by(columns.id)
-        rows = [(row.arrived_at, decode_readings(row.readings)) for row in connection.execute(query)]
-        newest = rows[-1][0] if rows else 0
-        return [*rows, *((newest, each.readings) for each in load_journal(connection))]
+        rows = connection.execute(query)
+        return StoredReadings(
+            [(row.arrived_at, decode_readings(row.readings)) for row in rows],
+            [reading for entry in load_journal(connection) for reading in entry.readings],
+        )
+
+    async def restore(self, stored: StoredReadings, now: int) -> None:
+        """Keep the readings of the last process that are still of anchors. Call this before the first batch.
+
+        Readings of the journal are written again, because ingest deletes its journal soon after the start.
+        """
+        for arrived_at, readings in stored.arrivals:
+            self._readings.add(self._readings.select(readings), arrived_at)
+            await asyncio.sleep(0)  # there may be millions, and clients already send requests
+        self._keep(stored.journal, now)
+        self._readings.drop_expired(now)
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Keep the readings of anchors in a committed batch."""
-        anchors = self._readings.anchors
-        if not anchors:
-            return
-        kept = [each for each in batch.readings if each[0] == ReadingKind.LINK and each[5] in anchors]
+        self._keep(batch.readings, batch.now)
+
+    def _keep(self, readings: Sequence[Reading], now: int) -> None:
+        kept = self._readings.select(readings)
         if kept:
-            self._readings.add(kept, batch.now)
+            self._readings.add(kept, now)
             self._unwritten += kept
 
     def prepare_flush(self, states: PendingStates, now: int) -> ReadingFlush:  # noqa: ARG002 # of the protocol

@@ -27,6 +27,9 @@ _CHUNK_MS: Final = 60_000
 """Milliseconds of arrival for which readings share a chunk, which is dropped as a whole."""
 _MINUTE_MS: Final = 60_000
 
+_LINK: Final = int(ReadingKind.LINK)
+"""Kind of readings of links as a plain number, which compares faster."""
+
 
 class AnchorReading(NamedTuple):
     """Reading of a device by an anchor."""
@@ -76,6 +79,9 @@ class ReadingStore:
         self._last_minutes: dict[int, int] = {}
         self._minute_counts: Counter[int] = Counter()
         self._devices: dict[int, set[int]] = {}
+        self._unsettled: dict[int, list[Reading]] = {}
+        """Readings since the last access by device, as ingest passed them: adding one is cheap."""
+        self._updated: set[int] = set()
 
     def __len__(self) -> int:
         """Return the number of readings."""
@@ -90,30 +96,48 @@ class ReadingStore:
         """Number of the site by anchor."""
         return self._anchors
 
-    def add(self, readings: Iterable[Reading], now: int) -> None:
-        """Keep the readings of anchors among the readings of a committed batch."""
-        anchors = self._anchors
-        if not anchors:
-            return
-        kept = [each for each in readings if each[0] == ReadingKind.LINK and each[5] in anchors]
-        if not kept:
+    def select(self, readings: Iterable[Reading]) -> list[Reading]:
+        """Return the readings that are to be kept: those of anchors."""
+        if not (anchors := self._anchors):
+            return []
+        return [each for each in readings if each[0] == _LINK and each[5] in anchors]
+
+    def add(self, readings: Sequence[Reading], now: int) -> None:
+        """Keep readings of anchors that arrived at the Unix time `now` in milliseconds."""
+        if not readings:
             return
         if not self._chunks or now - self._chunks[-1].arrived_at >= _CHUNK_MS:
+            self._settle()
             self._chunks.append(_Chunk(now))
-        chunk = self._chunks[-1]
-        for _, device, _, time, rssi, anchor, _ in kept:
-            values = chunk.by_device.get(device)
-            if values is None:
-                values = chunk.by_device[device] = array("q")
-            values.extend((time, anchor, rssi))
-            minute = time // _MINUTE_MS
-            if self._last_minutes.get(device) != minute:
-                self._last_minutes[device] = minute
-                self._minute_counts[anchors[anchor]] += 1
-                self._devices.setdefault(anchors[anchor], set()).add(device)
-        chunk.count += len(kept)
-        self._count += len(kept)
+        unsettled = self._unsettled
+        for reading in readings:  # once for each reading of an anchor: nothing else belongs here
+            device = reading[1]
+            if device in unsettled:
+                unsettled[device].append(reading)
+            else:
+                unsettled[device] = [reading]
+        self._chunks[-1].count += len(readings)
+        self._count += len(readings)
         self.drop_expired(now)
+
+    def _settle(self) -> None:
+        """Move new readings to the newest chunk, where each takes 24 bytes."""
+        unsettled, self._unsettled = self._unsettled, {}
+        if not self._chunks:
+            return  # they have expired
+        by_device, anchors = self._chunks[-1].by_device, self._anchors
+        for device, readings in unsettled.items():
+            values = by_device.get(device)
+            if values is None:
+                values = by_device[device] = array("q")
+            values.extend([value for each in readings for value in (each[3], each[5], each[4])])
+            minutes = {each[3] // _MINUTE_MS for each in readings}
+            minutes.discard(self._last_minutes.get(device, -1))
+            self._last_minutes[device] = readings[-1][3] // _MINUTE_MS
+            for site in {anchors.get(anchor) for anchor in {each[5] for each in readings}} - {None}:
+                self._minute_counts[site] += len(minutes)
+                self._devices.setdefault(site, set()).add(device)
+        self._updated.update(unsettled)
 
     def drop_expired(self, now: int) -> None:
         """Drop readings that arrived before the retention, or that are too many."""
@@ -123,26 +147,39 @@ class ReadingStore:
         ):
             self._count -= self._chunks.popleft().count
 
+    def take_updated_devices(self) -> set[int]:
+        """Return the devices with new readings since the last call."""
+        self._settle()
+        updated, self._updated = self._updated, set()
+        return updated
+
     def count_minutes(self, site: int) -> int:
         """Return how many minutes of devices have been received on a site since the start.
 
         The number only grows: it tells whether there is anything new to calibrate with.
         """
+        self._settle()
         return self._minute_counts[site]
 
     def list_devices(self, site: int) -> set[int]:
         """Return the devices that anchors of a site have received since the start."""
+        self._settle()
         return self._devices.get(site, set())
 
-    def list_readings(self, device: int, since: int, until: int) -> list[AnchorReading]:
+    def list_readings(
+        self, device: int, since: int, until: int, *, arrived_since: int = 0
+    ) -> list[AnchorReading]:
         """Return the readings of a device after `since`, up to and including `until`, in the order of time.
 
-        A reading that was delivered twice is returned once.
+        A reading that was delivered twice is returned once. `arrived_since` saves time: readings that arrived
+        more than a minute before it are left out.
         """
+        self._settle()
         found = {
             (time, anchor): rssi
             for chunk in self._chunks
-            if (values := chunk.by_device.get(device)) is not None
+            if chunk.arrived_at + _CHUNK_MS >= arrived_since
+            and (values := chunk.by_device.get(device)) is not None
             for time, anchor, rssi in zip(values[0::3], values[1::3], values[2::3], strict=True)
             if since < time <= until
         }
@@ -150,6 +187,7 @@ class ReadingStore:
 
     def take_snapshot(self) -> ReadingSnapshot:
         """Return all readings so far, to be read in a thread while more arrive."""
+        self._settle()
         if not self._chunks:
             return ReadingSnapshot([], self._anchors)
         *complete, last = self._chunks

@@ -1,6 +1,7 @@
 """REST routes of positions: of a device, of all devices on a site, and of survey points."""
 
 import asyncio
+import re
 from typing import Annotated, Final
 
 from litestar import Router, delete, get, post
@@ -144,11 +145,13 @@ async def list_positions(
     reader.check_span(start, end)
     reader.raise_faults()
     await database.read(listing.load_device, device)
-    scope = f"positions/{device}/{start}/{end}"
-    start = pages.decode_start(scope, next_token, start=start)
+    # Without From and To, later pages must have the time range of the first one: it is in the token.
+    scope = f"positions/{device}/{since}/{until}"
+    if next_token is not None:
+        start, end = pages.decode(scope, next_token)
     found = await positions.list_past(mac_to_int(device), start, end)
     return PastPositionPage(
-        items=found.items, next_token=None if found.end is None else pages.encode(scope, (found.end,))
+        items=found.items, next_token=None if found.end is None else pages.encode(scope, (found.end, end))
     )
 
 
@@ -298,16 +301,15 @@ def _to_site_position(
 
 
 def _parse_window(text: str, field: str) -> int:
-    if not text.isdecimal() or not MIN_WINDOW <= int(text[:6]) <= MAX_WINDOW:
+    if not _WHOLE_NUMBER.fullmatch(text) or not MIN_WINDOW <= int(text) <= MAX_WINDOW:
         raise MalformedText(field, f"must be a whole number from {MIN_WINDOW} to {MAX_WINDOW}")
     return int(text)
 
 
 def _parse_floor(text: str, field: str) -> int:
-    try:
-        return int(text[:6])
-    except ValueError:
-        raise MalformedText(field, "must be a whole number") from None
+    if not _WHOLE_NUMBER.fullmatch(text):
+        raise MalformedText(field, "must be the number of a floor")
+    return int(text)
 
 
 def _parse_meters(text: str, field: str) -> float:
@@ -321,6 +323,7 @@ def _parse_meters(text: str, field: str) -> float:
 
 
 _MAX_METERS: Final = 1e5
+_WHOLE_NUMBER: Final = re.compile(r"-?[0-9]{1,6}")
 
 device_router = Router(
     DEVICES_PATH,

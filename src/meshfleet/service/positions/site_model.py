@@ -152,6 +152,15 @@ class SiteModel:
         (estimate,) = estimate_places(probabilities, self.grid)
         return LocatedDevice(estimate, self._compare_readings(readings, levels, probabilities[0], estimate))
 
+    def measure_misfit(
+        self, device: int, levels: Mapping[int, AnchorLevel], probabilities: Floats32, estimate: Estimate
+    ) -> float:
+        """Return the root mean square residual of readings in dB, given the probabilities of all cells."""
+        readings = self._build_readings([device], [levels], seconds=0.0)
+        return LocatedDevice(
+            estimate, self._compare_readings(readings, levels, probabilities, estimate)
+        ).misfit_db
+
     def compute_log_likelihoods(
         self, device: int, steps: Sequence[Mapping[int, AnchorLevel]], *, seconds: float
     ) -> Floats32:

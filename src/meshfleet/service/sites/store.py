@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 from sqlalchemy import delete, func, insert, or_, select, tuple_, update
 
-from meshfleet.db.tables import floor, place, plan, site, zone
+from meshfleet.db.tables import floor, place, plan, site, survey_point, zone
 from meshfleet.errors import FloorInUse, UnknownSite
 from meshfleet.rest.sites import PLACE_SLACK, Floor, Polygon, Site, format_site_id
 from meshfleet.service.audit import log as audit
@@ -90,7 +90,8 @@ def load_site(connection: Connection, number: int) -> Site:
 def replace_site(connection: Connection, number: int, new: SiteDescription, *, by: Actor, now: int) -> Site:
     """Change the name and the floors of a site. Floors that stay keep their plans (rest-250).
 
-    Raise `FloorInUse` if a floor with places or zones would be removed, or if some would be outside.
+    Raise `FloorInUse` if a floor with places, zones or survey points would be removed, or if places or zones
+    would be outside.
     """
     begin_change(connection, [number])
     before = load_site(connection, number)
@@ -216,17 +217,18 @@ def _build_columns(described: NamedFloor) -> dict[str, Any]:
 
 
 def _check_floors_unused(connection: Connection, number: int, removed: Sequence[int]) -> None:
-    """Raise `FloorInUse` if a floor to remove has places or zones."""
+    """Raise `FloorInUse` if a floor to remove has places, zones or survey points."""
     for each in sorted(removed):
-        places, zones = (
+        places, zones, points = (
             connection.execute(
                 select(func.count()).where(table.c.site == number, table.c.floor == each)
             ).scalar_one()
-            for table in (place, zone)
+            for table in (place, zone, survey_point)
         )
-        if places or zones:
+        if places or zones or points:
             raise FloorInUse(
-                f"floor {each} is in use (places: {places}, zones: {zones}); move or remove them first"
+                f"floor {each} is in use (places: {places}, zones: {zones}, survey points: {points});"
+                " move or remove them first"
             )
 
 

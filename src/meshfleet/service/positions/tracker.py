@@ -1,0 +1,207 @@
+"""Follows all devices that anchors receive: publishes their positions, and stores their visits to zones."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from sqlalchemy.exc import DBAPIError
+
+from meshfleet.errors import DatabaseUnavailable
+from meshfleet.service.positions import visit_store
+from meshfleet.service.positions.positions import CLOCK_SLACK_MS, MIN_ANCHORS
+from meshfleet.service.positions.reading_store import average_readings
+from meshfleet.service.positions.zone_presence import ZoneChange, ZonePresence
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from meshfleet.db import Database
+    from meshfleet.positioning.estimate import Estimate
+    from meshfleet.service.clock import Now
+    from meshfleet.service.positions.device_motion import DeviceMotion, DeviceStep
+    from meshfleet.service.positions.positions import PositionFinder
+    from meshfleet.service.positions.reading_store import AnchorReading
+    from meshfleet.service.positions.visit_store import ZoneArea
+
+_log = logging.getLogger(__name__)
+
+_TICK_SECONDS: Final = 2.0
+"""Seconds between two looks at new readings."""
+_WINDOW_MS: Final = 60_000
+"""Maximum age of readings that are used."""
+_MAX_DEVICES: Final = 2_000
+"""Maximum number of devices in one look; the others wait for the next one."""
+_DEVICES_PER_SLICE: Final = 100
+"""Number of devices after which other tasks of the event loop get their turn."""
+_CLEANUP_MS: Final = 60_000
+"""Milliseconds between two deletions of visits whose retention has ended."""
+
+FREQUENT_STEP_MS: Final = 3_000
+"""Length of a step of a device with frequent readings."""
+_FREQUENT_INTERVALS: Final = 5
+_MIN_INTERVALS: Final = 3
+"""Readings are frequent if there are some in at least this many of the last intervals."""
+_SETTLED_MS: Final = 2_000
+"""Age of the newest reading from which all anchors have reported that received the same transmission."""
+
+
+class TrackedPosition(NamedTuple):
+    """New position of a device."""
+
+    device: int
+    site: int
+    time: int
+    estimate: Estimate
+
+
+class PositionSubscriber(Protocol):
+    """Receiver of positions, and of entries into zones and departures after they were stored."""
+
+    def on_positions(self, positions: Sequence[TrackedPosition]) -> None:
+        """Handle new positions of devices."""
+
+    def on_zone_changes(self, changes: Sequence[ZoneChange]) -> None:
+        """Handle devices that entered or left zones."""
+
+
+class PositionTracker:
+    """Task that follows devices while there are sites. Without sites it does nothing, and loads no numpy."""
+
+    def __init__(
+        self,
+        database: Database,
+        positions: PositionFinder,
+        subscriber: PositionSubscriber,
+        *,
+        retention_ms: int | None,
+        now: Now,
+    ) -> None:
+        self._database = database
+        self._positions = positions
+        self._subscriber = subscriber
+        self.retention_ms = retention_ms
+        """Milliseconds for which ended visits are kept; None keeps them forever."""
+        self._now = now
+        self._presence = ZonePresence()
+        self._motion: DeviceMotion | None = None
+        self._waiting: set[int] = set()
+        """Devices with readings that are not used yet."""
+        self._stepped_at: dict[int, int] = {}
+        """Time of the newest reading that was used, by device."""
+        self._cleaned_at = 0
+
+    async def restore(self) -> None:
+        """Load the devices that were in zones when the previous process ended. Call this before `run`."""
+        self._presence.restore(await self._database.read(visit_store.load_stays))
+
+    async def run(self) -> None:
+        """Follow devices until canceled."""
+        while True:
+            await asyncio.sleep(_TICK_SECONDS)
+            try:
+                await self.track()
+                await self._clean_up()
+            except (DatabaseUnavailable, DBAPIError) as exc:
+                _log.warning("visits to zones cannot be stored (%s); trying again", type(exc).__name__)
+
+    async def track(self) -> None:
+        """Locate all devices with new readings, publish their positions, and store their visits to zones."""
+        self._waiting |= self._positions.readings.take_updated_devices()
+        if not self._waiting:
+            return
+        chosen = {self._waiting.pop() for _ in range(min(len(self._waiting), _MAX_DEVICES))}
+        by_site = await self._collect_steps(chosen)
+        if not by_site:
+            return
+        areas = await self._database.read(visit_store.load_areas)
+        self._presence.keep_zones({each.zone for each in areas})
+        changes: list[ZoneChange] = []
+        for site, steps in by_site.items():
+            changes += await self._follow(site, steps, [each for each in areas if each.site == site])
+        if changes:
+            written = await self._database.write(visit_store.write_changes, changes)
+            self._presence.apply(changes)
+            self._subscriber.on_zone_changes(written)
+
+    async def _collect_steps(self, devices: Collection[int]) -> dict[int, list[DeviceStep]]:
+        """Return the next step of each device that has enough new readings, by site."""
+        by_site: dict[int, list[DeviceStep]] = {}
+        now = self._now()
+        for number, device in enumerate(devices):
+            if number % _DEVICES_PER_SLICE == _DEVICES_PER_SLICE - 1:
+                await asyncio.sleep(0)
+            readings = self._positions.readings.list_readings(
+                device, now - _WINDOW_MS, now + CLOCK_SLACK_MS, arrived_since=now - _WINDOW_MS
+            )
+            found = self._choose_step(device, readings, now)
+            if found is not None:
+                by_site.setdefault(found[0], []).append(found[1])
+        return by_site
+
+    def _choose_step(
+        self, device: int, readings: Sequence[AnchorReading], now: int
+    ) -> tuple[int, DeviceStep] | None:
+        """Return the site and the next step of a device; None if it must wait for readings."""
+        stepped_at = self._stepped_at.get(device, 0)
+        if not readings or readings[-1].time <= stepped_at:
+            return None
+        newest = readings[-1].time
+        intervals = {
+            (newest - each.time) // FREQUENT_STEP_MS
+            for each in readings
+            if newest - each.time < _FREQUENT_INTERVALS * FREQUENT_STEP_MS
+        }
+        is_frequent = len(intervals) >= _MIN_INTERVALS
+        since = max(stepped_at, newest - FREQUENT_STEP_MS) if is_frequent else stepped_at
+        new = [each for each in readings if each.time > since]
+        is_early = newest - stepped_at < FREQUENT_STEP_MS if is_frequent else now - newest < _SETTLED_MS
+        found = self._positions.choose_site(average_readings(new))
+        if is_early or found is None:
+            self._waiting.add(device)
+            return None
+        site, levels = found
+        if not is_frequent and len(levels) < MIN_ANCHORS and now - new[0].time < _WINDOW_MS // 2:
+            self._waiting.add(device)
+            return None
+        self._stepped_at[device] = newest
+        seconds = FREQUENT_STEP_MS / 1000 if is_frequent else _WINDOW_MS / 1000
+        # Imported with numpy, which most fleets never need.
+        step: DeviceStep = import_module("meshfleet.service.positions.device_motion").DeviceStep(
+            device, newest, levels, seconds, is_frequent
+        )
+        return site, step
+
+    async def _follow(
+        self, site: int, steps: Sequence[DeviceStep], areas: Sequence[ZoneArea]
+    ) -> list[ZoneChange]:
+        """Publish the positions of devices on a site. Return their changes of zones."""
+        model = await self._positions.get_model(site)
+        if model is None:
+            return []
+        if self._motion is None:
+            motion: DeviceMotion = import_module("meshfleet.service.positions.device_motion").DeviceMotion()
+            self._motion = motion
+        followed = await asyncio.to_thread(self._motion.follow, model, steps, areas)
+        self._subscriber.on_positions(
+            [TrackedPosition(each.device, site, each.time, each.estimate) for each in followed]
+        )
+        return [
+            change
+            for each in followed
+            for change in self._presence.find_changes(each.device, each.time, each.zone_shares)
+        ]
+
+    async def _clean_up(self) -> None:
+        """Delete visits whose retention has ended, and forget devices without new readings, now and then."""
+        now = self._now()
+        if 0 <= now - self._cleaned_at < _CLEANUP_MS:
+            return
+        self._cleaned_at = now
+        self._stepped_at = {
+            device: time for device, time in self._stepped_at.items() if time > now - _WINDOW_MS
+        }
+        if self.retention_ms is not None:
+            await self._database.write(visit_store.delete_ended_visits, now - self.retention_ms)

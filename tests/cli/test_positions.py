@@ -1,0 +1,106 @@
+"""`meshfleet where`, `meshfleet survey` and `meshfleet sites positions`, with a running service."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.cli.commands.watch import LiveReportFilter, print_report
+from meshfleet.cli.commands.where import describe_position
+from meshfleet.cli.place_csv import format_positions
+from meshfleet.cli.survey_files import read_survey_lines
+from meshfleet.client import LivePosition, LiveZoneChange, Position, SitePosition
+from meshfleet.protocol.ids import to_device_id
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from meshfleet.errors.protocol import LineFault
+    from meshfleet.testing import RunningFleet
+    from tests.cli.shell import Shell
+
+SITE, ZONE, DEVICE = f"site-{'0' * 16}", f"zone-{'0' * 16}", "bmac-c0ffee0000a1"
+AT = "2026-11-15T10:07:20.000Z"
+POINT = {"device": DEVICE, "floor": 0, "x": 1, "y": 2.5, "from": AT, "to": AT}
+
+
+@pytest.mark.rule("rest-265")
+def test_positions_and_surveys_are_printed(admin: Shell, service: RunningFleet, tmp_path: Path) -> None:
+    device = to_device_id(min(service.gateways[0].devices))
+    site = admin.json("sites", "create", "Hall", "--floor", "0", "0", "0", "20", "14")["id"]
+    answer = admin.json("where", device)
+    assert answer["position"] is None
+    sentence = admin.text("where", device, "--at", "15m", "--window", "120").rstrip()
+    assert sentence.endswith(answer["reason"].replace(" 60 s", " 120 s"))
+    assert admin.text("sites", "positions", site, "--csv").rstrip() == "device,name,time,floor,x,y,radius"
+    assert admin.json("sites", "positions", site) == {"items": [], "suspiciousAnchors": []}
+    file = tmp_path / "survey.jsonl"
+    lines = [json.dumps(POINT | {"device": device}), '{"url": "mqtt://127.0.0.1"}', "", "no JSON"]
+    file.write_text("\n".join(lines))
+    refused = admin("survey", "import", site, str(file))
+    assert refused.exit_code == 1
+    assert f"{file}:4: " in refused.stderr
+    file.write_text(lines[0])
+    refused = admin("survey", "import", site, str(file))
+    assert "0 of 1 survey points are added" in refused.stderr
+    assert "was not received" in refused.stderr
+    assert admin.text("survey", "list", site).split()[0] == "id"
+    admin.text("sites", "remove", site, "--yes")
+
+
+def test_wrong_survey_lines_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "survey.jsonl"
+    wrong = [POINT | {"x": None}, POINT | {"device": "lamp"}, POINT | {"to": "noon"}, {"floor": 1}]
+    file.write_text("\n".join([json.dumps(POINT), *map(json.dumps, wrong), "[1]", '{"floor": NaN}']))
+    faults: list[LineFault] = []
+    assert [each.line for each in read_survey_lines(file, faults)] == [1]
+    assert [each.line for each in faults] == [2, 3, 4, 5, 6, 7]
+    faults.clear()
+    file.write_text("\n")
+    assert read_survey_lines(file, faults) == []
+    assert len(faults) == 1
+
+
+def test_a_position_is_a_sentence() -> None:
+    position = Position(
+        site=SITE,
+        floor=0,
+        x=3.14,
+        y=2.22,
+        radius=3.5,
+        confidence=0.9,
+        level=1,
+        time=AT,
+        floors=[],
+        readings=[],
+    )
+    now = datetime(2026, 11, 15, 10, 7, 24, tzinfo=UTC)
+    expected = "Cold room 3 is on floor 0 of Hall at x 3.1, y 2.2 (within 3.5 m, level 1, 4 s ago)"
+    assert describe_position("Cold room 3", "Hall", position, now) == expected
+    assert describe_position("A", "Hall", position, now.replace(hour=11)).endswith("60 min ago)")
+    assert describe_position("A", "Hall", position, None).endswith(f"at {AT})")
+
+
+def test_positions_are_formatted_as_csv_without_formulas() -> None:
+    item = SitePosition(device=DEVICE, name="=1+1", time=AT, floor=0, x=1.5, y=2.0, radius=3.0)
+    assert format_positions([item]).splitlines()[1] == f"{DEVICE},'=1+1,{AT},0,1.5,2.0,3.0"
+
+
+def test_positions_and_zone_changes_are_printed_if_their_kind_is_selected(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    position = LivePosition(device=DEVICE, site=SITE, floor=0, x=1.5, y=2.0, radius=3.0, time=AT)
+    left = LiveZoneChange(zone=ZONE, device=DEVICE, change="left", time=AT, dwell_seconds=61.0)
+    for event in (position, left):
+        print_report(event, as_json=False)
+    lines = [line.split(maxsplit=3) for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        [AT, DEVICE, "position", f"floor 0 of {SITE} at x 1.5, y 2.0 (within 3.0 m)"],
+        [AT, DEVICE, "zone", f"left {ZONE} after 61 s"],
+    ]
+    empty = frozenset[str]()
+    selected = LiveReportFilter(devices=empty, gateways=empty, kinds=frozenset({"zone"}), names=empty)
+    assert [selected.matches(each) for each in (position, left)] == [False, True]

@@ -1,0 +1,263 @@
+"""Positions of devices over REST: right, honest, and null with a reason where nothing can be said."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import hypot
+from statistics import fmean, median
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.protocol.times import format_millis
+from tests.row_tables import each_row
+from tests.service.positions.synthetic_site import (
+    DAY,
+    MINUTE,
+    SECOND,
+    SyntheticSite,
+    TruePlace,
+    get,
+    measure_errors,
+    report_rssi,
+)
+from tests.service.sites.site_requests import list_faults
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tests.service.live.live_service import LiveService
+
+
+@pytest.mark.rule("report-44", "rest-91", "rest-93")
+def test_devices_are_within_the_radius_of_their_positions(site: SyntheticSite) -> None:
+    now = site.service.clock()
+    places = {site.new_device(): site.new_place() for _ in range(20)}
+    for device, place in places.items():
+        site.service.ingest(*(each for s in range(3) for each in site.read(device, place, now - s * SECOND)))
+    answers = [site.get_position(each) for each in places]
+    found = [each["position"] for each in answers]
+    assert [each["reason"] for each in answers] == [None] * len(places)
+    errors = measure_errors(found, list(places.values()))
+    assert fmean(errors) < 3.0
+    assert sum(error <= each["radius"] for error, each in zip(errors, found, strict=True)) >= 16
+    assert list(found[0]) == [
+        *("site", "floor", "x", "y", "radius", "confidence", "level", "time", "floors", "readings")
+    ]
+    assert (found[0]["site"], found[0]["floor"], found[0]["confidence"], found[0]["level"]) == (
+        *(site.id, 0, 0.9),
+        0,
+    )
+    assert found[0]["time"] == format_millis(now)
+    assert found[0]["floors"] == [{"floor": 0, "probability": 1.0}]
+    readings = found[0]["readings"]
+    assert {each["anchor"] for each in readings} == set(site.anchors)
+    assert {each["count"] for each in readings} == {3}
+    assert all(before["rssi"] >= after["rssi"] for before, after in pairwise(readings))
+    assert list(readings[0]) == ["anchor", "rssi", "count", "distance", "residual"]
+
+
+@pytest.mark.rule("rest-91", "rest-257")
+def test_a_recording_of_the_past_is_located_at_its_times(site: SyntheticSite) -> None:
+    device, start = site.new_device(), site.service.clock() - 10 * DAY
+    path = [TruePlace(2, 2), TruePlace(18, 12)]
+    for minute, place in enumerate(path):
+        at = start + minute * 10 * MINUTE
+        site.service.ingest(*(each for s in range(5) for each in site.read(device, place, at - s * SECOND)))
+    for minute, place in enumerate(path):
+        time = format_millis(start + minute * 10 * MINUTE)
+        position = site.get_position(device, At=time, Window=5)["position"]
+        assert position["time"] == time
+        assert measure_errors([position], [place])[0] < 5.0
+    both = site.get_position(device, At=format_millis(start + 10 * MINUTE), Window=3600)["position"]
+    assert {each["count"] for each in both["readings"]} == {10}
+    assert site.get_position(device, At=format_millis(start + 5 * MINUTE))["position"] is None
+    assert site.get_position(device)["position"] is None
+
+
+@pytest.mark.rule("rest-258")
+def test_a_walk_is_followed_in_steps_of_seconds(site: SyntheticSite) -> None:
+    service, device = site.service, site.new_device()
+    end = service.clock() // MINUTE * MINUTE - 5 * DAY
+    walk = {end - 90 * SECOND + s * SECOND: TruePlace(2 + s / 6, 2 + s / 9) for s in range(91)}
+    for at, place in walk.items():
+        service.ingest(*site.read(device, place, at))
+    query = {"From": format_millis(end - 90 * SECOND), "To": format_millis(end + SECOND)}
+    path = f"/api/v1/devices/bmac-{device}/positions"
+    page = get(service, path, **query)
+    times = {format_millis(at): place for at, place in walk.items()}
+    assert page["nextToken"] is None
+    assert len(page["items"]) == 31
+    assert [each["time"] for each in page["items"]] == sorted(times)[::3]
+    assert fmean(measure_errors(page["items"], [times[each["time"]] for each in page["items"]])) < 2.0
+    before = {"From": format_millis(end - 2 * DAY), "To": format_millis(end - DAY)}
+    assert get(service, path, **before) == {"items": [], "nextToken": None}
+    rows = list_faults(service.viewer.get(path, params={"From": "soon", "To": "2026-13-01T00:00:00Z"}))
+    assert sorted(rows) == ["From", "To"]
+
+
+NOT_RECEIVED = "No anchor has received the device in the 60 s before this time."
+ONE = "1 anchor received the device in the 60 s before this time; 3 are needed."
+TWO = "2 anchors received the device in the 60 s before this time; 3 are needed."
+CONTRADICTION = "The readings contradict each other: no place fits to all of them."
+
+
+@pytest.mark.both_databases
+@pytest.mark.rule("rest-257", "rest-258")
+def test_minutes_remain_when_single_readings_are_gone(service_on_each_database: LiveService) -> None:
+    service = service_on_each_database
+    site = SyntheticSite(service, number=1)
+    site.populate(6)
+    device, place = site.new_device(), TruePlace(6, 9)
+    start = service.clock() // MINUTE * MINUTE - 10 * MINUTE
+    for minute in range(10):
+        service.ingest(*site.read(device, place, start + minute * MINUTE + 20 * SECOND))
+    service.clock.move(seconds=2 * 60 * 60)
+    site.register(device)
+    assert len(service.api.positions.readings) == 0
+    at = format_millis(start + 2 * MINUTE)
+    assert measure_errors([site.get_position(device, At=at)["position"]], [place])[0] < 5.0
+    path = f"/api/v1/devices/bmac-{device}/positions"
+    query = {"From": format_millis(start), "To": format_millis(start + 10 * MINUTE)}
+    items = get(service, path, **query)["items"]
+    assert [each["time"] for each in items] == [format_millis(start + n * MINUTE) for n in range(1, 11)]
+    assert fmean(measure_errors(items, [place] * 10)) < 3.0
+    jumps = [hypot(after["x"] - before["x"], after["y"] - before["y"]) for before, after in pairwise(items)]
+    assert median(jumps[-5:]) < 0.4  # readings of minutes in which it does not move are averaged
+
+
+@pytest.mark.rule("rest-92")
+@each_row(
+    ("anchors", "levels", "reason"),
+    [
+        ((), (), NOT_RECEIVED),
+        (("c0ffee990001", "c0ffee990002", "c0ffee990003"), (-60, -60, -60), NOT_RECEIVED),
+        ((0,), (-60,), ONE),
+        ((0, 1), (-60, -60), TWO),
+        ((0, 1, "c0ffee990001"), (-60, -60, -60), TWO),
+        (range(8), (-40, -127, -40, -127, -40, -127, -40, -127), CONTRADICTION),
+    ],
+)
+def test_an_unknown_position_has_a_reason(
+    site: SyntheticSite, anchors: Iterable[int | str], levels: tuple[int, ...], reason: str
+) -> None:
+    device, now = site.new_device(), site.service.clock()
+    macs = [each if isinstance(each, str) else list(site.anchors)[each] for each in anchors]
+    reports = [report_rssi(now, device, *pair) for pair in zip(macs, levels, strict=True)]
+    if reports:
+        site.service.ingest(*reports)
+    assert site.get_position(device) == {"position": None, "reason": reason}
+
+
+@pytest.mark.rule("rest-91")
+@each_row(
+    ("field", "text"),
+    [
+        *(("At", text) for text in ("yesterday", "1e999", "2026-02-30T00:00:00Z")),
+        *(("Window", text) for text in ("2", "3601", "-5", "1.5", "", "9" * 5000, "NaN", "\u0663", "\u00b2")),
+    ],
+)
+def test_bad_parameters_are_named(site: SyntheticSite, field: str, text: str) -> None:
+    path = f"/api/v1/devices/bmac-{next(iter(site.anchors))}/position"
+    assert list(list_faults(site.service.viewer.get(path, params={field: text}))) == [field]
+
+
+@pytest.mark.rule("rest-91")
+def test_extreme_readings_and_anchors_on_one_line_are_honest(site: SyntheticSite) -> None:
+    now = site.service.clock()
+    loud, line = site.new_device(), site.new_device()
+    anchors = list(site.anchors)
+    site.service.ingest(*(report_rssi(now, loud, each, 20) for each in anchors))
+    position = site.get_position(loud)["position"]
+    assert position is None or position["radius"] > 2.0
+    on_line = [mac for mac, place in site.anchors.items() if place.y == 0.5]
+    assert len(on_line) == 3
+    site.service.ingest(*site.read(line, TruePlace(10, 6), now, anchors=on_line))
+    assert site.get_position(line)["position"]["radius"] > 3.5
+
+
+def test_a_device_between_two_sites_belongs_to_the_one_that_receives_it_better(service: LiveService) -> None:
+    near, far = SyntheticSite(service, number=2), SyntheticSite(service, number=3, anchors=6)
+    for each in (near, far):
+        each.populate(6)
+    device, now = near.new_device(), service.clock()
+    service.ingest(*near.read(device, TruePlace(10, 7), now), *far.read(device, TruePlace(10, 7), now))
+    position = near.get_position(device)["position"]
+    assert position["site"] == near.id
+    assert {each["anchor"] for each in position["readings"]} <= set(near.anchors)
+    service.operator.delete(near.path)
+    assert (
+        near.get_position(device)["reason"] is not None
+        or near.get_position(device)["position"]["site"] == far.id
+    )
+    gone = service.viewer.get(f"{near.path}/positions")
+    assert (gone.status_code, gone.json()["code"]) == (404, "unknown-site")
+
+
+def test_floors_are_told_apart(service: LiveService) -> None:
+    building = SyntheticSite(service, number=4, floors=3, anchors=4)
+    building.populate(15, minutes=1)
+    now = service.clock()
+    places = {building.new_device(): building.new_place(number % 3) for number in range(9)}
+    for device, place in places.items():
+        service.ingest(*(each for s in range(3) for each in building.read(device, place, now - s * SECOND)))
+    found = [building.get_position(each)["position"] for each in places]
+    assert sum(each["floor"] == place.floor for each, place in zip(found, places.values(), strict=True)) >= 8
+    for each in found:
+        assert [floor["floor"] for floor in each["floors"]] == [0, 1, 2]
+        assert sum(floor["probability"] for floor in each["floors"]) == pytest.approx(1.0, abs=0.001)
+        assert max(each["floors"], key=lambda floor: floor["probability"])["floor"] == each["floor"]
+
+
+@pytest.mark.rule("rest-257")
+def test_too_few_or_coinciding_anchors_are_no_error(service: LiveService) -> None:
+    small = SyntheticSite(service, number=5, anchors=2)
+    devices = small.populate(2)
+    device, now = next(iter(devices)), service.clock()
+    other = SyntheticSite(service, number=6, anchors=3)
+    other.populate(3)
+    service.ingest(*small.read(device, TruePlace(3, 3), now))
+    assert small.get_position(device)["reason"].startswith("2 anchors received the device")
+    assert get(service, f"{small.path}/positions") == {"items": [], "suspiciousAnchors": []}
+    other.set_places(dict.fromkeys(other.anchors, TruePlace(5, 5)))
+    third = other.new_device()
+    service.ingest(*other.read(third, TruePlace(3, 3), now))
+    position = other.get_position(third)["position"]
+    assert position["radius"] > 3.0
+
+
+@pytest.mark.rule("rest-259", "rest-260")
+def test_a_site_lists_its_devices_and_those_nearest_to_a_point(service: LiveService) -> None:
+    site = SyntheticSite(service, number=7)
+    places = site.populate(30, minutes=1)
+    moved = list(site.anchors)[7]
+    listed = get(service, f"{site.path}/positions")
+    assert {each["device"] for each in listed["items"]} == {f"bmac-{each}" for each in places}
+    assert list(listed["items"][0]) == ["device", "name", "time", "floor", "x", "y", "radius"]
+    assert listed["suspiciousAnchors"] == []
+    point = {"Floor": 0, "X": 4, "Y": 4}
+    nearest = get(service, f"{site.path}/nearest", **point, MaxResults=5)["items"]
+    distances = [each["distance"] for each in nearest]
+    assert distances == sorted(distances)
+    assert len(nearest) == 5
+    assert get(service, f"{site.path}/nearest", **point | {"Floor": 7})["items"] == []
+    now = service.clock()
+    site.set_places({moved: TruePlace(1, 1)})  # it is on the other side
+    for device, place in places.items():
+        service.ingest(*site.read(device, place, now))
+    suspicious = get(service, f"{site.path}/positions")["suspiciousAnchors"]
+    assert [each["anchor"] for each in suspicious[:1]] == [moved]
+
+
+@pytest.mark.rule("rest-260")
+@each_row(
+    ("field", "text"),
+    [
+        *(("Floor", text) for text in ("", "x", "1.5", "9" * 5000)),
+        *(("X", text) for text in ("NaN", "1e999", "", "-inf")),
+        ("Y", "1e6"),
+    ],
+)
+def test_bad_points_are_named(site: SyntheticSite, field: str, text: str) -> None:
+    query = {"Floor": "0", "X": "1", "Y": "1", field: text}
+    assert list(list_faults(site.service.viewer.get(f"{site.path}/nearest", params=query))) == [field]
