@@ -23,7 +23,7 @@ export interface Layout {
 
 /** Distance of two leaves, and of two levels, in pixels at a scale of 1. */
 export const ROW = 26;
-const COLUMN = 220;
+const COLUMN = 240;
 /** Least distance of two circles, and of two nodes on the outer one. */
 const RING = 110;
 const ARC = 18;

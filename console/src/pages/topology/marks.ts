@@ -12,6 +12,8 @@ export type Shape = "square" | "disc" | "ring" | "triangle" | "diamond" | "cross
 
 export interface Mark {
   readonly key: string;
+  /** Place in the legend. */
+  readonly rank: number;
   readonly text: string;
   /** Color, as a token of the theme. */
   readonly token: string;
@@ -26,9 +28,9 @@ export interface LegendEntry {
 type FindFirmware = (mac: string) => string | undefined;
 
 const words = en.topology.marks;
-const GATEWAY: Mark = { key: "gateway", text: words.gateway, token: "--accent", shape: "square" };
-const ORPHAN: Mark = { key: "orphan", text: words.orphan, token: "--bad", shape: "cross" };
-const NO_SIGNAL: Mark = { key: "none", text: en.common.signal.none, token: "--off", shape: "ring" };
+const GATEWAY: Mark = { key: "gateway", rank: -1, text: words.gateway, token: "--accent", shape: "square" };
+const ORPHAN: Mark = { key: "orphan", rank: 100, text: words.orphan, token: "--bad", shape: "cross" };
+const NO_SIGNAL: Mark = { key: "none", rank: 99, text: en.common.signal.none, token: "--off", shape: "ring" };
 
 /** Looks of signal classes: a good signal is quiet. */
 const SIGNAL_LOOKS: Record<(typeof SIGNAL_CLASSES)[number], readonly [string, Shape]> = {
@@ -38,9 +40,9 @@ const SIGNAL_LOOKS: Record<(typeof SIGNAL_CLASSES)[number], readonly [string, Sh
   "very-weak": ["--bad", "diamond"],
 };
 const SIGNAL_MARKS = new Map(
-  SIGNAL_CLASSES.map((key): [string, Mark] => {
+  SIGNAL_CLASSES.map((key, rank): [string, Mark] => {
     const [token, shape] = SIGNAL_LOOKS[key];
-    return [key, { key, text: en.common.signal[key], token, shape }];
+    return [key, { key, rank, text: en.common.signal[key], token, shape }];
   }),
 );
 
@@ -66,7 +68,7 @@ export function buildMarks(coloring: Coloring, nodes: readonly MeshNode[], findF
   };
 }
 
-const OTHER_FIRMWARE: Mark = { key: "other", text: words.otherFirmware, token: "--off", shape: "ring" };
+const OTHER_FIRMWARE: Mark = { key: "other", rank: 99, text: words.otherFirmware, token: "--off", shape: "ring" };
 
 /** Return the marks of the most frequent versions. */
 function listFirmware(nodes: readonly MeshNode[], findFirmware: FindFirmware): [string, Mark][] {
@@ -76,23 +78,23 @@ function listFirmware(nodes: readonly MeshNode[], findFirmware: FindFirmware): [
     if (version !== undefined) counts.set(version, (counts.get(version) ?? 0) + 1);
   }
   const frequent = [...counts].sort(([one, a], [other, b]) => b - a || one.localeCompare(other)).slice(0, LOOKS.length - 1);
-  return frequent.map(([version], index) => {
-    const [token, shape] = getLook(index);
-    return [version, { key: version, text: versionText(version), token, shape }];
+  return frequent.map(([version], rank) => {
+    const [token, shape] = getLook(rank);
+    return [version, { key: version, rank, text: versionText(version), token, shape }];
   });
 }
 
 function markHops(depth: number): Mark {
-  const isLast = depth >= LOOKS.length;
-  const [token, shape] = getLook(depth - 1);
-  return { key: `hops ${isLast ? LOOKS.length : depth}`, text: words.hops(formatCount(isLast ? LOOKS.length : depth), depth === 1, isLast), token, shape };
+  const rank = Math.min(depth, LOOKS.length);
+  const [token, shape] = getLook(rank - 1);
+  return { key: `hops ${rank}`, rank, text: words.hops(formatCount(rank), rank === 1, rank === LOOKS.length), token, shape };
 }
 
 function getLook(index: number): readonly [string, Shape] {
   return LOOKS[Math.min(index, LOOKS.length - 1)] ?? ["--off", "ring"];
 }
 
-/** Return the marks of nodes with their numbers, the most frequent first. */
+/** Return the marks of nodes with their numbers, in the order of their classes. */
 export function buildLegend(nodes: readonly MeshNode[], getMark: (node: MeshNode) => Mark): LegendEntry[] {
   const entries = new Map<string, { mark: Mark; count: number }>();
   for (const node of nodes) {
@@ -101,6 +103,6 @@ export function buildLegend(nodes: readonly MeshNode[], getMark: (node: MeshNode
     if (entry) entry.count += 1;
     else entries.set(mark.key, { mark, count: 1 });
   }
-  return [...entries.values()].sort((a, b) => b.count - a.count);
+  return [...entries.values()].sort((a, b) => a.mark.rank - b.mark.rank);
 }
 

@@ -22,7 +22,7 @@ export interface Mesh {
 type Writable = MeshNode & { parent: MeshNode | null; children: MeshNode[]; level: number };
 
 /** Nodes up to which branches are unfolded at first. The children of the gateway are always shown. */
-const MAX_UNFOLDED = 2000;
+const MAX_UNFOLDED = 2500;
 
 export function buildMesh(topology: Schemas["Topology"]): Mesh {
   const byMac = new Map<string, Writable>();

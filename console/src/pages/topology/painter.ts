@@ -1,5 +1,5 @@
 /** Drawing of a mesh on a canvas. Each call draws one picture; nothing is animated. */
-import type { Camera, Size } from "./camera";
+import { type Camera, type Size, getScaleX } from "./camera";
 import { type Layout, ROW } from "./layouts";
 import type { Mark, Shape } from "./marks";
 import type { MeshNode } from "./mesh";
@@ -29,6 +29,10 @@ const SMALLEST_RADIUS = 1.5;
 const LINE_HEIGHT = 14;
 const MAX_LETTERS = 26;
 const DIM = 0.22;
+/** Pixels between a node and its name. */
+const LABEL_GAP = 7;
+/** Scale below which names are sparse: there are too many. */
+const SPARSE_SCALE = 0.4;
 /** Scale from which lines are curved; below it the difference is not visible. */
 const CURVE_SCALE = 0.08;
 
@@ -60,7 +64,7 @@ interface Point {
 }
 
 function project({ layout, camera }: Pick<Scene, "layout" | "camera">, index: number): { x: number; y: number } {
-  return { x: (layout.x[index] ?? 0) * camera.scale + camera.x, y: (layout.y[index] ?? 0) * camera.scale + camera.y };
+  return { x: (layout.x[index] ?? 0) * getScaleX(camera) + camera.x, y: (layout.y[index] ?? 0) * camera.scale + camera.y };
 }
 
 function isVisible({ width, height }: Size, { x, y }: Point): boolean {
@@ -122,8 +126,8 @@ function paintNode(context: CanvasRenderingContext2D, scene: Scene, point: Point
   context.globalAlpha = scene.isDimmed(node) && node.mac !== selected ? DIM : 1;
   const size = node.data.depth === 0 || node.mac === selected ? radius * 1.5 : radius;
   if (scene.folded.has(node.mac) && node.children.length > 0) paintCircle(context, point, size + 3, scene.getColor("--text-2"), [2, 2]);
-  if (scene.changed.has(node.mac)) paintCircle(context, point, size + 6, scene.getColor("--series-2"), []);
-  if (node.data.cutsOff > 0) paintCircle(context, point, size + 3, scene.getColor("--warn"), []);
+  if (scene.changed.has(node.mac)) paintCircle(context, point, size + 6, scene.getColor("--series-3"), []);
+  if (node.data.cutsOff > 0 && node.data.depth !== 0) paintCircle(context, point, size + 3, scene.getColor("--warn"), []);
   if (node.mac === selected || node.mac === scene.hovered) paintCircle(context, point, size + 5, scene.getColor("--accent"), []);
   paintShape(context, mark.shape, point, size, scene.getColor(mark.token), scene.getColor("--surface"));
   context.globalAlpha = 1;
@@ -182,20 +186,24 @@ function paintLabels(context: CanvasRenderingContext2D, scene: Scene, points: re
   const inView = points.filter((point) => isVisible(scene, point));
   const rank = ({ node }: Point): number => (important.has(node.mac) ? Infinity : scene.changed.has(node.mac) ? 1e9 : node.data.descendants);
   const isRoomy = scene.layout.name !== "tree" || scene.camera.scale * ROW >= LINE_HEIGHT - 2;
+  const isSparse = scene.camera.scale < SPARSE_SCALE;
   const named = isRoomy ? inView : inView.filter((point) => rank(point) > 0);
   named.sort((a, b) => (rank(b) === rank(a) ? 0 : rank(b) - rank(a)));
-  const taken = new LabelRoom();
+  const taken = new LabelRoom(isSparse ? 2.5 * LINE_HEIGHT : LINE_HEIGHT - 2);
   context.font = scene.font;
   context.textBaseline = "middle";
   context.lineJoin = "round";
-  for (const { node, x, y } of named) {
+  for (const { node, x, y: middle } of named) {
+    // The name of a node with a branch is above its lines.
+    const hasLines = scene.layout.name === "tree" && scene.layout.indexes.has(node.children[0]?.mac ?? "");
+    const y = hasLines ? middle - LINE_HEIGHT * 0.7 : middle;
     const text = shorten(scene.getName(node.mac)) + (scene.folded.has(node.mac) && node.children.length > 0 ? ` +${node.data.descendants}` : "");
-    const start = x + radius + 7;
+    const start = x + radius + LABEL_GAP;
     const width = context.measureText(text).width;
     if (!important.has(node.mac) && !taken.reserve(start, y, width)) continue;
     context.globalAlpha = scene.isDimmed(node) && !important.has(node.mac) ? DIM * 2 : 1;
     context.strokeStyle = scene.getColor("--surface");
-    context.lineWidth = 3;
+    context.lineWidth = 4;
     context.strokeText(text, start, y);
     context.fillStyle = scene.getColor(important.has(node.mac) ? "--accent" : "--text-2");
     context.fillText(text, start, y);
@@ -210,15 +218,18 @@ function shorten(text: string): string {
 
 /** Room that labels have taken, by lines of text. */
 class LabelRoom {
+  /** Create room without labels. `height` is the least distance of two lines that overlap. */
+  constructor(readonly height: number) {}
+
   #lines = new Map<number, { start: number; end: number; y: number }[]>();
 
   /** Take the room of a label, unless another one is there. */
   reserve(start: number, y: number, width: number): boolean {
-    const line = Math.round(y / LINE_HEIGHT);
+    const line = Math.round(y / this.height);
     const end = start + width + 6;
     for (const near of [line - 1, line, line + 1]) {
       for (const other of this.#lines.get(near) ?? []) {
-        if (Math.abs(other.y - y) < LINE_HEIGHT - 2 && end > other.start && start < other.end) return false;
+        if (Math.abs(other.y - y) < this.height && end > other.start && start < other.end) return false;
       }
     }
     const labels = this.#lines.get(line);
