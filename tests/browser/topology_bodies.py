@@ -12,6 +12,15 @@ _FANOUT: Final = 6
 """Number of children of each node, but of the gateway twice as many."""
 
 
+def list_devices(topology: dict[str, Any]) -> dict[str, Any]:
+    """Build the body of the list of devices of a topology, as far as the topology page reads it."""
+    items = [
+        {"id": node["device"], "friendlyName": f"Node {number}", "firmwareVersion": f"1.{number % 3}.0"}
+        for number, node in enumerate(topology["nodes"])
+    ]
+    return {"items": items, "nextToken": None}
+
+
 def large_topology(gateway: str, devices: int) -> dict[str, Any]:
     """Build the body of the topology of a gateway with many devices, as the service would send it."""
     macs = [gateway, *(f"{_FIRST + number:012x}" for number in range(devices))]

@@ -16,7 +16,8 @@ export interface ForceResponse {
   readonly y: Float32Array;
 }
 
-const TICKS = 200;
+/** Steps until the layout is done: 2,000 nodes need about two seconds. */
+const TICKS = 120;
 const LINK_LENGTH = 50;
 const CHARGE = -120;
 const RADIUS = 12;

@@ -24,6 +24,8 @@ export class MeshView {
   readonly pending = $derived(this.mesh && this.newest ? compareMeshes(this.mesh, this.newest) : null);
   /** Changes since the mesh that was shown before. */
   changes = $state.raw<MeshChanges | null>(null);
+  /** Whether a mesh of the same gateway was shown before. */
+  hasPrevious = $state(false);
   /** Firmware versions of the devices by MAC. */
   firmware = $state.raw<ReadonlyMap<string, string>>(new Map());
 
@@ -36,6 +38,7 @@ export class MeshView {
     await this.resource.load(async (signal) => ({ gateway, mesh: await fetchMesh(gateway, at, signal) }));
     const after = this.resource.value;
     if (after === null || after === before) return;
+    this.hasPrevious = before?.gateway === gateway;
     this.changes = before?.gateway === gateway ? compareMeshes(before.mesh, after.mesh) : null;
     if (before?.gateway !== gateway) void this.#loadInventory(gateway);
     this.#loadNames(after.mesh);
@@ -61,6 +64,7 @@ export class MeshView {
     const { newest, gateway } = this;
     if (newest === null || gateway === null) return;
     this.changes = this.pending;
+    this.hasPrevious = true;
     this.newest = null;
     this.resource.value = { gateway, mesh: newest };
     this.#loadNames(newest);
