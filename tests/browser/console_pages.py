@@ -21,6 +21,7 @@ PAGES: Final = {
     "/devices/bmac-02005e000001": "Head office",
     "/gateways": "Gateways",
     "/gateways/02005e000001": "Head office",
+    "/topology?Gateway=02005e000001": "Topology",
     "/labels": "Labels",
     "/jobs": "Update jobs",
     "/jobs/new": "New update job",

@@ -5,6 +5,7 @@ import Chip from "@lucide/svelte/icons/cpu";
 import Gauge from "@lucide/svelte/icons/layout-dashboard";
 import Key from "@lucide/svelte/icons/key-round";
 import Letters from "@lucide/svelte/icons/messages-square";
+import Network from "@lucide/svelte/icons/network";
 import Package from "@lucide/svelte/icons/package";
 import People from "@lucide/svelte/icons/users";
 import Rejected from "@lucide/svelte/icons/file-x";
@@ -55,6 +56,7 @@ export const pages: readonly Page[] = [
   { path: "/devices/:id", load: () => import("../pages/device/Device.svelte") },
   { path: "/gateways", load: () => import("../pages/gateways/Gateways.svelte") },
   { path: "/gateways/:mac", load: () => import("../pages/gateways/Gateway.svelte") },
+  { path: "/topology", load: () => import("../pages/topology/Topology.svelte") },
   { path: "/labels", load: () => import("../pages/labels/Labels.svelte") },
   { path: "/jobs", load: () => import("../pages/jobs/Jobs.svelte") },
   { path: "/jobs/new", load: () => import("../pages/jobs/new/NewJob.svelte"), role: "operator" },
@@ -76,6 +78,7 @@ const groups: readonly Group[] = [
       { path: "/", name: en.shell.nav.overview, key: "o", icon: Gauge, isNear: true },
       { path: "/devices", name: en.shell.nav.devices, key: "d", icon: Chip, isNear: true },
       { path: "/gateways", name: en.shell.nav.gateways, key: "g", icon: Antenna, isNear: true },
+      { path: "/topology", name: en.shell.nav.topology, key: "t", icon: Network },
       { path: "/labels", name: en.shell.nav.labels, key: "l", icon: Tags },
     ],
   },

@@ -28,7 +28,7 @@ export const common = {
   never: "never",
   now: "now",
   status: { connected: "Online", disconnected: "Offline", dfu: "DFU mode", updating: "Updating" },
-  signal: { none: "no signal known", strong: "strong", good: "good", fair: "fair", weak: "weak", unit: "dBm" },
+  signal: { none: "no signal known", good: "good", fair: "fair", weak: "weak", "very-weak": "very weak", unit: "dBm" },
   battery: { low: "Low" },
   actors: { "api-key": "API key", gateway: "gateway", service: "the service itself", commandLine: "the command line" },
   unreachable: "The service did not answer.",

@@ -23,6 +23,7 @@ import { requests } from "./requests";
 import { secrets } from "./secrets";
 import { shell } from "./shell";
 import { signIn } from "./sign-in";
+import { topology } from "./topology";
 
 export const en = {
   api,
@@ -49,4 +50,5 @@ export const en = {
   secrets,
   shell,
   signIn,
+  topology,
 } as const;

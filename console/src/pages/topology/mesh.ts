@@ -1,0 +1,103 @@
+/** Mesh of a gateway as a tree: built from a response of the service, folded, and compared with another one. */
+import type { Schemas } from "../../api/client";
+import { parseDeviceId } from "../../text/format";
+
+export interface MeshNode {
+  readonly mac: string;
+  /** Null for the gateway, and for orphans without a known parent in the mesh. */
+  readonly parent: MeshNode | null;
+  readonly children: readonly MeshNode[];
+  /** Number of nodes between this one and the root of its tree. */
+  readonly level: number;
+  readonly data: Schemas["TopologyNode"];
+}
+
+export interface Mesh {
+  readonly topology: Schemas["Topology"];
+  readonly byMac: ReadonlyMap<string, MeshNode>;
+  /** The gateway, then orphans that have no parent here. */
+  readonly roots: readonly MeshNode[];
+}
+
+type Writable = MeshNode & { parent: MeshNode | null; children: MeshNode[]; level: number };
+
+/** Nodes up to which branches are unfolded at first. The children of the gateway are always shown. */
+const MAX_UNFOLDED = 2500;
+
+export function buildMesh(topology: Schemas["Topology"]): Mesh {
+  const byMac = new Map<string, Writable>();
+  for (const data of topology.nodes) {
+    const mac = parseDeviceId(data.device);
+    byMac.set(mac, { mac, parent: null, children: [], level: 0, data });
+  }
+  const roots: MeshNode[] = [];
+  for (const node of byMac.values()) {
+    const parent = node.data.parent === null ? undefined : byMac.get(node.data.parent);
+    // An orphan whose parent has a path does not reach it: it is not part of that tree.
+    if (!parent || (node.data.orphan && !parent.data.orphan)) roots.push(node);
+    else {
+      node.parent = parent;
+      parent.children.push(node);
+    }
+  }
+  const mesh = { topology, byMac, roots };
+  for (const node of listNodes(mesh) as Iterable<Writable>) node.level = node.parent === null ? 0 : node.parent.level + 1;
+  return mesh;
+}
+
+/** Return the nodes of a mesh from the roots to the leaves, each followed by its branch, without folded branches. */
+export function listNodes({ roots }: Mesh, folded: ReadonlySet<string> = new Set()): MeshNode[] {
+  const listed: MeshNode[] = [];
+  const waiting = [...roots].reverse();
+  for (let node = waiting.pop(); node !== undefined; node = waiting.pop()) {
+    listed.push(node);
+    if (!folded.has(node.mac)) for (const child of [...node.children].reverse()) waiting.push(child);
+  }
+  return listed;
+}
+
+/** Return the nodes from a node to the root of its tree, with both. */
+export function listPath(node: MeshNode): MeshNode[] {
+  const path: MeshNode[] = [];
+  for (let each: MeshNode | null = node; each !== null; each = each.parent) path.push(each);
+  return path;
+}
+
+/** Return the nodes to fold at first: those of the deepest levels of a mesh that is too large to draw at once. */
+export function foldToLimit(mesh: Mesh): ReadonlySet<string> {
+  const nodes = listNodes(mesh);
+  const perLevel: number[] = [];
+  for (const { level } of nodes) perLevel[level] = (perLevel[level] ?? 0) + 1;
+  let [shown, last] = [0, 0];
+  for (const [level, count] of perLevel.entries()) {
+    shown += count;
+    if (level > 1 && shown > MAX_UNFOLDED) break;
+    last = level;
+  }
+  return last === perLevel.length - 1 ? new Set() : foldBelow(mesh, last);
+}
+
+/** Return the nodes to fold so that levels after `level` are hidden. */
+export function foldBelow(mesh: Mesh, level: number): ReadonlySet<string> {
+  return new Set(listNodes(mesh).flatMap((node) => (node.level === level && node.children.length > 0 ? [node.mac] : [])));
+}
+
+export interface MeshChanges {
+  /** Devices that have another parent. */
+  readonly moved: readonly string[];
+  readonly joined: readonly string[];
+  readonly left: readonly string[];
+}
+
+/** Return what differs between two meshes; null if every device has the same parent. */
+export function compareMeshes(before: Mesh, after: Mesh): MeshChanges | null {
+  const moved: string[] = [];
+  const joined: string[] = [];
+  for (const [mac, { data }] of after.byMac) {
+    const earlier = before.byMac.get(mac)?.data;
+    if (earlier === undefined) joined.push(mac);
+    else if (earlier.parent !== data.parent || earlier.orphan !== data.orphan) moved.push(mac);
+  }
+  const left = [...before.byMac.keys()].filter((mac) => !after.byMac.has(mac));
+  return moved.length + joined.length + left.length === 0 ? null : { moved, joined, left };
+}

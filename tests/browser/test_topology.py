@@ -1,0 +1,193 @@
+"""Tests of the topology page, of the path of a device, and of the weak points of a gateway."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from playwright.sync_api import expect
+
+from meshfleet.protocol.times import format_millis
+from tests.browser.axe import find_violations_in_all_themes
+from tests.browser.conftest import visit, wait_for_responses, wait_until
+from tests.browser.demo_gateways import connected_gateway, new_mac
+from tests.browser.topology_bodies import large_topology, list_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from playwright.sync_api import Locator, Page
+
+    from tests.browser.browser_log import BrowserLog
+    from tests.browser.conftest import Open
+    from tests.scenarios.service_process import ServiceProcess
+    from tests.service.requests.scripted_gateway import ScriptedGateway
+
+OFFICE: Final = "02005e000001"
+ADDRESS: Final = f"/topology?Gateway={OFFICE}"
+MANY_DEVICES: Final = 2000
+
+_COUNT_FRAMES = """() => {
+  const request = window.requestAnimationFrame.bind(window);
+  window.frames_requested = 0;
+  window.requestAnimationFrame = (paint) => (window.frames_requested += 1, request(paint));
+}"""
+"""Count the frames that the page requests from now on."""
+
+
+def rows(page: Page) -> Locator:
+    """Return the rows of the mesh as text."""
+    return page.get_by_role("tree").get_by_role("treeitem")
+
+
+def drawing(page: Page, layout: str) -> Locator:
+    """Return the drawing, once its layout is computed."""
+    return page.locator(f"canvas[data-layout={layout}]")
+
+
+def read_office(demo: ServiceProcess) -> Mapping[str, Any]:
+    """Return the nodes of the mesh of the office by device."""
+    nodes = demo.call("GET", f"/api/v1/gateways/{OFFICE}/topology")["nodes"]
+    return {node["device"]: node for node in nodes}
+
+
+def test_the_tree_has_what_the_service_says_and_is_used_with_the_keyboard(
+    open_as: Open, demo: ServiceProcess
+) -> None:
+    nodes = read_office(demo)
+    page = open_as(ADDRESS)
+    tree = page.get_by_role("tree")
+    expect(rows(page).first).to_have_attribute("aria-level", "1")
+    expect(page.get_by_role("heading", level=1).locator("xpath=..")).to_contain_text(f"{len(nodes) - 1} devices")
+    tree.focus()
+    page.keyboard.press("End")
+    last = tree.get_attribute("aria-activedescendant")
+    expect(page.locator(f"[id='{last}']")).to_be_in_viewport()
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    chosen = page.locator("[role=treeitem][aria-selected=true]")
+    expect(chosen).to_have_count(1)
+    device = f"bmac-{(chosen.get_attribute('id') or '')[-12:]}"
+    assert nodes[device]["depth"] == 1
+    expect(page).to_have_url(re.compile(f"Device={device.removeprefix('bmac-')}"))
+    expect(chosen).to_contain_text(re.compile(r"-\d+ dBm (good|fair|weak|very weak)"))
+    expect(page.get_by_role("list", name="Way to the gateway").get_by_role("listitem")).to_have_count(2)
+    expect(page.get_by_role("heading", name="Also heard by")).to_be_visible()
+
+    page.keyboard.press("Home")
+    page.keyboard.press("ArrowLeft")
+    expect(rows(page)).to_have_count(1)
+    expect(page).to_have_url(re.compile(f"Fold={OFFICE}"))
+    page.keyboard.press("ArrowRight")
+    expect(rows(page).nth(1)).to_be_visible()
+
+    name = chosen.locator(".name").inner_text()
+    page.get_by_role("combobox", name="Find a device").fill(name[:8])
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Clear the selection")).to_be_visible()
+    assert find_violations_in_all_themes(page) == []
+
+
+def test_two_thousand_nodes_are_drawn_once_and_stay_usable(
+    open_as: Open, page: Page, browser_log: BrowserLog
+) -> None:
+    browser_log.expect(404)  # the selected device does not exist
+    body = large_topology(OFFICE, MANY_DEVICES)
+    open_as("/healthz")
+    page.route("**/api/v1/gateways/*/topology", lambda route: route.fulfill(json=body))
+    page.route(re.compile(r"/api/v1/devices\?Gateway="), lambda route: route.fulfill(json=list_devices(body)))
+    page.goto(f"{ADDRESS}&Layout=force&Below=-85")
+    expect(drawing(page, "force")).to_be_visible()
+    expect(page.get_by_text(re.compile(r"\d+ links are below -85 dBm$"))).to_be_visible()
+    page.get_by_role("button", name="Tree", exact=True).click()
+    expect(drawing(page, "tree")).to_be_visible()
+    wait_for_responses(page, browser_log)
+    page.evaluate(_COUNT_FRAMES)
+    page.get_by_role("button", name="Zoom in").click()
+    page.get_by_role("button", name="Zoom in").click()
+    wait_until(page, lambda: page.evaluate("window.frames_requested") >= 2)
+    page.wait_for_timeout(300)
+    assert page.evaluate("window.frames_requested") <= 4  # no animation
+    assert page.evaluate("document.querySelectorAll('*').length") < 2500
+    page.get_by_role("tree").focus()
+    page.keyboard.press("End")
+    expect(rows(page).last).to_have_attribute("aria-level", re.compile("[3-9]"))
+
+    page.get_by_role("button", name="Fold all").click()
+    expect(page.get_by_role("button", name="Unfold all")).to_be_visible()
+    page.get_by_role("combobox", name="Find a device").fill(f"Node {MANY_DEVICES}")
+    page.keyboard.press("Enter")
+    expect(page.locator("[role=treeitem][aria-selected=true]")).to_be_in_viewport()
+
+
+def test_the_past_is_shown_and_played(open_as: Open, demo: ServiceProcess) -> None:
+    outage = format_millis(int((time.time() - 4.9 * 3600) * 1000))
+    page = open_as(f"{ADDRESS}&Span=6h&At={outage}")
+    slider = page.get_by_role("slider", name="Time of the mesh")
+    expect(rows(page).first).to_be_visible()
+    reached = re.compile(r"Since the time shown before: .*(joined|another parent|no longer heard)")
+    page.get_by_role("button", name="Play", exact=True).click()
+    page.get_by_role("button", name="Pause", exact=True).click()
+    page.get_by_role("button", name="Back to now").click()
+    expect(slider).to_have_attribute("aria-valuetext", "Now")
+    expect(page).not_to_have_url(re.compile("At="))
+    expect(rows(page).nth(3)).to_be_visible()
+    slider.focus()
+    page.keyboard.press("Home")
+    expect(page).to_have_url(re.compile("At="))
+    expect(page.get_by_text(reached)).to_be_visible()
+    page.reload()
+    expect(slider).not_to_have_attribute("aria-valuetext", "Now")
+
+
+def _report_link(gateway: ScriptedGateway, device: str, parent: str, rssi: int) -> None:
+    topic = f"mt/gateway/{gateway.mac}/device/{device}/rssi"
+    gateway.report(topic, time=format_millis(time.time_ns() // 1_000_000), parent=parent, rssi=rssi)
+
+
+def test_a_changed_layout_is_announced_and_shown_on_request(open_as: Open, demo: ServiceProcess) -> None:
+    device, other = "c0ffee0000a1", "c0ffee0000b1"
+    with new_mac(demo) as mac:
+        account = demo.claim(mac)
+        with connected_gateway(demo, mac, account.password) as gateway:
+            _report_link(gateway, device, mac, -60)
+            page = open_as(f"/topology?Gateway={mac}")
+            expect(rows(page)).to_have_count(2)
+            _report_link(gateway, other, device, -91)
+            announced = page.get_by_text("Layout changed: 1 joined.")
+            expect(announced).to_be_visible()
+            expect(rows(page)).to_have_count(2)
+            announced.get_by_role("button", name="Show").click()
+            expect(rows(page)).to_have_count(3)
+            expect(page.get_by_role("tree")).to_contain_text("-91 dBm very weak")
+            expect(page.get_by_text("1 weak link · 1 single point of failure")).to_be_visible()
+
+            visit(page, f"/gateways/{mac}")
+            weak = page.get_by_role("region", name="Weak points of the mesh")
+            expect(weak).to_contain_text("cuts off 1 device")
+            expect(weak).to_contain_text("-91 dBm very weak")
+            visit(page, f"/devices/bmac-{other}")
+            path = page.get_by_role("region", name="Path to the gateway")
+            expect(path.get_by_role("list").first.get_by_role("listitem")).to_have_count(3)
+            path.get_by_role("link", name="Show in topology").click()
+            expect(page.locator("[role=treeitem][aria-selected=true]")).to_contain_text("-91 dBm")
+        for each in (device, other):
+            demo.call("DELETE", f"/api/v1/devices/bmac-{each}")
+
+
+def test_an_unknown_gateway_and_a_failed_request_are_explained(
+    open_as: Open, page: Page, browser_log: BrowserLog
+) -> None:
+    browser_log.allow(404, 500)
+    open_as("/topology?Gateway=0200000000ff")
+    expect(page.get_by_text("No gateway with this MAC is claimed")).to_be_visible()
+    problem = {"type": "about:blank", "title": "Broken", "status": 500, "code": "internal", "detail": "It broke."}
+    page.route("**/api/v1/gateways/*/topology", lambda route: route.fulfill(status=500, json=problem))
+    visit(page, "/labels")
+    visit(page, ADDRESS)
+    expect(page.get_by_text("It broke.")).to_be_visible()
+    page.unroute_all()
+    page.get_by_role("button", name="Try again").click()
+    expect(rows(page).nth(1)).to_be_visible()
