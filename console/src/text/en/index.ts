@@ -23,6 +23,7 @@ import { requests } from "./requests";
 import { secrets } from "./secrets";
 import { shell } from "./shell";
 import { signIn } from "./sign-in";
+import { sites } from "./sites";
 
 export const en = {
   api,
@@ -49,4 +50,5 @@ export const en = {
   secrets,
   shell,
   signIn,
+  sites,
 } as const;

@@ -13,6 +13,7 @@ export const shell = {
     overview: "Overview",
     devices: "Devices",
     gateways: "Gateways",
+    sites: "Sites",
     labels: "Labels",
     jobs: "Update jobs",
     firmware: "Firmware",
