@@ -1,6 +1,7 @@
 /** Plan as it is typed in a form: a picture and two points whose pixels and meters are known. */
+import type { Schemas } from "../../../../api/client";
 import { formatField, parseMeters } from "../../meters";
-import type { Box } from "../geometry";
+import { type Box, measureDistance } from "../geometry";
 
 export interface PointDraft {
   px: string;
@@ -33,15 +34,20 @@ export function guessPoints({ width, height }: PictureSize, { minX, minY, maxX, 
   ];
 }
 
-/** Return the numbers of points; null if a field is no number, or if the points are too near to each other. */
-export function parsePoints(drafts: readonly PointDraft[]): { px: number; py: number; x: number; y: number }[] | null {
-  const points = drafts.map(({ px, py, x, y }) => [px, py, x, y].map(parseMeters));
-  if (points.flat().includes(null)) return null;
-  const [one, other] = points as [number[], number[]];
-  const distance = (first: number, second: number): number =>
-    Math.hypot((one[first] ?? 0) - (other[first] ?? 0), (one[second] ?? 0) - (other[second] ?? 0));
-  if (distance(0, 1) < MIN_PIXELS || distance(2, 3) < MIN_METERS) return null;
-  return (points as number[][]).map(([px = 0, py = 0, x = 0, y = 0]) => ({ px, py, x, y }));
+/** Return the numbers of two points; null if a field is no number, or if the points are too near to each other. */
+export function parsePoints(drafts: readonly PointDraft[]): readonly Schemas["ReferencePoint"][] | null {
+  const [one, other] = drafts.map(parsePoint);
+  if (!one || !other) return null;
+  const isApart =
+    Math.hypot(one.px - other.px, one.py - other.py) >= MIN_PIXELS && measureDistance(one, other) >= MIN_METERS;
+  return isApart ? [one, other] : null;
+}
+
+function parsePoint(draft: PointDraft): Schemas["ReferencePoint"] | null {
+  const [px, py, x, y] = [draft.px, draft.py, draft.x, draft.y].map(parseMeters);
+  return typeof px === "number" && typeof py === "number" && typeof x === "number" && typeof y === "number"
+    ? { px, py, x, y }
+    : null;
 }
 
 /** Return the size of a picture in pixels as the service counts them. An SVG without a size of its own has that of its

@@ -72,7 +72,7 @@ function parseCorners(text: string): { readonly corners: readonly Corner[]; read
   let wrongLine: number | null = null;
   for (const [index, line] of text.split("\n").entries()) {
     if (line.trim() === "") continue;
-    const parts = line.includes(";") ? line.split(";") : line.split(/,\s+|\s+|,(?=[^,]*$)/);
+    const parts = line.includes(";") ? line.split(";") : line.trim().split(/\s/.test(line.trim()) ? /,?\s+/ : ",");
     const [x, y, ...more] = parts.filter((part) => part.trim() !== "").map(parseMeters);
     if (typeof x === "number" && typeof y === "number" && more.length === 0) corners.push([x, y]);
     else wrongLine ??= index + 1;
