@@ -61,7 +61,7 @@ export const sites = {
     missingLead: "No site has this address, or it was deleted.",
     back: "All sites",
     floors: "Floors",
-    views: { label: "Parts of the site", devices: "Devices", anchors: "Anchors", survey: "Survey", zones: "Zones" },
+    parts: { label: "Parts of the site", devices: "Devices", anchors: "Anchors", survey: "Survey", zones: "Zones" },
     size: (width: string, depth: string) => `${width} × ${depth} m`,
   },
   map: {
@@ -72,9 +72,6 @@ export const sites = {
     scale: (meters: string) => `${meters} m`,
     noPlan: "This floor has no plan yet",
     planFailed: (text: string) => `The plan could not be loaded. ${text}`,
-    coverage: "Coverage (estimate)",
-    coverageHint: "Estimated from distances only, without walls: how strongly the third strongest anchor would receive a device.",
-    coverageScale: { strong: "strong", weak: "weak", none: "too few anchors" },
   },
   plan: {
     open: "Plan…",

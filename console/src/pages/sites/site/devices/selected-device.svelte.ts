@@ -4,24 +4,17 @@ import { Resource } from "../../../../api/resource.svelte";
 import { clock } from "../../../../clock.svelte";
 import { startPolling } from "../../../../live/polling";
 import { live } from "../../../../live/socket.svelte";
-import { fetchPastPositions } from "./past-positions";
+import { type PastPositions, fetchPastPositions } from "./past-positions";
 
 const TRAIL_MS = 300_000;
 
 export class SelectedDevice {
   readonly answer = new Resource<Schemas["PositionAnswer"]>();
-  readonly #past = new Resource<readonly Schemas["PastPosition"][]>();
-  readonly #newest = $state<{ positions: readonly Schemas["Position"][] }>({ positions: [] });
-
   readonly position = $derived(this.answer.value?.position ?? null);
-  /** Places of the last minutes, the oldest first. */
-  readonly trail = $derived.by(() => {
-    const since = clock.now - TRAIL_MS;
-    const past = this.#past.value ?? [];
-    const last = Date.parse(past.at(-1)?.time ?? "") || 0;
-    const newest = this.#newest.positions.filter(({ time }) => Date.parse(time) > last);
-    return [...past, ...newest].filter(({ time }) => Date.parse(time) >= since);
-  });
+  readonly #past = new Resource<PastPositions>();
+  /** Positions of the last minutes, the oldest first. They follow a moving device faster than the current position,
+   * which is the mean of a minute. */
+  readonly trail = $derived(this.#past.value?.items ?? []);
 
   constructor(
     readonly id: string,
@@ -32,10 +25,6 @@ export class SelectedDevice {
   start(): () => void {
     const stopPolling = startPolling(() => this.load());
     void this.load();
-    const now = clock.read();
-    void this.#past.load(async (signal) => {
-      return (await fetchPastPositions(this.id, this.siteId, [now - TRAIL_MS, now], signal)).items;
-    });
     return () => {
       stopPolling();
       this.answer.stop();
@@ -44,15 +33,14 @@ export class SelectedDevice {
   }
 
   async load(): Promise<void> {
+    const before = this.position?.time;
     const params = { path: { device_id: this.id } };
     await this.answer.load(async (signal) => {
       const answer = requireBody(await api.GET("/api/v1/devices/{device_id}/position", { params, signal }));
       return live.state === "paused" && this.answer.value ? this.answer.value : answer;
     });
-    const position = this.position;
-    const { positions } = this.#newest;
-    if (position === null || position.site !== this.siteId || position.time === positions.at(-1)?.time) return;
-    const since = clock.now - TRAIL_MS;
-    this.#newest.positions = [...positions.filter(({ time }) => Date.parse(time) >= since), position];
+    if (this.position === null || this.position.time === before) return;
+    const now = clock.read();
+    await this.#past.load((signal) => fetchPastPositions(this.id, this.siteId, [now - TRAIL_MS, now], signal));
   }
 }
