@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
 from tests.browser.demo_firmware import FLEET_MODEL, uploaded_firmware
+from tests.browser.demo_plans import plan_site
 from tests.browser.demo_sites import finish_job, new_version
 from tests.browser.device_page import TRACKER
 
@@ -22,6 +23,7 @@ PAGES: Final = {
     "/gateways": "Gateways",
     "/gateways/02005e000001": "Head office",
     "/topology?Gateway=02005e000001": "Topology",
+    "/sites": "Sites",
     "/labels": "Labels",
     "/jobs": "Update jobs",
     "/jobs/new": "New update job",
@@ -42,11 +44,13 @@ _FILTERED_PATHS: Final = {
 }
 """Filtered paths of pages that grow while other tests run: all their rows are rendered alike."""
 
-RECORD_PAGES: Final = ("/firmware/:id", "/jobs/:id")
+RECORD_PAGES: Final = ("/firmware/:id", "/jobs/:id", "/sites/:id")
 """Pages of records that a test creates."""
 
 LONG_WORD: Final = "x" * 100
 """Word that fits nowhere and cannot be broken."""
+LONG_NAME: Final = LONG_WORD[:64]
+"""Longest name of a site."""
 
 
 class ConsolePage(NamedTuple):
@@ -63,6 +67,9 @@ def open_console_page(demo: ServiceProcess, path: str) -> Iterator[ConsolePage]:
         version = f"9{new_version()}"
         with uploaded_firmware(demo, FLEET_MODEL, version, is_released=True, notes=LONG_WORD) as firmware:
             yield ConsolePage(f"/firmware/{firmware}", f"MT Wristband 211 {version}")
+    elif path == "/sites/:id":
+        with plan_site(demo, LONG_NAME) as site:
+            yield ConsolePage(f"/sites/{site.site}?view=survey", LONG_NAME)
     elif path == "/jobs/:id":
         (firmware, *_) = demo.call("GET", "/api/v1/firmware?State=released&ModelNumber=0018")["items"]
         name = f"{uuid4().hex[:8]} {LONG_WORD}"

@@ -40,6 +40,7 @@ DIRECTIONS: Mapping[Theme, str] = {"light": "ltr", "dark": "rtl"}
 
 GROUPS: Mapping[str, Sequence[str]] = {
     "fleet": ("/", "/devices", "/gateways", "/labels", "/topology?Gateway=02005e000001"),
+    "sites": ("/sites", "/sites/:id"),
     "one of them": ("/devices/bmac-02005e000001", "/gateways/02005e000001", "/messages", "/rejects"),
     "updates": ("/jobs", "/jobs/new", "/jobs/:id", "/firmware", "/firmware/:id"),
     "admin": ("/api/docs", "/people", "/keys", "/audit", "/api/docs?part=messaging"),

@@ -14,21 +14,23 @@ export interface UploadProgress {
   readonly total: number;
 }
 
-/** Send a form and return the body of the response. Throw a `Problem` on failure, or the reason of the signal when
+/** Send a form, by default with POST, and return the body of the response. Throw a `Problem` on failure, or the reason of the signal when
  * aborted. */
 export async function upload<Body>(
   address: string,
   form: FormData,
   signal: AbortSignal,
   onprogress: (sent: UploadProgress) => void,
+  method: "POST" | "PUT" = "POST",
 ): Promise<Body> {
   const authorization = session.token === null ? null : `Bearer ${session.token}`;
-  const response = toResponse(await sendForm(address, form, authorization, signal, onprogress));
+  const response = toResponse(await sendForm(method, address, form, authorization, signal, onprogress));
   if (!response.ok) throw await handleErrorResponse(response, address, authorization);
   return (await response.json()) as Body;
 }
 
 function sendForm(
+  method: string,
   address: string,
   form: FormData,
   authorization: string | null,
@@ -63,7 +65,7 @@ function sendForm(
     request.onerror = fail;
     request.onload = () => end(() => resolve(request));
     signal.addEventListener("abort", giveUp);
-    request.open("POST", address);
+    request.open(method, address);
     if (authorization !== null) request.setRequestHeader("Authorization", authorization);
     wait(PROGRESS_TIMEOUT);
     request.send(form);

@@ -1,6 +1,7 @@
 /** Pages of the console: paths, components and navigation entries. */
 import Antenna from "@lucide/svelte/icons/router";
 import Braces from "@lucide/svelte/icons/braces";
+import Building from "@lucide/svelte/icons/building-2";
 import Chip from "@lucide/svelte/icons/cpu";
 import Gauge from "@lucide/svelte/icons/layout-dashboard";
 import Key from "@lucide/svelte/icons/key-round";
@@ -57,6 +58,8 @@ export const pages: readonly Page[] = [
   { path: "/gateways", load: () => import("../pages/gateways/Gateways.svelte") },
   { path: "/gateways/:mac", load: () => import("../pages/gateways/Gateway.svelte") },
   { path: "/topology", load: () => import("../pages/topology/Topology.svelte") },
+  { path: "/sites", load: () => import("../pages/sites/Sites.svelte") },
+  { path: "/sites/:id", load: () => import("../pages/sites/site/Site.svelte") },
   { path: "/labels", load: () => import("../pages/labels/Labels.svelte") },
   { path: "/jobs", load: () => import("../pages/jobs/Jobs.svelte") },
   { path: "/jobs/new", load: () => import("../pages/jobs/new/NewJob.svelte"), role: "operator" },
@@ -79,6 +82,7 @@ const groups: readonly Group[] = [
       { path: "/devices", name: en.shell.nav.devices, key: "d", icon: Chip, isNear: true },
       { path: "/gateways", name: en.shell.nav.gateways, key: "g", icon: Antenna, isNear: true },
       { path: "/topology", name: en.shell.nav.topology, key: "t", icon: Network },
+      { path: "/sites", name: en.shell.nav.sites, key: "s", icon: Building },
       { path: "/labels", name: en.shell.nav.labels, key: "l", icon: Tags },
     ],
   },

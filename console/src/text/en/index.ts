@@ -23,6 +23,7 @@ import { requests } from "./requests";
 import { secrets } from "./secrets";
 import { shell } from "./shell";
 import { signIn } from "./sign-in";
+import { sites } from "./sites";
 import { topology } from "./topology";
 
 export const en = {
@@ -50,5 +51,6 @@ export const en = {
   secrets,
   shell,
   signIn,
+  sites,
   topology,
 } as const;

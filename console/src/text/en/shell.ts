@@ -14,6 +14,7 @@ export const shell = {
     devices: "Devices",
     gateways: "Gateways",
     topology: "Topology",
+    sites: "Sites",
     labels: "Labels",
     jobs: "Update jobs",
     firmware: "Firmware",
