@@ -45,7 +45,10 @@ SHOWN_DEVICES: Final = ("ca5bda1a0002", "ca5bda1a0004", "ca5bda1a0006", "02005e0
 _GATEWAY: Final = "02005e0000f0"
 _DEVICE: Final = "02005e0000f1"
 _FOREVER: Final = [
-    argument for each in SETTINGS if each.name.startswith("retention.") for argument in (each.flag, "forever")
+    argument
+    for each in SETTINGS
+    if each.name.startswith("retention.") and each.name != "retention.readings"
+    for argument in (each.flag, "forever")
 ]
 """Flags with which nothing expires, however old the data is."""
 
