@@ -59,7 +59,9 @@ def test_the_tree_has_what_the_service_says_and_is_used_with_the_keyboard(
     page = open_as(ADDRESS)
     tree = page.get_by_role("tree")
     expect(rows(page).first).to_have_attribute("aria-level", "1")
-    expect(page.get_by_role("heading", level=1).locator("xpath=..")).to_contain_text(f"{len(nodes) - 1} devices")
+    expect(page.get_by_role("heading", level=1).locator("xpath=..")).to_contain_text(
+        f"{len(nodes) - 1} devices"
+    )
     tree.focus()
     page.keyboard.press("End")
     last = tree.get_attribute("aria-activedescendant")
@@ -183,7 +185,13 @@ def test_an_unknown_gateway_and_a_failed_request_are_explained(
     browser_log.allow(404, 500)
     open_as("/topology?Gateway=0200000000ff")
     expect(page.get_by_text("No gateway with this MAC is claimed")).to_be_visible()
-    problem = {"type": "about:blank", "title": "Broken", "status": 500, "code": "internal", "detail": "It broke."}
+    problem = {
+        "type": "about:blank",
+        "title": "Broken",
+        "status": 500,
+        "code": "internal",
+        "detail": "It broke.",
+    }
     page.route("**/api/v1/gateways/*/topology", lambda route: route.fulfill(status=500, json=problem))
     visit(page, "/labels")
     visit(page, ADDRESS)
