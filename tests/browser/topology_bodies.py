@@ -55,4 +55,3 @@ def large_topology(gateway: str, devices: int) -> dict[str, Any]:
         "orphans": [],
         "singlePoints": [],
     }
-
