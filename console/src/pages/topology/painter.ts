@@ -184,7 +184,8 @@ function paintShape(
 function paintLabels(context: CanvasRenderingContext2D, scene: Scene, points: readonly Point[], radius: number): void {
   const important = new Set([...scene.path, ...(scene.hovered === null ? [] : [scene.hovered])]);
   const inView = points.filter((point) => isVisible(scene, point));
-  const rank = ({ node }: Point): number => (important.has(node.mac) ? Infinity : scene.changed.has(node.mac) ? 1e9 : node.data.descendants);
+  const rank = ({ node: { mac, data } }: Point): number =>
+    important.has(mac) ? Infinity : scene.changed.has(mac) ? 1e9 : data.descendants;
   const isRoomy = scene.layout.name !== "tree" || scene.camera.scale * ROW >= LINE_HEIGHT - 2;
   const isSparse = scene.camera.scale < SPARSE_SCALE;
   const named = isRoomy ? inView : inView.filter((point) => rank(point) > 0);
@@ -197,7 +198,8 @@ function paintLabels(context: CanvasRenderingContext2D, scene: Scene, points: re
     // The name of a node with a branch is above its lines.
     const hasLines = scene.layout.name === "tree" && scene.layout.indexes.has(node.children[0]?.mac ?? "");
     const y = hasLines ? middle - LINE_HEIGHT * 0.7 : middle;
-    const text = shorten(scene.getName(node.mac)) + (scene.folded.has(node.mac) && node.children.length > 0 ? ` +${node.data.descendants}` : "");
+    const isFolded = scene.folded.has(node.mac) && node.children.length > 0;
+    const text = shorten(scene.getName(node.mac)) + (isFolded ? ` +${node.data.descendants}` : "");
     const start = x + radius + LABEL_GAP;
     const width = context.measureText(text).width;
     if (!important.has(node.mac) && !taken.reserve(start, y, width)) continue;

@@ -69,6 +69,8 @@ export function withView(query: URLSearchParams, change: Partial<ViewQuery>): UR
   if (change.coloring) set("Color", change.coloring === "signal" ? null : change.coloring);
   if (change.threshold !== undefined) set("Below", change.threshold === NO_THRESHOLD ? null : String(change.threshold));
   if (change.selected !== undefined) set("Device", change.selected);
-  if (change.folded !== undefined) set("Fold", change.folded === null ? null : change.folded.length === 0 ? "none" : change.folded.slice(0, MAX_FOLDED));
+  if (change.folded === null) set("Fold", null);
+  // "none" differs from a missing value: a large mesh is folded unless the user has unfolded it.
+  else if (change.folded) set("Fold", change.folded.length === 0 ? "none" : change.folded.slice(0, MAX_FOLDED));
   return next;
 }
