@@ -28,8 +28,10 @@ FLOORS: Final[list[dict[str, Any]]] = [
     {"floor": 1, "name": "Upper floor", "minX": 0, "minY": 0, "maxX": 20, "maxY": 12},
 ]
 
-PLAN: Final = b"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 400 240" stroke="#333" fill="none" stroke-width="3">
-<rect x="2" y="2" width="396" height="236" fill="#fff"/><path d="M160 0v90M160 130v110M160 90H60M260 0v240M260 150h140"/></svg>"""
+PLAN: Final = b"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 400 240" stroke="#333">
+<path fill="#fff" d="M2 2h396v236H2z"/>
+<path fill="none" stroke-width="3" d="M160 0v90M160 130v110M160 90H60M260 0v240M260 150h140"/>
+</svg>"""
 """Picture of a floor: 20 pixels per meter."""
 
 _RSSI_AT_1_M: Final = -48

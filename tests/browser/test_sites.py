@@ -46,6 +46,27 @@ def _tap(page: Page, x: float, y: float) -> None:
 
 def test_a_site_is_created_drawn_furnished_and_deleted(open_as: Open, demo: ServiceProcess) -> None:
     page = open_as("/sites", Role.OPERATOR)
+    path = _create_site(page)
+    assert [each["maxX"] for each in demo.call("GET", path)["floors"]] == [20, 20]
+    page.get_by_role("link", name="Floor 1").click()
+    expect(page).to_have_url(re.compile("floor=1"))
+    page.get_by_role("link", name="Floor 0").click()
+    _upload_plan(page)
+    assert round(demo.call("GET", path)["floors"][0]["plan"]["transform"]["scale"], 6) == 0.05
+    _place_device(page, demo)
+    assert find_violations_in_all_themes(page) == []
+
+    page.get_by_role("button", name="Delete", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Delete this site?")
+    expect(dialog.get_by_role("button", name="Delete site")).to_be_disabled()
+    dialog.get_by_label("Type the name").fill("Depot <b>")
+    dialog.get_by_role("button", name="Delete site").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Sites")
+    assert path.rpartition("/")[2] not in {each["id"] for each in demo.call("GET", "/api/v1/sites")["items"]}
+
+
+def _create_site(page: Page) -> str:
+    """Create a site with two floors; return its path in the REST API."""
     page.get_by_role("button", name="New site").click()
     dialog = page.get_by_role("dialog", name="New site")
     dialog.get_by_role("button", name="Create").click()
@@ -57,14 +78,11 @@ def test_a_site_is_created_drawn_furnished_and_deleted(open_as: Open, demo: Serv
     assert find_violations(page) == []
     dialog.get_by_role("button", name="Create").click()
     expect(page.get_by_role("heading", level=1)).to_have_text("Depot <b>")
-    site = page.url.rpartition("/")[2]
-    path = f"/api/v1/sites/{site}"
-    assert [each["maxX"] for each in demo.call("GET", path)["floors"]] == [20, 20]
-    page.get_by_role("link", name="Floor 1").click()
-    expect(page).to_have_url(re.compile("floor=1"))
-    page.get_by_role("link", name="Floor 0").click()
+    return f"/api/v1/sites/{page.url.rpartition('/')[2]}"
 
-    # The first point is set by clicking, the second one with its fields.
+
+def _upload_plan(page: Page) -> None:
+    """Upload a plan: the first point is set by clicking and then corrected, the second one is kept."""
     page.get_by_role("button", name="Upload plan").click()
     dialog = page.get_by_role("dialog", name="Plan of Floor 0")
     dialog.locator("input[type=file]").set_input_files(
@@ -84,9 +102,11 @@ def test_a_site_is_created_drawn_furnished_and_deleted(open_as: Open, demo: Serv
     expect(_map(page).locator("image.picture")).to_have_attribute("href", re.compile("^blob:"))
     plan, floor = _get_box(_map(page).locator("image.picture")), _get_box(_map(page).locator("rect.outline"))
     assert max(abs(plan[side] - floor[side]) for side in ("x", "y", "width", "height")) < 2
-    assert demo.call("GET", path)["floors"][0]["plan"]["transform"]["scale"] == 0.05
 
-    page.get_by_role("link", name="Anchors").click()
+
+def _place_device(page: Page, demo: ServiceProcess) -> None:
+    """Place a device by dragging it onto the plan, then move it with the mouse, and with fields."""
+    page.get_by_role("link", name="Anchors", exact=True).click()
     page.get_by_role("searchbox", name="Find a device without a place").fill(SENSOR)
     item = page.get_by_role("listitem").filter(has=page.get_by_role("button", name=re.compile("^Place ")))
     expect(item).to_have_count(1)
@@ -107,15 +127,6 @@ def test_a_site_is_created_drawn_furnished_and_deleted(open_as: Open, demo: Serv
     page.keyboard.press("Enter")
     expect(table).to_contain_text("-0.5")
     assert _is_near(demo, (2.5, -0.5))
-    assert find_violations_in_all_themes(page) == []
-
-    page.get_by_role("button", name="Delete", exact=True).click()
-    dialog = page.get_by_role("dialog", name="Delete this site?")
-    expect(dialog.get_by_role("button", name="Delete site")).to_be_disabled()
-    dialog.get_by_label("Type the name").fill("Depot <b>")
-    dialog.get_by_role("button", name="Delete site").click()
-    expect(page.get_by_role("heading", level=1)).to_have_text("Sites")
-    assert site not in {each["id"] for each in demo.call("GET", "/api/v1/sites")["items"]}
 
 
 def _is_near(demo: ServiceProcess, point: tuple[float, float]) -> bool:
