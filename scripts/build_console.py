@@ -106,8 +106,10 @@ def _build_site(root: Path, target: Path) -> None:
     except subprocess.CalledProcessError:
         sys.exit("The console cannot be built: see above. Set MESHFLEET_CONSOLE=skip to run without it.")
     packages = root / SOURCES / "node_modules"
-    for font in packages.glob("@fontsource-variable/*/LICENSE"):
-        shutil.copy(font, target / f"license-{font.parent.name}.txt")
+    # Vite lists neither fonts nor packages of a worker.
+    for pattern in ("@fontsource-variable/*/LICENSE", "d3-*/LICENSE"):
+        for text in packages.glob(pattern):
+            shutil.copy(text, target / f"license-{text.parent.name}.txt")
     for bundle in packages.glob(
         "swagger-ui-dist/swagger-ui-es-bundle.js.LICENSE.txt"
     ):  # licenses of bundled code

@@ -92,6 +92,9 @@ def test_licenses_of_dependencies_are_included(site: dict[str, bytes]) -> None:
     for name in [*used, "svelte"]:  # Svelte is compiled into every page
         if name.startswith("@fontsource-variable/"):
             assert b"SIL OPEN FONT LICENSE" in site[f"license-{name.rpartition('/')[2]}.txt"]
+        elif name.startswith("d3-"):  # part of a worker, with the packages that it needs
+            for part in (name, "d3-dispatch", "d3-quadtree", "d3-timer"):
+                assert b"Permission to use, copy, modify" in site[f"license-{part}.txt"]
         else:
             _, _, text = licenses.partition(f"\n## {name} - ")
             assert "copyright" in text.partition("\n## ")[0].lower(), name
