@@ -50,7 +50,7 @@ export function parsePoint(x: string, y: string): Point | null {
   return right === null || up === null ? null : { x: right, y: up };
 }
 
-/** Round a coordinate of the plan to the centimeter: a pointer is not more precise. */
+/** Round a coordinate of the plan to the centimeter: fingers and mice point no more precisely. */
 export function roundMeters(value: number): number {
   return Math.round(value * 100) / 100;
 }

@@ -1,4 +1,4 @@
-/** Recording of a survey point: a person stands at a place with a device for a minute. */
+/** Recording of a survey point: the user stays at a place with a device for a minute. */
 import { type Schemas, api, describeError, requireBody } from "../../../../api/client";
 import { clock } from "../../../../clock.svelte";
 import { formatField } from "../../meters";
