@@ -199,7 +199,7 @@ async def list_nearest(
     )
 
 
-@post("/{site_id:str}/survey")
+@post("/{site_id:str}/survey", problems=(409,))
 async def create_survey_point(
     site_id: FromPath[str],
     data: JSONBody[NewSurveyPoint],
