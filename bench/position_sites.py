@@ -77,7 +77,7 @@ class EmulatedSite:
                     ]
                     for floor, (x, y) in zip(floors, xy, strict=True)
                 ]
-            )
+            ).reshape(len(floors), len(anchors))
             + self._gains
         )
 

@@ -38,7 +38,12 @@ def test_positions_and_surveys_are_printed(admin: Shell, service: RunningFleet, 
     assert admin.text("sites", "positions", site, "--csv").rstrip() == "device,name,time,floor,x,y,radius"
     assert admin.json("sites", "positions", site) == {"items": [], "suspiciousAnchors": []}
     file = tmp_path / "survey.jsonl"
-    lines = [json.dumps(POINT | {"device": device}), '{"url": "mqtt://127.0.0.1"}', "", "no JSON"]
+    lines = [
+        json.dumps({"device": device, "floor": 0, "x": 1, "y": 2.5}),
+        '{"url": "mqtt://127.0.0.1"}',
+        "",
+        "no JSON",
+    ]
     file.write_text("\n".join(lines))
     refused = admin("survey", "import", site, str(file))
     assert refused.exit_code == 1

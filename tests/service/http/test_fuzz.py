@@ -71,6 +71,7 @@ def existing_ids(service: RunningService) -> dict[str, list[str]]:
     return {
         "site_id": sites,
         "floor": ["0", "1"],
+        "point_id": ["survey-0000000000000001"],
         "zone_id": [
             service.admin.post(f"/api/v1/sites/{site}/zones", json=area).json()["id"] for site in sites
         ],

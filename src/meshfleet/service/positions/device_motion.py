@@ -66,7 +66,7 @@ class _Motion(NamedTuple):
 
 
 class _SiteView(NamedTuple):
-    """What is computed once for a model and the zones of its site."""
+    """Zones of a site as masks of its cells, and its motion filter; computed once for a model."""
 
     model: SiteModel
     zones: Sequence[ZoneArea]

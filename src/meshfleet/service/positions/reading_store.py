@@ -134,7 +134,7 @@ class ReadingStore:
             minutes = {each[3] // _MINUTE_MS for each in readings}
             minutes.discard(self._last_minutes.get(device, -1))
             self._last_minutes[device] = readings[-1][3] // _MINUTE_MS
-            for site in {anchors.get(anchor) for anchor in {each[5] for each in readings}} - {None}:
+            for site in {anchors[each] for each in {each[5] for each in readings} if each in anchors}:
                 self._minute_counts[site] += len(minutes)
                 self._devices.setdefault(site, set()).add(device)
         self._updated.update(unsettled)

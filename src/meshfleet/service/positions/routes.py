@@ -199,7 +199,7 @@ async def list_nearest(
     )
 
 
-@post("/{site_id:str}/survey")
+@post("/{site_id:str}/survey", problems=(409,))
 async def create_survey_point(
     site_id: FromPath[str],
     data: JSONBody[NewSurveyPoint],
@@ -277,7 +277,7 @@ def _parse_survey_point(data: NewSurveyPoint, now: int) -> tuple[int, int, int]:
     except MalformedInput as exc:
         reader.faults.append(Fault("device", exc.reason))
     if not reader.faults and not 0 < until - since <= _MAX_SURVEY_MS:
-        reader.faults.append(Fault("from", "must be at most an hour before to"))
+        reader.faults.append(Fault("from", "must be before to, by at most an hour"))
     reader.raise_faults()
     return device, since, until
 
