@@ -76,6 +76,8 @@ EXPECTED_OUTPUTS = (
     ),
     ExpectedOutput("Lists", (rf"^{TIME} \d+\.\d+$", r"^°C \[.*\d+\.\d+")),
     ExpectedOutput("Lists", (rf"^{MAC} -\d+ dBm \[.*-\d+\.\d+", r"^\['°C'\]$")),
+    ExpectedOutput("Sites and places", (r"^bmac-ca5bda1a0002 0 12\.5 3\.0$",)),
+    ExpectedOutput("Sites and places", ("^No anchor has received the device in the 120 s",)),
     ExpectedOutput(
         "Reading and writing", (r"^\d+ % through 02005e000001 (strongest|last-heard)$", r"^\d+ % again$")
     ),

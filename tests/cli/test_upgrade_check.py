@@ -27,8 +27,9 @@ def place(create_installation: Callable[[], Installation]) -> Installation:
 
 
 def downgrade(data: Path) -> None:
-    """Undo the last migration, which changes nothing on SQLite."""
+    """Undo the last migration."""
     with closing(sqlite3.connect(data / "meshfleet.sqlite")) as database, database:
+        database.execute("DROP TABLE zone_visit")
         database.execute("UPDATE alembic_version SET version_num = ?", (OLDER,))
 
 
@@ -69,7 +70,9 @@ def test_migrations_and_jobs_in_progress_are_named(place: Installation) -> None:
     lines = result.output.splitlines()
     assert result.exit_code == 0, result.output
     assert f"ok    schema              {OLDER} is upgraded to {NEWEST} at the next start" in lines
-    assert [line for line in lines if line.startswith(f"ok    migration {NEWEST}      Adds the view")]
+    assert [
+        line for line in lines if line.startswith(f"ok    migration {NEWEST}      Adds the table of visits")
+    ]
     assert [line for line in lines if "needed for the backup before the upgrade" in line]
     assert [line for line in lines if line.startswith("warn  jobs                1 in progress")]
     assert load_schema(place.data) == OLDER

@@ -11,6 +11,7 @@ from meshfleet.service.api import load_openapi_document
 from tests.row_tables import each_row
 from tests.service.http.raw_http import build_bearer_header, build_head, exchange_raw
 from tests.service.jobs.job_environment import JobEnvironment
+from tests.service.sites.site_requests import ROOM, create_site
 
 if TYPE_CHECKING:
     from tests.service.http.running_service import RunningService
@@ -45,6 +46,11 @@ VALID_VALUES = {
     "From": "2023-11-14T22:13:20Z",
     "To": "2023-11-14T22:13:20Z",
     "Points": "7",
+    "At": "2023-11-14T22:13:20Z",
+    "Window": "7",
+    "Floor": "0",
+    "X": "1.5",
+    "Y": "-2",
     "Types": "report",
     "Jobs": "job-1",
     "Version": "2.4.0-beta.1",
@@ -52,13 +58,32 @@ VALID_VALUES = {
     "/api/v1/jobs State": "PAUSED",
     "/api/v1/jobs/{job_id}/executions State": "QUEUED",
 }
-REQUIRED_PARAMETERS = {"/api/v1/devices/{device_id}/series": {"Identifier": "8800"}}
+REQUIRED_PARAMETERS = {
+    "/api/v1/devices/{device_id}/series": {"Identifier": "8800"},
+    "/api/v1/sites/{site_id}/nearest": {"Floor": "0", "X": "1.5", "Y": "-2"},
+}
 """Other parameters that a path requires."""
 
 
 @pytest.fixture(scope="module")
 def device(service: RunningService) -> str:
     return service.new_device()
+
+
+@pytest.fixture(scope="module")
+def gateway(service: RunningService) -> str:
+    mac = service.new_mac()
+    assert service.admin.post("/api/v1/gateways", json={"mac": mac}).status_code == 201
+    return mac
+
+
+@pytest.fixture(scope="module")
+def site(service: RunningService) -> dict[str, str]:
+    """Create a site with a zone, and return their ids by the name of the path parameter."""
+    site = create_site(service)["id"]
+    zone = {"name": "Area", "floor": 0, "polygon": ROOM}
+    created = service.operator.post(f"/api/v1/sites/{site}/zones", json=zone)
+    return {"site_id": site, "zone_id": created.json()["id"]}
 
 
 @pytest.fixture(scope="module")
@@ -69,10 +94,17 @@ def job(service: RunningService) -> str:
 @pytest.mark.rule("rest-3")
 @each_row(("method", "path", "name"), [each for each in _list_documented() if each[2] != "NextToken"])
 def test_a_parameter_name_is_accepted_in_any_case(  # noqa: PLR0913, PLR0917 # fixtures and parameters
-    service: RunningService, device: str, job: str, method: str, path: str, name: str
+    service: RunningService,
+    device: str,
+    gateway: str,
+    job: str,
+    site: dict[str, str],
+    method: str,
+    path: str,
+    name: str,
 ) -> None:
     others = {each: value for each, value in REQUIRED_PARAMETERS.get(path, {}).items() if each != name}
-    url = path.format(device_id=device, job_id=job)
+    url = path.format(device_id=device, job_id=job, mac=gateway, **site)
     # HEAD for the endless stream.
     request_method = "HEAD" if path == STREAM_PATH else method
     for spelling in (name, name.lower(), name.upper(), name[0].lower() + name[1:]):

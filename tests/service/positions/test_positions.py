@@ -90,6 +90,9 @@ def test_a_walk_is_followed_in_steps_of_seconds(site: SyntheticSite) -> None:
     assert len(page["items"]) == 31
     assert [each["time"] for each in page["items"]] == sorted(times)[::3]
     assert fmean(measure_errors(page["items"], [times[each["time"]] for each in page["items"]])) < 2.0
+    first = get(service, path, **query, MaxResults=20)
+    rest = get(service, path, **query, MaxResults=20, NextToken=first["nextToken"])
+    assert [each["time"] for each in first["items"] + rest["items"]] == sorted(times)[::3]
     before = {"From": format_millis(end - 2 * DAY), "To": format_millis(end - DAY)}
     assert get(service, path, **before) == {"items": [], "nextToken": None}
     rows = list_faults(service.viewer.get(path, params={"From": "soon", "To": "2026-13-01T00:00:00Z"}))

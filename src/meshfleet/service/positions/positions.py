@@ -152,8 +152,8 @@ class PositionFinder:
             return _explain("The readings contradict each other: no place fits to all of them.")
         return PositionAnswer(position=build_position(model, located, window.newest), reason=None)
 
-    async def list_past(self, device: int, since: int, until: int) -> PastPositions:
-        """Return the positions of a device over time, the oldest first, at most `MAX_STEPS`."""
+    async def list_past(self, device: int, since: int, until: int, *, limit: int) -> PastPositions:
+        """Return the positions of a device over time, the oldest first, from at most `limit` steps."""
         readings = self.readings.list_readings(device, since - 1, until - 1)
         step_ms = _MINUTE_MS
         if readings:
@@ -164,8 +164,8 @@ class PositionFinder:
         else:
             minutes = await self.load_minutes(device, since, until)
             steps = [(time + _MINUTE_MS, levels) for time, levels in minutes]
-        end = steps[MAX_STEPS - 1][0] + 1 if len(steps) > MAX_STEPS else None
-        steps = steps[:MAX_STEPS]
+        end = steps[limit - 1][0] + 1 if len(steps) > limit else None
+        steps = steps[:limit]
         chosen = self.choose_site(merge_minutes(steps))
         if chosen is None or (model := await self.get_model(chosen[0])) is None:
             return PastPositions([], None)

@@ -35,9 +35,9 @@ from meshfleet.service.clock import Now
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.parameters import parse_path_device
 from meshfleet.service.http.pagination import PageTokens
-from meshfleet.service.http.query import FromTime, NextToken, QueryReader, ToTime
+from meshfleet.service.http.query import FromTime, MaxResults, NextToken, QueryReader, ToTime, parse_limit
 from meshfleet.service.positions import survey_store
-from meshfleet.service.positions.positions import CurrentPosition, PositionFinder
+from meshfleet.service.positions.positions import MAX_STEPS, CurrentPosition, PositionFinder
 from meshfleet.service.sites.changes import SiteChanges
 from meshfleet.service.sites.parameters import parse_path_site, parse_survey_id
 from meshfleet.service.sites.places import load_device_names, load_site_geometry
@@ -132,6 +132,7 @@ async def list_positions(
     now: Given[Now],
     since: FromTime = None,
     until: ToTime = None,
+    max_results: MaxResults = None,
     next_token: NextToken = None,
 ) -> PastPositionPage:
     """List the positions of a device over time, the oldest first: the last hour by default.
@@ -149,7 +150,9 @@ async def list_positions(
     scope = f"positions/{device}/{since}/{until}"
     if next_token is not None:
         start, end = pages.decode(scope, next_token)
-    found = await positions.list_past(mac_to_int(device), start, end)
+    # More than in other lists by default: a page is smoothed as a whole.
+    limit = MAX_STEPS if max_results is None else parse_limit(max_results)
+    found = await positions.list_past(mac_to_int(device), start, end, limit=min(limit, MAX_STEPS))
     return PastPositionPage(
         items=found.items, next_token=None if found.end is None else pages.encode(scope, (found.end, end))
     )
