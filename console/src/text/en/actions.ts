@@ -22,6 +22,8 @@ const quoteName = (value: unknown): string => (typeof value === "string" && valu
 const formatDetail = (value: unknown): string => (value === undefined || value === null ? "" : isolateBidi(String(value)));
 const formatDeviceCount = (value: unknown): string => (typeof value === "number" ? deviceCountText(value) : "devices");
 
+const formatPoint = (x: unknown, y: unknown): string => `at ${formatDetail(x)}, ${formatDetail(y)} m`;
+
 /** Reasons for actions of the service itself; actions of users have none. */
 const CAUSES: Readonly<Record<string, string>> = {
   ABORT_CRITERIA: "because too many updates failed",
@@ -79,6 +81,32 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
       "label.remove": {
         name: "Label removed",
         describe: ({ devices }) => ["Removed the label", `from ${formatDeviceCount(devices)}`],
+      },
+    },
+  },
+  {
+    name: "Sites",
+    actions: {
+      "site.create": { name: "Site created", describe: ({ name }) => [`Created the site ${quoteName(name)}:`, ""] },
+      "site.change": { name: "Site changed", describe: ({ name }) => [`Changed the site ${quoteName(name)}:`, ""] },
+      "site.delete": { name: "Site deleted", describe: ({ name }) => [`Deleted the site ${quoteName(name)}:`, ""] },
+      "place.set": {
+        name: "Place set",
+        describe: ({ floor, x, y }) => ["Set the place of", `to floor ${formatDetail(floor)}, ${formatPoint(x, y)}`],
+      },
+      "place.remove": createAction("Place removed", "Removed the place of"),
+      "plan.upload": { name: "Plan uploaded", describe: ({ floor }) => [`Uploaded the plan of floor ${formatDetail(floor)} of`, ""] },
+      "plan.delete": { name: "Plan deleted", describe: ({ floor }) => [`Deleted the plan of floor ${formatDetail(floor)} of`, ""] },
+      "zone.create": { name: "Zone created", describe: ({ name }) => [`Created the zone ${quoteName(name)} on`, ""] },
+      "zone.change": { name: "Zone changed", describe: ({ name }) => [`Changed the zone ${quoteName(name)} on`, ""] },
+      "zone.delete": { name: "Zone deleted", describe: ({ name }) => [`Deleted the zone ${quoteName(name)} of`, ""] },
+      "survey.add": {
+        name: "Survey point added",
+        describe: ({ floor, x, y }) => ["Added a survey point to", `on floor ${formatDetail(floor)}, ${formatPoint(x, y)}`],
+      },
+      "survey.remove": {
+        name: "Survey point withdrawn",
+        describe: ({ floor, x, y }) => ["Withdrew a survey point of", `on floor ${formatDetail(floor)}, ${formatPoint(x, y)}`],
       },
     },
   },

@@ -149,8 +149,11 @@ def remove(site: str, *, yes: bool, as_json: bool) -> None:
     show_default=True,
     help="json: the whole site without its plans; csv: only the places of devices.",
 )
-def export(site: str, file_format: str) -> None:
+@json_option
+def export(site: str, file_format: str, *, as_json: bool) -> None:
     """Print a site as JSON, to import it elsewhere, or the places on it as CSV."""
+    if file_format == "csv" and as_json:
+        raise click.UsageError("--format csv and --json exclude each other.")
     if file_format == "csv":
         text = call_service(lambda fleet: format_places(site, fleet.sites.places(site)))
         click.echo(text.encode(), nl=False)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from meshfleet.errors import Fault, InvalidRequest
-from meshfleet.protocol import payload
-from meshfleet.rest.bodies import RequestBody
+from meshfleet.errors.protocol import MalformedPayload
+from meshfleet.rest.bodies import RequestBody, decode_body
 from meshfleet.rest.sites import PlanTransform, ReferencePoint
 from meshfleet.service.sites.parameters import MAX_COORDINATE
 
@@ -43,10 +43,9 @@ def parse_reference(text: str) -> tuple[ReferencePoint, ...]:
             [Fault(REFERENCE, "is not valid JSON, or has a number that is too large")]
         ) from None
     try:
-        return msgspec.convert({REFERENCE: points}, _ReferenceForm).reference
-    except msgspec.ValidationError as exc:
-        fault = payload.to_malformed_payload(_ReferenceForm, exc)
-        raise InvalidRequest([Fault(fault.field, fault.reason)]) from None
+        return decode_body(_ReferenceForm, msgspec.json.encode({REFERENCE: points})).reference
+    except MalformedPayload as exc:
+        raise InvalidRequest([Fault(exc.field, exc.reason)]) from None
 
 
 def check_reference(points: Sequence[ReferencePoint], picture: PictureSize) -> None:
