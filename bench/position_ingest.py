@@ -46,12 +46,16 @@ def run(*, quick: bool) -> dict[str, Any]:
         off.append(seconds[False])
     micros = 1e6 / (_BATCHES * _READINGS)
     return {
-        "readings": _BATCHES * _READINGS,
-        "pairs": pairs,
-        "us_per_reading_off": round(median(off) * micros, 2),
-        "us_per_reading_on": round(median(on) * micros, 2),
-        "cost_percent": round((median(ratios) - 1) * 100, 2),
-        "cost_percent_range": [round((min(ratios) - 1) * 100, 2), round((max(ratios) - 1) * 100, 2)],
+        "readings of anchors": {
+            "positions off (anchor)": {"cpu_us": round(median(off) * micros, 2)},
+            "positions on": {
+                "cpu_us": round(median(on) * micros, 2),
+                "pairs": pairs,
+                "cost_percent": round((median(ratios) - 1) * 100, 2),
+                "least_percent": round((min(ratios) - 1) * 100, 2),
+                "most_percent": round((max(ratios) - 1) * 100, 2),
+            },
+        }
     }
 
 
