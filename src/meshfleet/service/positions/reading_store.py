@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, deque
+from itertools import chain, compress
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec import Struct
 
-from meshfleet.service.ingest.readings import ReadingKind
+from meshfleet.service.ingest.readings import CHANNEL_MASK, CHANNEL_SHIFT, ReadingKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,8 +29,17 @@ _CHUNK_MS: Final = 60_000
 """Milliseconds of arrival for which readings share a chunk, which is dropped as a whole."""
 _MINUTE_MS: Final = 60_000
 
+_CHANNEL_BITS: Final = 2
+"""Number of bits of a mark below the anchor, for the channel."""
+
+_VECTORIZED_VALUES: Final = 3_000
+"""Number of values from which numpy finds the readings of a period faster than a loop."""
+
 _LINK: Final = int(ReadingKind.LINK)
 """Kind of readings of links as a plain number, which compares faster."""
+
+_find_parent: Final = itemgetter(5)
+"""Return the parent of a reading of a link, without a frame of Python: ingest calls it for every reading."""
 
 
 class AnchorReading(NamedTuple):
@@ -64,7 +75,10 @@ class _Chunk:
         self.arrived_at = arrived_at
         self.count = 0
         self.by_device: dict[int, array[int]] = {}
-        """Time, anchor and RSSI of the readings of each device, one after the other."""
+        """Time, mark and RSSI of the readings of each device, one after the other.
+
+        A mark is the anchor with the advertising channel in its two lowest bits.
+        """
 
 
 class ReadingStore:
@@ -79,8 +93,8 @@ class ReadingStore:
         self._last_minutes: dict[int, int] = {}
         self._minute_counts: Counter[int] = Counter()
         self._devices: dict[int, set[int]] = {}
-        self._unsettled: dict[int, list[Reading]] = {}
-        """Readings since the last access by device, as ingest passed them: adding one is cheap."""
+        self._unsettled: list[Sequence[Reading]] = []
+        """Readings since the last access, as ingest passed them: adding a batch is cheap."""
         self._updated: set[int] = set()
 
     def __len__(self) -> int:
@@ -96,48 +110,47 @@ class ReadingStore:
         """Number of the site by anchor."""
         return self._anchors
 
-    def select(self, readings: Iterable[Reading]) -> list[Reading]:
-        """Return the readings that are to be kept: those of anchors."""
+    def select(self, readings: Sequence[Reading]) -> list[Reading]:
+        """Return the readings that are to be kept: those of anchors, and maybe a few of other kinds."""
         if not (anchors := self._anchors):
             return []
-        return [each for each in readings if each[0] == _LINK and each[5] in anchors]
+        return list(compress(readings, map(anchors.__contains__, map(_find_parent, readings))))
 
     def add(self, readings: Sequence[Reading], now: int) -> None:
-        """Keep readings of anchors that arrived at the Unix time `now` in milliseconds."""
+        """Keep selected readings that arrived at the Unix time `now` in milliseconds."""
         if not readings:
             return
         if not self._chunks or now - self._chunks[-1].arrived_at >= _CHUNK_MS:
             self._settle()
             self._chunks.append(_Chunk(now))
-        unsettled = self._unsettled
-        for reading in readings:  # once for each reading of an anchor: nothing else belongs here
-            device = reading[1]
-            if device in unsettled:
-                unsettled[device].append(reading)
-            else:
-                unsettled[device] = [reading]
+        self._unsettled.append(readings)
         self._chunks[-1].count += len(readings)
         self._count += len(readings)
         self.drop_expired(now)
 
     def _settle(self) -> None:
         """Move new readings to the newest chunk, where each takes 24 bytes."""
-        unsettled, self._unsettled = self._unsettled, {}
+        batches, self._unsettled = self._unsettled, []
         if not self._chunks:
             return  # they have expired
+        new: dict[int, list[Reading]] = {}
+        for reading in chain.from_iterable(batches):
+            if reading[0] == _LINK:
+                new.setdefault(reading[1], []).append(reading)
         by_device, anchors = self._chunks[-1].by_device, self._anchors
-        for device, readings in unsettled.items():
+        for device, readings in new.items():
             values = by_device.get(device)
             if values is None:
                 values = by_device[device] = array("q")
-            values.extend([value for each in readings for value in (each[3], each[5], each[4])])
+            for _, _, _, time, rssi, anchor, flags in readings:
+                values.extend((time, anchor << _CHANNEL_BITS | (flags & CHANNEL_MASK) >> CHANNEL_SHIFT, rssi))
             minutes = {each[3] // _MINUTE_MS for each in readings}
             minutes.discard(self._last_minutes.get(device, -1))
             self._last_minutes[device] = readings[-1][3] // _MINUTE_MS
             for site in {anchors[each] for each in {each[5] for each in readings} if each in anchors}:
                 self._minute_counts[site] += len(minutes)
                 self._devices.setdefault(site, set()).add(device)
-        self._updated.update(unsettled)
+        self._updated.update(new)
 
     def drop_expired(self, now: int) -> None:
         """Drop readings that arrived before the retention, or that are too many."""
@@ -175,15 +188,13 @@ class ReadingStore:
         more than a minute before it are left out.
         """
         self._settle()
-        found = {
-            (time, anchor): rssi
-            for chunk in self._chunks
-            if chunk.arrived_at + _CHUNK_MS >= arrived_since
-            and (values := chunk.by_device.get(device)) is not None
-            for time, anchor, rssi in zip(values[0::3], values[1::3], values[2::3], strict=True)
-            if since < time <= until
-        }
-        return [AnchorReading(time, anchor, rssi) for (time, anchor), rssi in sorted(found.items())]
+        found: dict[tuple[int, int], int] = {}
+        for chunk in self._chunks:
+            if chunk.arrived_at + _CHUNK_MS >= arrived_since and device in chunk.by_device:
+                found |= _list_period(chunk.by_device[device], since, until)
+        return [
+            AnchorReading(time, mark >> _CHANNEL_BITS, rssi) for (time, mark), rssi in sorted(found.items())
+        ]
 
     def take_snapshot(self) -> ReadingSnapshot:
         """Return all readings so far, to be read in a thread while more arrive."""
@@ -209,20 +220,22 @@ class ReadingSnapshot:
         anchors = self._anchors
         minutes = []
         for device in sorted({device for part in self._parts for device in part}):
-            sums: dict[int, dict[int, dict[int, int]]] = {}
+            sums: dict[int, dict[int, dict[tuple[int, int], int]]] = {}
             for part in self._parts:
                 values = part.get(device, _NO_VALUES)
-                for time, anchor, rssi in zip(values[0::3], values[1::3], values[2::3], strict=True):
+                for time, mark, rssi in zip(values[0::3], values[1::3], values[2::3], strict=True):
+                    anchor = mark >> _CHANNEL_BITS
                     if anchors.get(anchor) == site:
-                        # By time, because a reading may have been delivered twice.
-                        sums.setdefault(time // _MINUTE_MS, {}).setdefault(anchor, {})[time] = rssi
+                        # By time and mark, because a reading may have been delivered twice.
+                        by_anchor = sums.setdefault(time // _MINUTE_MS, {})
+                        by_anchor.setdefault(anchor, {})[time, mark] = rssi
             minutes += [
                 DeviceMinute(
                     device,
                     minute * _MINUTE_MS,
                     {
-                        anchor: AnchorLevel(sum(by_time.values()) / len(by_time), len(by_time))
-                        for anchor, by_time in by_anchor.items()
+                        anchor: AnchorLevel(sum(by_mark.values()) / len(by_mark), len(by_mark))
+                        for anchor, by_mark in by_anchor.items()
                     },
                 )
                 for minute, by_anchor in sorted(sums.items())
@@ -231,6 +244,20 @@ class ReadingSnapshot:
 
 
 _NO_VALUES: Final = array("q")
+
+
+def _list_period(values: array[int], since: int, until: int) -> dict[tuple[int, int], int]:
+    """Return the RSSI of the readings after `since`, up to and including `until`, by time and mark."""
+    if len(values) >= _VECTORIZED_VALUES:
+        import numpy as np  # noqa: PLC0415 # fleets without sites never load it
+
+        rows = np.frombuffer(values, dtype=np.int64).reshape(-1, 3)
+        values = array("q", rows[(rows[:, 0] > since) & (rows[:, 0] <= until)].tobytes())
+    return {
+        (time, mark): rssi
+        for time, mark, rssi in zip(values[0::3], values[1::3], values[2::3], strict=True)
+        if since < time <= until
+    }
 
 
 def average_readings(readings: Iterable[AnchorReading]) -> dict[int, AnchorLevel]:

@@ -1,0 +1,60 @@
+"""Tests of the store of single readings of anchors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from meshfleet.service.ingest.readings import CHANNEL_SHIFT, ReadingKind
+from meshfleet.service.positions.reading_store import AnchorLevel, AnchorReading, ReadingStore
+
+if TYPE_CHECKING:
+    from meshfleet.service.ingest.readings import Reading
+
+SITE, GATEWAY, DEVICE = 1, 0x02005E000001, 0xC0FFEE010000
+ANCHORS = {0xC0FFEE000000 + number: SITE for number in range(3)}
+A, B, C = ANCHORS
+NOW = 1_800_000_000_000
+
+
+def build_link(time: int, anchor: int, rssi: int = -60, *, channel: int = 0) -> Reading:
+    """Build a reading of a link; `channel` is 1 to 3, or 0 without a channel."""
+    return (int(ReadingKind.LINK), DEVICE, GATEWAY, time, rssi, anchor, channel << CHANNEL_SHIFT)
+
+
+def build_store(*readings: Reading) -> ReadingStore:
+    """Build a store with three anchors and some readings."""
+    store = ReadingStore(retention_ms=3_600_000)
+    store.set_anchors(ANCHORS)
+    store.add(store.select(readings), NOW)
+    return store
+
+
+def test_a_reading_that_was_delivered_twice_counts_once_but_each_channel_counts() -> None:
+    on_channels = [build_link(NOW, A, -60 - channel, channel=channel) for channel in (1, 2, 3)]
+    store = build_store(*on_channels, on_channels[0], build_link(NOW, B), build_link(NOW, B))
+    assert store.list_readings(DEVICE, NOW - 1, NOW) == [
+        AnchorReading(NOW, A, -61),
+        AnchorReading(NOW, A, -62),
+        AnchorReading(NOW, A, -63),
+        AnchorReading(NOW, B, -60),
+    ]
+    (minute,) = store.take_snapshot().list_minutes(SITE)
+    assert minute.levels == {A: AnchorLevel(-62, 3), B: AnchorLevel(-60, 1)}
+
+
+def test_readings_of_other_kinds_and_other_parents_are_not_kept() -> None:
+    dfu = (int(ReadingKind.DFU), DEVICE, GATEWAY, NOW, -60, A, 0)
+    store = build_store(dfu, build_link(NOW, 0xC0FFEE0000FF))
+    assert store.list_readings(DEVICE, 0, NOW) == []
+    assert not store.take_updated_devices()
+
+
+@pytest.mark.parametrize("count", [10, 5_000])
+def test_readings_of_a_period_are_found_in_short_and_long_recordings(count: int) -> None:
+    times = [NOW - 1_000 * number for number in range(count)]
+    store = build_store(*(build_link(time, C) for time in times))
+    found = store.list_readings(DEVICE, NOW - 5_000, NOW - 1_000)
+    assert [each.time for each in found] == [NOW - 4_000, NOW - 3_000, NOW - 2_000, NOW - 1_000]
+    assert len(store.list_readings(DEVICE, 0, NOW)) == count
