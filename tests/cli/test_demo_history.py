@@ -24,9 +24,9 @@ from meshfleet.service import clock
 from meshfleet.service.devices import listing, registry, summary
 from meshfleet.service.devices.model import DeviceFilter, DeviceObservation
 from meshfleet.service.firmware import store as firmware
+from meshfleet.service.ingest.minute_rollup import decode_minute
 from meshfleet.service.ingest.parsed_batch import ParsedBatch
 from meshfleet.service.ingest.parser import ReportParser
-from meshfleet.service.ingest.rollups import decode_minute
 from meshfleet.service.ingest.sample_values import from_sample_value, to_sample_value
 from meshfleet.service.presence.routes import list_connectivity_changes
 from tests.databases import fresh_database

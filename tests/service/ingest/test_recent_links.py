@@ -53,4 +53,6 @@ def test_invented_parents_do_not_fill_the_memory() -> None:
     readings = [(ReadingKind.LINK, DEVICE, GATEWAY, START + each, -50, 100 + each, 0) for each in range(500)]
     rollups.add(1, readings, START)
     assert len(rollups.get_links(DEVICE)) <= 64
+    rollups.drop_closed_minutes(rollups.close_ended_minutes(START + 2 * MINUTE))
+    assert len(rollups.get_links(DEVICE)) <= 64
     assert 599 in rollups.get_links(DEVICE)

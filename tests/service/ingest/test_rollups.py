@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshfleet.db.samples import SampleExtras, SampleKind, StoredSample
+from meshfleet.service.ingest.minute_rollup import MinuteRollup, MinuteSummary, decode_minute
 from meshfleet.service.ingest.readings import (
     CHANNEL_BASE,
     CHANNEL_SHIFT,
@@ -14,7 +15,7 @@ from meshfleet.service.ingest.readings import (
     ReadingKind,
     decode_readings,
 )
-from meshfleet.service.ingest.rollups import MinuteRollup, MinuteSummary, Rollups, decode_minute
+from meshfleet.service.ingest.rollups import Rollups
 from tests.row_tables import each_row
 
 START = 1_700_000_040_000

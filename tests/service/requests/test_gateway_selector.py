@@ -19,8 +19,9 @@ from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import DeviceObservation
 from meshfleet.service.gateways import store as gateways
+from meshfleet.service.ingest.minute_rollup import MinuteSummary
 from meshfleet.service.ingest.readings import ReadingKind
-from meshfleet.service.ingest.rollups import MinuteSummary, Rollups
+from meshfleet.service.ingest.rollups import Rollups
 from meshfleet.service.requests.gateway_ranking import FailedAttempts, parse_link_minutes
 from meshfleet.service.requests.gateway_selector import GatewaySelector
 from tests.mqtt.broker.running_broker import RunningBroker

@@ -13,7 +13,7 @@ from meshfleet.protocol.times import format_millis
 from meshfleet.rest.requests import DEFAULT_TIMEOUT_MS
 from meshfleet.service.devices import registry
 from meshfleet.service.devices.model import DeviceObservation
-from meshfleet.service.ingest.rollups import MinuteSummary
+from meshfleet.service.ingest.minute_rollup import MinuteSummary
 from tests.databases import fresh_database
 from tests.service.jobs.job_environment import JobEnvironment
 from tests.service.requests.scripted_gateway import never_respond

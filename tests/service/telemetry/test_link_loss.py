@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from meshfleet.db.samples import SampleKind
+from meshfleet.service.ingest.minute_rollup import decode_minute
 from meshfleet.service.ingest.readings import CHANNEL_BASE, CHANNEL_SHIFT, SEQ_SHIFT, ReadingKind
-from meshfleet.service.ingest.rollups import Rollups, decode_minute
+from meshfleet.service.ingest.rollups import Rollups
 from meshfleet.service.telemetry.link_loss import LinkLoss, LossEstimator
 from tests.row_tables import each_row
 

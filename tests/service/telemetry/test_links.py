@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from meshfleet.db.samples.sample import DAY_MS, NO_SEQ, ClockFlag, SampleExtras, SampleKind, StoredSample
 from meshfleet.protocol.times import format_millis
-from meshfleet.service.ingest.rollups import ChannelReadings, MinuteSummary, SeqRange
+from meshfleet.service.ingest.minute_rollup import ChannelReadings, MinuteSummary, SeqRange
 from meshfleet.service.telemetry import links
 from tests.row_tables import each_row
 from tests.service.ingest.messages import A, B, P, Q, R, mac_to_number

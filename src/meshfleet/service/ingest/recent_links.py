@@ -1,6 +1,6 @@
-"""Newest minute of each link of the last hour, in memory, for the topology of the mesh as it is now.
+"""Newest closed minute of each link of the last hour, in memory, for the topology of the mesh as it is now.
 
-A link is added when its minute is opened, so it costs the same however often it is reported. Links are in two
+A link is added when its minute is closed, so it costs the same however often it is reported. Links are in two
 generations: when the current one is an hour old, it becomes the previous one, whose links are forgotten.
 """
 
@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from meshfleet.service.ingest.minute_rollup import KEY_IDENTIFIER
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from meshfleet.service.ingest.rollups import MinuteRollup
+    from meshfleet.service.ingest.minute_rollup import MinuteRollup
 
 KEPT_MS: Final = 3_600_000
 """Milliseconds for which links are kept at least; at most twice as long."""
@@ -52,6 +54,20 @@ Links = dict[int, LinkState]
 """Links of one device by parent; its heartbeats under `HEARTBEATS`."""
 
 
+def build_link_state(minute: MinuteRollup) -> LinkState:
+    """Return what a minute says about its link or heartbeats."""
+    is_heartbeat = minute.key[KEY_IDENTIFIER] == HEARTBEATS
+    return LinkState(
+        minute.gateway,
+        minute.last_at,
+        0 if is_heartbeat else minute.last,
+        0.0 if is_heartbeat else minute.total / minute.count,
+        unreachable=minute.unreachable,
+        linked_at=0 if is_heartbeat else minute.linked_at or minute.linked_before,
+        count=minute.count,
+    )
+
+
 def keep_newest(links: Links, parent: int, link: LinkState) -> None:
     """Put a link into `links`, unless a newer minute of it is there; keep the newest time of its use."""
     known = links.get(parent)
@@ -81,29 +97,23 @@ class RecentLinks:
         """Links that were read from the database because the process has started since."""
         self._started_at = 0
 
-    def add(self, minute: MinuteRollup, device: int, parent: int, channel: int) -> None:
-        """Add a minute of a link, which may still change. A minute before the known one changes nothing.
-
-        `channel` is 0 for a minute that begins with a reading without a channel. The roll-up itself is kept:
-        this function is called for every minute of every link.
-        """
+    def add(self, minute: MinuteRollup) -> None:
+        """Add a minute that was closed. A minute before the known one changes nothing."""
+        device, _, parent, _ = minute.key
         minutes = self._minutes.get(device)
         if minutes is None:
             minutes = self._minutes[device] = self._take_previous(device)
             self.add_device(minute.gateway, device)
         known = minutes.get(parent)
+        if known is None or known.gateway != minute.gateway:
+            self.add_device(minute.gateway, device)
         if known is None:
             if len(minutes) >= _MAX_PARENTS:
                 del minutes[min(minutes, key=lambda each: minutes[each].last_mark)]
-            self.add_device(minute.gateway, device)
         elif known.key > minute.key:  # keys of one link differ in the start of the minute
             return
-        else:
-            minute.count_before = known.count
-            if channel:
-                minute.linked_before = known.linked_at or known.linked_before
-            if known.gateway != minute.gateway:
-                self.add_device(minute.gateway, device)
+        elif minute.heard:
+            minute.linked_before = known.linked_at or known.linked_before
         minutes[parent] = minute
 
     def _take_previous(self, device: int) -> dict[int, MinuteRollup]:
@@ -132,7 +142,7 @@ class RecentLinks:
         links = dict(self._stored.get(device, ()))
         for generation in (self._previous_minutes, self._minutes):
             for parent, minute in generation.get(device, {}).items():
-                keep_newest(links, parent, minute.build_link_state())
+                keep_newest(links, parent, build_link_state(minute))
         return links
 
     def list_devices(self, gateway: int) -> set[int]:

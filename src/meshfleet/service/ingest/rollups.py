@@ -7,64 +7,32 @@ the sample of a minute is committed, `Rollups.list_unwritten_minutes` returns th
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-from msgspec import Struct
-
-from meshfleet.db.samples import NO_SEQ, SampleExtras, SampleKind, SampleRow, StoredSample
-from meshfleet.service.ingest.readings import (
-    CHANNEL_BASE,
-    CHANNEL_MASK,
-    CHANNEL_SHIFT,
-    COPIES_SHIFT,
-    SEQ_MASK,
-    SEQ_SHIFT,
-    UNREACHABLE,
-    Reading,
-    ReadingKind,
+from meshfleet.db.samples import SampleKind, SampleRow, StoredSample
+from meshfleet.service.ingest.minute_rollup import (
+    KEY_DEVICE,
+    KEY_IDENTIFIER,
+    KEY_KIND,
+    MARK_BITS,
+    MINUTE_MS,
+    MinuteKey,
+    MinuteRollup,
+    build_sample_row,
 )
-from meshfleet.service.ingest.recent_links import (
-    HEARTBEATS,
-    Links,
-    LinkState,
-    RecentLinks,
-)
+from meshfleet.service.ingest.readings import CHANNEL_MASK, Reading, ReadingKind
+from meshfleet.service.ingest.recent_links import RecentLinks, build_link_state, keep_newest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from meshfleet.service.ingest.recent_links import Links
 
-_MINUTE_MS: Final = 60_000
 _GRACE_MS: Final = 5_000
 """Milliseconds to wait for late readings before a minute is closed."""
 
-_MARK_BITS: Final = 2
-"""Number of bits of a mark below the time, for the channel."""
-_CHANNEL_BITS: Final = (1 << _MARK_BITS) - 1
-_MARKS_PER_MINUTE: Final = _MINUTE_MS << _MARK_BITS
-
-_MAX_MARK_SET: Final = 64
-"""Maximum number of marks of a minute in a set; more are kept in a bitmap to save memory."""
-
 MAX_CLOSED_PER_FLUSH: Final = 50_000
 """Maximum number of minute roll-ups closed in one transaction."""
-
-# An integer holds the readings of all three channels, because a list for each minute would cost more than the
-# rest of the roll-up. Each channel has a lane with a count, and a sum of RSSI that are made positive.
-
-_RSSI_OFFSET: Final = 1 << 15
-_TOTAL_BITS: Final = 40
-_TOTAL_MASK: Final = (1 << _TOTAL_BITS) - 1
-_LANE_BITS: Final = 64
-_LANE_MASK: Final = (1 << _LANE_BITS) - 1
-_LANES: Final = (0, 0, _LANE_BITS, 2 * _LANE_BITS)
-"""Position of the lane of a channel; the first entry is not used."""
-_ONE_READING: Final = (1 << _TOTAL_BITS) + _RSSI_OFFSET
-
-_SEQ_VALUES: Final = 256
-"""Number of values of `seq`."""
 
 _MAX_CHAIN_LENGTH: Final = 64
 """Maximum number of open minute roll-ups of one device that `list_unwritten_minutes` returns.
@@ -73,197 +41,11 @@ A device has a dozen parents at most, with two open minutes each. The limit prot
 report invented parents.
 """
 
-_MinuteKey: TypeAlias = tuple[int, int, int, int]
-"""Device, sample kind, identifier (parent for a link, 0 for a heartbeat) and start of the minute."""
-_KEY_DEVICE, _KEY_KIND, _KEY_IDENTIFIER, _KEY_START = 0, 1, 2, 3
-
-
-class MinuteRollup(Struct, gc=False):
-    """Heartbeats of a device, or readings of its link to one parent, in one minute.
-
-    Times are Unix times in milliseconds. A mark is the time of a reading with its channel, by which copies of
-    the reading are detected: a node may hear one advertisement on several channels at the same time.
-    """
-
-    oldest_journal_id: int
-    """Id of the oldest journal entry that contains readings of this minute."""
-    opened_at: int
-    updated_at: int
-    gateway: int
-    """Gateway that sent the newest reading."""
-    key: _MinuteKey
-    count: int = 0
-    total: int = 0
-    least: int = 2**62
-    most: int = -(2**62)
-    last: int = 0
-    last_mark: int = -(2**62)
-    unreachable: bool = False
-    marks: set[int] | bytearray | None = None
-    """Marks of all readings, to detect copies: None for at most one reading, a set for several.
-
-    More than 64 marks are kept in a bitmap with four bits per millisecond of the minute.
-    """
-    seqs: int = 0
-    """Bit mask of the values of `seq`, in bits 1 to 256."""
-    copies: int = 0
-    """Sum of `lastCount` of heartbeats."""
-    copy_reports: int = 0
-    """Number of heartbeats with `lastCount`."""
-    heard: int = 0
-    """Counts and sums of the readings by advertising channel, packed as `_LANES` describes."""
-    channelless_at: int = 0
-    """Time of the newest reading without a channel, if `heard` is not 0; 0 if there is none."""
-    linked_before: int = 0
-    """Time of the newest reading without a channel in an earlier minute of the link; 0 if unknown."""
-    count_before: int = 0
-    """Number of readings in the previous minute of the link that is known."""
-    previous: MinuteRollup | None = None
-    """Previously opened minute of the same device: the minutes of a device form a linked list."""
-    chain_length: int = 1
-    """Length of the device's linked list, valid only in its first minute; 0 means: this minute is closed."""
-
-    @property
-    def last_at(self) -> int:
-        """Time of the newest reading."""
-        return self.last_mark >> _MARK_BITS
-
-    @property
-    def linked_at(self) -> int:
-        """Time of the newest reading over an established link (without a channel); 0 if there is none."""
-        return self.channelless_at if self.heard else self.last_at
-
-    def build_link_state(self) -> LinkState:
-        """Return what the minute says about its link or heartbeats."""
-        # The minute under way is not complete, so the larger count is that of a whole minute.
-        count = max(self.count, self.count_before)
-        if self.key[_KEY_IDENTIFIER] == HEARTBEATS:
-            return LinkState(self.gateway, self.last_at, 0, 0.0, unreachable=False, linked_at=0, count=count)
-        return LinkState(
-            self.gateway,
-            self.last_at,
-            self.last,
-            self.total / self.count,
-            unreachable=self.unreachable,
-            linked_at=self.linked_at or self.linked_before,
-            count=count,
-        )
-
-    def add(self, time: int, value: int, flags: int) -> bool:
-        """Add a reading. Return False, without a change, if it is a copy of one in the minute (report-36)."""
-        channel = (flags & CHANNEL_MASK) >> CHANNEL_SHIFT
-        mark = time << _MARK_BITS | channel
-        if not self.count:  # the only reading of most minutes
-            self.least = self.most = value
-        elif not self._add_mark(mark):
-            return False
-        elif value < self.least:
-            self.least = value
-        elif value > self.most:
-            self.most = value
-        if channel or self.heard:
-            self._count_channel(channel, time, value)
-        self.count += 1
-        self.total += value
-        if mark >= self.last_mark:
-            self.last, self.last_mark, self.unreachable = value, mark, flags & UNREACHABLE == 1
-        if seq := (flags & SEQ_MASK) >> SEQ_SHIFT:
-            self.seqs |= 1 << seq
-            if copies := flags >> COPIES_SHIFT:
-                self.copies += copies - 1
-                self.copy_reports += 1
-        return True
-
-    def _count_channel(self, channel: int, time: int, value: int) -> None:
-        """Count a reading by its channel. `channel` is 1 to 3, or 0 for a reading without a channel."""
-        if not channel:
-            self.channelless_at = max(self.channelless_at, time)
-            return
-        if not self.heard and self.count:  # all readings so far have no channel
-            self.channelless_at = self.last_at
-        self.heard += (_ONE_READING + value) << _LANES[channel]
-
-    def _add_mark(self, mark: int) -> bool:
-        """Record the mark of a further reading. Return False if a reading with this mark is known."""
-        marks = self.marks
-        if marks is None:
-            if mark == self.last_mark:
-                return False
-            self.marks = {self.last_mark, mark}
-            return True
-        if isinstance(marks, set):
-            if mark in marks:
-                return False
-            marks.add(mark)
-            if len(marks) > _MAX_MARK_SET:
-                self.marks = bytearray(_MARKS_PER_MINUTE // 8)
-                for each in marks:
-                    self._set_bit(self.marks, each)
-            return True
-        return self._set_bit(marks, mark)
-
-    @staticmethod
-    def _set_bit(marks: bytearray, mark: int) -> bool:
-        """Set the bit of a mark in a bitmap. Return False if it is set already."""
-        offset = mark % _MARKS_PER_MINUTE
-        if marks[offset >> 3] >> (offset & 7) & 1:
-            return False
-        marks[offset >> 3] |= 1 << (offset & 7)
-        return True
-
-
-class SeqRange(Struct, frozen=True, gc=False, array_like=True):
-    """Values of `seq` in one minute; `seq` starts again at 0 after 255."""
-
-    first: int
-    span: int
-    """Number of values from the first to the last one, including missing values."""
-    received: int
-    """Number of different values that were received."""
-
-
-_SINGLE_SEQS: Final = [SeqRange(number, 1, 1) for number in range(_SEQ_VALUES)]
-"""Ranges of a single value, which are those of most minutes."""
-
-
-class ChannelReadings(Struct, frozen=True, gc=False, array_like=True):
-    """Readings of one minute on one advertising channel."""
-
-    channel: int
-    count: int
-    total: int
-    """Sum of the RSSI in dBm."""
-
-
-class MinuteSummary(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
-    """Statistics of a minute, stored as JSON in the minute's sample; the sample's value is the mean.
-
-    Version 0.1.0 stored only the fields up to `unreachable`.
-    """
-
-    count: int
-    min: int
-    max: int
-    last: int
-    last_at: int
-    unreachable: bool = False
-    seqs: SeqRange | None = None
-    copies: tuple[int, int] | None = None
-    """Heartbeats with `lastCount`, and the sum of their `lastCount`."""
-    channels: list[ChannelReadings] | None = None
-    """Readings by advertising channel; the other readings of the minute have no channel."""
-    linked_at: int | None = None
-    """Time of the newest reading without a channel, in a minute with both kinds of readings."""
-
-    @property
-    def linked_count(self) -> int:
-        """Number of readings without a channel: those over an established mesh link."""
-        return self.count - sum(each.count for each in self.channels or ())
-
-    @property
-    def newest_linked_at(self) -> int:
-        """Time of the newest reading over an established link (without a channel); 0 if there is none."""
-        return (self.linked_at or 0) if self.channels else self.last_at
+_ROLLED_KINDS: Final[dict[int, int]] = {
+    int(ReadingKind.HEARTBEAT): int(SampleKind.HEARTBEAT),
+    int(ReadingKind.LINK): int(SampleKind.LINK),
+}
+"""Sample kind of the minutes by kind of the readings; plain numbers are encoded faster than enum members."""
 
 
 class Rollups:
@@ -272,7 +54,10 @@ class Rollups:
     def __init__(self, *, max_per_flush: int = MAX_CLOSED_PER_FLUSH) -> None:
         """Create without roll-ups. `close_ended_minutes` closes at most `max_per_flush` minutes per call."""
         self._max_per_flush = max_per_flush
-        self._open: dict[_MinuteKey, MinuteRollup] = {}
+        self._open: dict[int, dict[MinuteKey, MinuteRollup]] = {}
+        """Open minutes by their start, in the order in which they were opened."""
+        self._opened_at = 0
+        """Unix time in milliseconds at which the newest minute was opened."""
         self._chains: dict[int, MinuteRollup] = {}
         """Most recently opened minute by device: the first in the linked list of the device's minutes."""
         self.recent = RecentLinks()
@@ -288,26 +73,37 @@ class Rollups:
 
     def add(self, journal_id: int, readings: Sequence[Reading], now: int) -> None:
         """Add the heartbeats and radio readings of one journal entry to the roll-ups of their minutes."""
-        chains, add_recent, linked_parents = self._chains, self.recent.add, self.linked_parents
+        group_start, group = None, {}
         for kind, device, gateway, time, value, identifier, flags in readings:
             if (rolled_kind := _ROLLED_KINDS.get(kind)) is None:
                 continue
-            key = (device, rolled_kind, identifier, time - time % _MINUTE_MS)
-            minute = self._open.get(key)
+            start = time - time % MINUTE_MS
+            if start != group_start:
+                group_start, group = start, self._open.setdefault(start, {})
+            key = (device, rolled_kind, identifier, start)
+            minute = group.get(key)
             if minute is None:
-                minute = self._open[key] = MinuteRollup(journal_id, now, now, gateway, key)
-                add_recent(minute, device, identifier, flags & CHANNEL_MASK)
-                if (head := chains.get(device)) is None:
-                    chains[device] = minute
-                elif head.chain_length < _MAX_CHAIN_LENGTH:
-                    minute.previous, minute.chain_length = head, head.chain_length + 1
-                    chains[device] = minute
-                if identifier and not flags & CHANNEL_MASK and linked_parents.get(device) != identifier:
-                    self.suspects.add(device)
+                minute = group[key] = MinuteRollup(journal_id, now, now, gateway, key)
+                self._start_following(minute, device, flags)
             if minute.add(time, value, flags):
                 minute.updated_at = now
-                if time == minute.last_mark >> _MARK_BITS:  # the newest reading
+                if time == minute.last_mark >> MARK_BITS:  # the newest reading
                     minute.gateway = gateway
+
+    def _start_following(self, minute: MinuteRollup, device: int, flags: int) -> None:
+        """Record a minute that was opened. `flags` are those of its first reading."""
+        self._opened_at = minute.opened_at
+        head = self._chains.get(device)
+        if head is None:
+            self._chains[device] = minute
+        elif head.chain_length < _MAX_CHAIN_LENGTH:
+            minute.previous, minute.chain_length = head, head.chain_length + 1
+            self._chains[device] = minute
+        if head is None or head.gateway != minute.gateway:
+            self.recent.add_device(minute.gateway, device)
+        parent = minute.key[KEY_IDENTIFIER]
+        if parent and not flags & CHANNEL_MASK and self.linked_parents.get(device) != parent:
+            self.suspects.add(device)
 
     def list_unwritten_minutes(self, device: int, kinds: Collection[int]) -> list[StoredSample]:
         """Return the minutes of a device that are not committed yet as samples, the oldest first.
@@ -316,32 +112,54 @@ class Rollups:
         minute that is committed in between is read twice instead of missed.
         """
         samples = [
-            StoredSample(*_build_sample_row(minute.key, minute))
+            StoredSample(*build_sample_row(minute))
             for minute in _list_chain(self._chains.get(device))
-            if minute.key[_KEY_KIND] in kinds
+            if minute.key[KEY_KIND] in kinds
         ]
         return sorted(samples, key=lambda sample: sample.identity)
 
     def get_links(self, device: int) -> Links:
         """Return the links of a device in the last hour by parent, with the minutes under way."""
-        return self.recent.get_links(device)
+        links = self.recent.get_links(device)
+        for minute in _list_chain(self._chains.get(device)):
+            keep_newest(links, minute.key[KEY_IDENTIFIER], build_link_state(minute))
+        return links
 
     def close_ended_minutes(self, now: int) -> dict[int, list[SampleRow]]:
         """Close the minutes that have ended, at most `max_per_flush`. Return their samples by device.
 
         `list_unwritten_minutes` still returns these minutes until `drop_closed_minutes` is called.
         """
-        due = [key for key, minute in self._open.items() if _has_minute_ended(key[_KEY_START], minute, now)]
         rows: dict[int, list[SampleRow]] = {}
         self.recent.forget_old(now)
-        for key in due[: self._max_per_flush]:
-            minute = self._open.pop(key)
+        for minute in self._take_ended_minutes(now):
             minute.chain_length = 0
             minute.marks = None
-            if minute.heard and key[_KEY_DEVICE] not in self.linked_parents:
-                self.suspects.add(key[_KEY_DEVICE])  # now that all parents of the minute can be compared
-            rows.setdefault(key[_KEY_DEVICE], []).append(_build_sample_row(key, minute))
+            device = minute.key[KEY_DEVICE]
+            if minute.heard and device not in self.linked_parents:
+                self.suspects.add(device)  # now that all parents of the minute can be compared
+            self.recent.add(minute)
+            rows.setdefault(device, []).append(build_sample_row(minute))
         return rows
+
+    def _take_ended_minutes(self, now: int) -> list[MinuteRollup]:
+        """Remove the minutes that have ended from the open ones, at most `max_per_flush`, and return them."""
+        # Minutes opened in the future are closed too: the clock of this machine was set back.
+        is_set_back = self._opened_at > now
+        ended: list[MinuteRollup] = []
+        for start in list(self._open):
+            # Most groups are those of the minute under way: looking at each minute of them would cost more at
+            # every flush than all the readings.
+            if not is_set_back and start + MINUTE_MS + _GRACE_MS > now:
+                continue
+            group = self._open[start]
+            keys = [key for key, minute in group.items() if _has_ended(minute, start, now)]
+            ended += [group.pop(key) for key in keys[: self._max_per_flush - len(ended)]]
+            if not group:
+                del self._open[start]
+        if is_set_back and len(ended) < self._max_per_flush:
+            self._opened_at = now
+        return ended
 
     def drop_closed_minutes(self, devices: Iterable[int]) -> None:
         """Delete the closed minutes of devices from memory, after their samples were committed."""
@@ -365,7 +183,9 @@ class Rollups:
 
     def find_oldest_journal_id(self, default: int) -> int:
         """Return the id of the oldest journal entry with readings of open minutes, or else `default`."""
-        return min((minute.oldest_journal_id for minute in self._open.values()), default=default)
+        # Ids grow, so the minute of each group that was opened first has the group's oldest one.
+        first_opened = (next(iter(group.values())) for group in self._open.values() if group)
+        return min((minute.oldest_journal_id for minute in first_opened), default=default)
 
 
 def _list_chain(minute: MinuteRollup | None) -> list[MinuteRollup]:
@@ -377,7 +197,7 @@ def _list_chain(minute: MinuteRollup | None) -> list[MinuteRollup]:
     return minutes
 
 
-def _has_minute_ended(start: int, minute: MinuteRollup, now: int) -> bool:
+def _has_ended(minute: MinuteRollup, start: int, now: int) -> bool:
     """Return whether a minute must be closed, because it has ended and no late readings are expected.
 
     Late readings delay closing by about a minute at most, because the journal must keep the readings of open
@@ -385,83 +205,5 @@ def _has_minute_ended(start: int, minute: MinuteRollup, now: int) -> bool:
     """
     if minute.opened_at > now:
         return True
-    is_quiet = minute.updated_at + _GRACE_MS <= now or minute.opened_at + _MINUTE_MS + 2 * _GRACE_MS <= now
-    return start + _MINUTE_MS + _GRACE_MS <= now and is_quiet
-
-
-_ROLLED_KINDS: Final[dict[int, int]] = {
-    int(ReadingKind.HEARTBEAT): int(SampleKind.HEARTBEAT),
-    int(ReadingKind.LINK): int(SampleKind.LINK),
-}
-"""Sample kind of the minutes by kind of the readings; plain numbers are encoded faster than enum members."""
-
-_encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(MinuteSummary).decode
-
-
-def decode_minute(sample: StoredSample) -> MinuteSummary | None:
-    """Decode the statistics of a minute from its sample.
-
-    Return None for the sample of a single reading, which is stored if the reading's time is implausible.
-    """
-    extras = sample.more
-    return None if extras is None or extras.ext is None else _decode(extras.ext)
-
-
-def _build_sample_row(key: _MinuteKey, minute: MinuteRollup) -> SampleRow:
-    """Build the sample of a minute from its roll-up."""
-    _, kind, identifier, start = key
-    channels, seqs = None, None
-    if minute.count == 1:  # as in most minutes
-        if minute.seqs:
-            seqs = _SINGLE_SEQS[minute.seqs.bit_length() - 2]
-        if minute.heard:
-            channels = [ChannelReadings(CHANNEL_BASE + (minute.last_mark & _CHANNEL_BITS), 1, minute.last)]
-    else:
-        seqs = _summarize_seqs(minute.seqs) if minute.seqs else None
-        channels = _list_channels(minute.heard) if minute.heard else None
-    summary = MinuteSummary(
-        minute.count,
-        minute.least,
-        minute.most,
-        minute.last,
-        minute.last_mark >> _MARK_BITS,
-        minute.unreachable,
-        seqs,
-        (minute.copy_reports, minute.copies) if minute.copy_reports else None,
-        channels,
-        minute.channelless_at or None,
-    )
-    mean = minute.total / minute.count
-    extras = SampleExtras(None, _encode(summary).decode())
-    return start, kind, identifier, NO_SEQ, minute.gateway, mean, None, extras
-
-
-def _list_channels(heard: int) -> list[ChannelReadings]:
-    """Return the readings by advertising channel from their packed counts and sums."""
-    found = []
-    channel = CHANNEL_BASE
-    while heard:
-        channel += 1
-        if lane := heard & _LANE_MASK:
-            count = lane >> _TOTAL_BITS
-            found.append(ChannelReadings(channel, count, (lane & _TOTAL_MASK) - count * _RSSI_OFFSET))
-        heard >>= _LANE_BITS
-    return found
-
-
-def _summarize_seqs(mask: int) -> SeqRange:
-    """Return the shortest range of successive values that contains all values in a bit mask.
-
-    Values are cyclic, so the range begins after the largest gap.
-    """
-    numbers = []
-    while mask:
-        lowest = mask & -mask
-        numbers.append(lowest.bit_length() - 2)
-        mask ^= lowest
-    if len(numbers) == 1:
-        return _SINGLE_SEQS[numbers[0]]
-    gaps = [(after - before) % _SEQ_VALUES for before, after in pairwise([numbers[-1], *numbers])]
-    widest = max(range(len(gaps)), key=gaps.__getitem__)
-    return SeqRange(numbers[widest], _SEQ_VALUES - gaps[widest] + 1, len(numbers))
+    is_quiet = minute.updated_at + _GRACE_MS <= now or minute.opened_at + MINUTE_MS + 2 * _GRACE_MS <= now
+    return start + MINUTE_MS + _GRACE_MS <= now and is_quiet

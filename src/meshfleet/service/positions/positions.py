@@ -16,7 +16,7 @@ from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.positions import FloorProbability, PastPosition, Position, PositionAnswer, PositionReading
 from meshfleet.rest.sites import format_site_id
-from meshfleet.service.ingest.rollups import decode_minute
+from meshfleet.service.ingest.minute_rollup import decode_minute
 from meshfleet.service.positions.reading_store import AnchorLevel, average_readings
 
 _log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from meshfleet.db.samples import SampleKind
 from meshfleet.service import clock
-from meshfleet.service.ingest.rollups import decode_minute
+from meshfleet.service.ingest.minute_rollup import decode_minute
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence

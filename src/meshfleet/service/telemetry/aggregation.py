@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from meshfleet.db.samples.sample import StoredSample
-    from meshfleet.service.ingest.rollups import MinuteSummary
+    from meshfleet.service.ingest.minute_rollup import MinuteSummary
 
 _GAP_FACTOR: Final = 3
 """An interval between samples counts as a gap if it is longer than this multiple of the median interval."""

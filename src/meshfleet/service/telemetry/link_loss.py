@@ -20,7 +20,7 @@ from meshfleet.rest.telemetry import HeartbeatCount
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from meshfleet.service.ingest.rollups import MinuteSummary, SeqRange
+    from meshfleet.service.ingest.minute_rollup import MinuteSummary, SeqRange
 
 _SEQ_VALUES: Final = 256
 _MAX_STEP: Final = _SEQ_VALUES // 2

@@ -16,7 +16,7 @@ from meshfleet.db.samples.sample import SampleKind
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis, parse_millis
 from meshfleet.rest.telemetry import Bucket, ChannelSignal, Link, LinkBucket, Links
-from meshfleet.service.ingest.rollups import MinuteSummary, decode_minute
+from meshfleet.service.ingest.minute_rollup import MinuteSummary, decode_minute
 from meshfleet.service.telemetry.aggregation import SeriesAggregator, TimeGrid
 from meshfleet.service.telemetry.link_loss import HeartbeatLoss, LinkLoss, LossEstimator
 

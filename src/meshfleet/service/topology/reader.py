@@ -11,8 +11,8 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.db.samples.sample import SampleKind, WindowQuery
+from meshfleet.service.ingest.minute_rollup import decode_minute
 from meshfleet.service.ingest.recent_links import KEPT_MS, Links, LinkState, keep_newest
-from meshfleet.service.ingest.rollups import decode_minute
 from meshfleet.service.topology import store
 from meshfleet.service.topology.link_choice import choose_links
 from meshfleet.service.topology.tree import HeardDevice, Tree, build_tree
