@@ -41,6 +41,12 @@ class Transport(Protocol):
     def connection_id(self, gateway: str) -> int | None:
         """Return the id of a gateway's connection: 0 if not connected, None with an external broker."""
 
+    def hears_requests(self, gateway: str) -> bool:
+        """Return whether a connected gateway receives requests: it must have subscribed to them.
+
+        With an external broker, which alone knows that, the result is always True.
+        """
+
     def last_connection_id(self, gateway: str) -> int | None:
         """Return the id of the current or last connection of a gateway.
 

@@ -49,6 +49,9 @@ class RecordingTransport:
     def connected_gateways(self) -> None:
         """Return None: the connected gateways are unknown."""
 
+    def hears_requests(self, gateway: str) -> bool:  # noqa: ARG002 # every gateway does
+        return True
+
     def connection_id(self, gateway: str) -> None:
         """Return None: connections are unknown."""
 

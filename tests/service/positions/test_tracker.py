@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.protocol.times import format_millis
+from meshfleet.protocol.times import format_millis, parse_millis
 from meshfleet.service.positions.tracker import PositionTracker
 from meshfleet.service.positions.zone_presence import Stay, ZoneChange, ZonePresence
 from tests.row_tables import each_row
@@ -104,11 +104,9 @@ def test_a_device_enters_and_leaves_a_zone_once(service_on_each_database: LiveSe
         ]
         tracking.move(device, OUTSIDE)
         left = _next_of(stream, "zone")
-        assert (left["zone"], left["change"], left["dwellSeconds"]) == (
-            zone,
-            "left",
-            pytest.approx(300, abs=3),
-        )
+        assert (left["zone"], left["change"]) == (zone, "left")
+        seconds = (parse_millis(left["time"]) - parse_millis(entered["time"])) / 1000
+        assert left["dwellSeconds"] == seconds >= 300
     visit = {
         "device": f"bmac-{device}",
         "enteredAt": entered["time"],

@@ -36,6 +36,9 @@ class ConnectionScript:
             return self._lists[0]
         return self._lists.pop(0)
 
+    def hears_requests(self, gateway: str) -> bool:  # noqa: ARG002 # every gateway does
+        return True
+
     def connection_id(self, gateway: str) -> int:
         """Return the number of a gateway's connection."""
         return (self._lists[0] or {}).get(gateway, 0)

@@ -86,9 +86,15 @@ class ScriptedGateway:
 
     def start(self) -> None:
         """Connect, and subscribe to requests."""
+        self.connect()
+        self.subscribe()
+
+    def connect(self) -> None:
         self._client.connect("127.0.0.1", self._port)
         self._client.loop_start()
         assert self._return_codes.get(timeout=TIMEOUT) == 0
+
+    def subscribe(self) -> None:
         self._client.subscribe(f"mt/gateway/{self.mac}/request/#", 1)
         assert self._return_codes.get(timeout=TIMEOUT) == 1
 

@@ -139,7 +139,7 @@ class ServiceWithBroker(RunningService):
             mac,
             responder,
             password=password,
-            auto_responder=_answer_service_requests(mac, version),
+            auto_responder=answer_service_requests(mac, version),
         )
         gateway.start()
         return gateway
@@ -185,7 +185,7 @@ def _id(device: str) -> str:
     return device if device.startswith("bmac-") else f"bmac-{device}"
 
 
-def _answer_service_requests(
+def answer_service_requests(
     mac: str, version: str
 ) -> Callable[[IncomingRequest], list[OutgoingMessage] | None]:
     """Return a responder for the service's own requests: API version of gateways, metadata of devices."""

@@ -66,6 +66,9 @@ class UnknownConnections:
     def connected_gateways(self) -> None:
         return
 
+    def hears_requests(self, gateway: str) -> bool:  # noqa: ARG002 # every gateway does
+        return True
+
     def connection_id(self, gateway: str) -> None:  # noqa: ARG002 # unknown for every gateway
         return
 

@@ -10,8 +10,13 @@ import pytest
 from meshfleet.db.samples import NO_SEQ, SampleKind, StoredSample
 from meshfleet.settings import ListenAddress, Settings
 from tests.row_tables import each_row
-from tests.service.requests.scripted_gateway import never_respond
-from tests.service.requests.service_with_broker import SHORT_TIMEOUT_MS, ServiceWithBroker, run_service
+from tests.service.requests.scripted_gateway import ScriptedGateway, never_respond
+from tests.service.requests.service_with_broker import (
+    SHORT_TIMEOUT_MS,
+    ServiceWithBroker,
+    answer_service_requests,
+    run_service,
+)
 from tests.service.telemetry.sample_data import store_samples
 
 if TYPE_CHECKING:
@@ -19,7 +24,6 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.protocol.ids import Mac
-    from tests.service.requests.scripted_gateway import ScriptedGateway
 
 
 def status_and_code(response: httpx.Response) -> tuple[int, str]:
@@ -126,6 +130,32 @@ def test_a_read_whose_gateway_reconnects_is_sent_again_with_another_id(service: 
     (only,) = service.history(device)
     assert (only["state"], only["id"], only["response"]) == ("DONE", first_id, response.json())
     service.wait_until(service.is_idle)
+
+
+@pytest.mark.rule("rest-197")
+def test_a_request_waits_until_its_gateway_has_subscribed(service: ServiceWithBroker) -> None:
+    mac = service.new_mac()
+    gateway = ScriptedGateway(
+        service.port,
+        mac,
+        lambda request: [request.build_response(value="2011")],
+        password=service.claim(mac),
+        auto_responder=answer_service_requests(mac, "2.4.0"),
+    )
+    gateway.connect()
+    try:
+        device = service.device_behind(gateway)
+        response = service.send(device, "read", "8010", timeoutMs=SHORT_TIMEOUT_MS)
+        assert status_and_code(response) == (503, "gateway-offline")
+        assert "has not subscribed" in response.json()["detail"]
+        with ThreadPoolExecutor(1) as executor:
+            pending = executor.submit(service.send, device, "read", "8010", timeoutMs=60_000)
+            service.wait_until(lambda: not service.is_idle())
+            gateway.subscribe()
+            response = pending.result()
+        assert (response.status_code, response.json()["value"]) == (200, "2011")
+    finally:
+        gateway.stop()
 
 
 @pytest.mark.rule("request-37", "rest-102")

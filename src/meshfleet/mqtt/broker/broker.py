@@ -237,11 +237,17 @@ class Broker:
 
     def connection_id(self, gateway: str) -> int:
         """Return the connection number of a gateway, or 0 if the gateway is disconnected."""
-        gateway_connections = filter(
-            _is_gateway_connection,
-            self.connections.find_by_account(str(Account(kind=AccountKind.GATEWAY, name=gateway))),
-        )
-        return max((connection.number for connection in gateway_connections), default=0)
+        return max((connection.number for connection in self._find_gateway_connections(gateway)), default=0)
+
+    def hears_requests(self, gateway: str) -> bool:
+        """Return whether a gateway is connected and has subscribed: it receives no request before."""
+        sessions = (connection.session for connection in self._find_gateway_connections(gateway))
+        return any(session is not None and session.subscriptions for session in sessions)
+
+    def _find_gateway_connections(self, gateway: str) -> Iterable[ServerConnection]:
+        """Return the connections of a gateway, without its diagnostics connections."""
+        account = Account(kind=AccountKind.GATEWAY, name=gateway)
+        return filter(_is_gateway_connection, self.connections.find_by_account(str(account)))
 
     def last_connection_id(self, gateway: str) -> int:
         """Return the number of a gateway's current or last connection; 0 if none since the start."""

@@ -208,6 +208,10 @@ class ExternalBrokerClient:
         """Return None: only the external broker knows which gateways are connected; see `Transport`."""
         return
 
+    def hears_requests(self, gateway: str) -> bool:  # noqa: ARG002 # part of the protocol
+        """Return True, because only the broker knows which gateways have subscribed."""
+        return True
+
     def connection_id(self, gateway: str) -> None:  # noqa: ARG002 # part of the protocol
         """Return None: only the external broker knows the connections of gateways; see `Transport`."""
         return

@@ -55,6 +55,10 @@ _UNREACHABLE_STATUSES: Final = frozenset({Status.TIMEOUT, Status.UNREACHABLE})
 _MAX_LATE_CALLBACKS: Final = 2000
 """Maximum number of timed-out requests whose late response is still passed to a callback."""
 
+_SUBSCRIBE_SECONDS: Final = 5.0
+"""Maximum seconds to wait until a gateway that has just connected has subscribed to requests."""
+_SUBSCRIBE_POLL_SECONDS: Final = 0.1
+
 _WATCH_SECONDS: Final = 1.0
 """Seconds between two checks whether gateways with pending requests have disconnected."""
 
@@ -193,6 +197,7 @@ class RpcClient:
         _check_timeout(timeout)
         try:
             async with asyncio.timeout(timeout):
+                await self._wait_until_subscribed(topic.gateway)
                 await self._publish_request(topic, request, request_id)
         except TimeoutError:
             raise BrokerUnavailable("the broker did not accept the request in time") from None
@@ -317,14 +322,14 @@ class RpcClient:
         self._pending[request_id] = pending
         pending.started_at = _loop_time()
         try:
+            await self._wait_until_subscribed(topic.gateway)
             if before_send is not None:
                 before_send()
+            # Read before the request is published: the gateway may reconnect while that takes time.
+            pending.connection_id = self._transport.connection_id(topic.gateway)
             pending.progress = RequestProgress.SENDING
             await self._publish_request(topic, request, request_id)
-            pending.connection_id, pending.progress = (
-                self._transport.connection_id(topic.gateway),
-                RequestProgress.SENT,
-            )
+            pending.progress = RequestProgress.SENT
             outcome = await pending.response
         finally:
             del self._pending[request_id]
@@ -332,6 +337,17 @@ class RpcClient:
         if isinstance(outcome, Unanswered):
             raise outcome
         return outcome
+
+    async def _wait_until_subscribed(self, gateway: Mac) -> None:
+        """Wait until a gateway that has just connected receives requests, or raise `GatewayOffline`."""
+        polls = round(_SUBSCRIBE_SECONDS / _SUBSCRIBE_POLL_SECONDS)
+        while not self._transport.hears_requests(gateway):
+            if self._transport.connection_id(gateway) == 0:
+                raise GatewayOffline(f"gateway {gateway} is not connected")
+            if polls == 0:
+                raise _build_deaf_gateway_error(gateway)
+            polls -= 1
+            await asyncio.sleep(_SUBSCRIBE_POLL_SECONDS)
 
     async def _publish_request(self, topic: RequestTopic, request: Request, request_id: RequestId) -> None:
         """Publish a request over MQTT. Wait while the connection to the broker is congested."""
@@ -344,6 +360,8 @@ class RpcClient:
         """Return the error for a timed-out request that was queued, being sent, or sent."""
         gateway = pending.gateway
         match pending.progress:
+            case RequestProgress.WAITING if not self._transport.hears_requests(gateway):
+                return _build_deaf_gateway_error(gateway)
             case RequestProgress.WAITING:
                 return GatewayBusy(
                     f"gateway {gateway} is busy: the request was not sent within {timeout:g} s"
@@ -400,6 +418,10 @@ class RpcClient:
                 mac_to_int(received.topic.gateway), sent_at, received_at, to_millis(response.time)
             )
         return RpcResponse(response, sent_at, received_at)
+
+
+def _build_deaf_gateway_error(gateway: Mac) -> GatewayOffline:
+    return GatewayOffline(f"gateway {gateway} is connected, but has not subscribed to requests")
 
 
 def _check_timeout(timeout: float) -> None:
