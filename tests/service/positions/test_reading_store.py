@@ -44,11 +44,20 @@ def test_a_reading_that_was_delivered_twice_counts_once_but_each_channel_counts(
     assert minute.levels == {A: AnchorLevel(-62, 3), B: AnchorLevel(-60, 1)}
 
 
-def test_readings_of_other_kinds_and_other_parents_are_not_kept() -> None:
+def test_readings_of_other_kinds_and_parents_and_impossible_ones_are_not_kept() -> None:
     dfu = (int(ReadingKind.DFU), DEVICE, GATEWAY, NOW, -60, A, 0)
-    store = build_store(dfu, build_link(NOW, 0xC0FFEE0000FF))
+    store = build_store(
+        dfu, build_link(NOW, 0xC0FFEE0000FF), build_link(NOW, A, -128), build_link(NOW, A, 21)
+    )
     assert store.list_readings(DEVICE, 0, NOW) == []
     assert not store.take_updated_devices()
+
+
+def test_a_device_is_forgotten_with_its_last_reading() -> None:
+    store = build_store(build_link(NOW, A))
+    assert store.list_devices(SITE) == {DEVICE}
+    store.drop_expired(NOW + 3_700_000)
+    assert not store.list_devices(SITE)
 
 
 @pytest.mark.parametrize("count", [10, 5_000])
@@ -58,3 +67,7 @@ def test_readings_of_a_period_are_found_in_short_and_long_recordings(count: int)
     found = store.list_readings(DEVICE, NOW - 5_000, NOW - 1_000)
     assert [each.time for each in found] == [NOW - 4_000, NOW - 3_000, NOW - 2_000, NOW - 1_000]
     assert len(store.list_readings(DEVICE, 0, NOW)) == count
+    device = store.take_device(DEVICE)
+    store.add([build_link(NOW + 1, C)], NOW)
+    assert device.find_next(NOW - 1_500) == NOW - 1_000
+    assert device.find_next(NOW) is None

@@ -58,6 +58,6 @@ anchor_reading = Table(
     Column("id", RowId, primary_key=True, autoincrement=True),
     Column("arrived_at", BigInteger, nullable=False),
     Column("readings", LargeBinary, nullable=False),
-    sqlite_autoincrement=True,  # never reused: rows are deleted by id
+    sqlite_autoincrement=True,  # never reused, so that they have the order of arrival
 )
 """Single readings of anchors of the last hour, as MessagePack, for the time after a restart."""

@@ -18,7 +18,7 @@ from msgspec import Struct
 from meshfleet.service.ingest.readings import CHANNEL_MASK, CHANNEL_SHIFT, ReadingKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from meshfleet.service.ingest.readings import Reading
 
@@ -31,6 +31,10 @@ _MINUTE_MS: Final = 60_000
 
 _CHANNEL_BITS: Final = 2
 """Number of bits of a mark below the anchor, for the channel."""
+
+MIN_RSSI: Final = -127
+MAX_RSSI: Final = 20
+"""Range of the RSSI that Bluetooth can report, in dBm. Ingest stores others too; no position uses them."""
 
 _VECTORIZED_VALUES: Final = 3_000
 """Number of values from which numpy finds the readings of a period faster than a loop."""
@@ -135,7 +139,7 @@ class ReadingStore:
             return  # they have expired
         new: dict[int, list[Reading]] = {}
         for reading in chain.from_iterable(batches):
-            if reading[0] == _LINK:
+            if reading[0] == _LINK and MIN_RSSI <= reading[4] <= MAX_RSSI:
                 new.setdefault(reading[1], []).append(reading)
         by_device, anchors = self._chunks[-1].by_device, self._anchors
         for device, readings in new.items():
@@ -154,11 +158,22 @@ class ReadingStore:
 
     def drop_expired(self, now: int) -> None:
         """Drop readings that arrived before the retention, or that are too many."""
+        dropped: set[int] = set()
         while self._chunks and (
             self._chunks[0].arrived_at + _CHUNK_MS + self.retention_ms <= now
             or (self._count > self._max_readings and len(self._chunks) > 1)
         ):
-            self._count -= self._chunks.popleft().count
+            chunk = self._chunks.popleft()
+            self._count -= chunk.count
+            dropped |= chunk.by_device.keys()
+        for device in dropped.difference(*(chunk.by_device for chunk in self._chunks)):
+            self._forget_device(device)
+
+    def _forget_device(self, device: int) -> None:
+        """Forget a device without readings: gateways may report any number of devices that do not exist."""
+        self._last_minutes.pop(device, None)
+        for devices in self._devices.values():
+            devices.discard(device)
 
     def take_updated_devices(self) -> set[int]:
         """Return the devices with new readings since the last call."""
@@ -175,9 +190,9 @@ class ReadingStore:
         return self._minute_counts[site]
 
     def list_devices(self, site: int) -> set[int]:
-        """Return the devices that anchors of a site have received since the start."""
+        """Return the devices that anchors of a site have received since the oldest reading."""
         self._settle()
-        return self._devices.get(site, set())
+        return set(self._devices.get(site, ()))
 
     def list_readings(
         self, device: int, since: int, until: int, *, arrived_since: int = 0
@@ -187,14 +202,20 @@ class ReadingStore:
         A reading that was delivered twice is returned once. `arrived_since` saves time: readings that arrived
         more than a minute before it are left out.
         """
+        return self._take(device, arrived_since).list_period(since, until)
+
+    def take_device(self, device: int) -> DeviceReadings:
+        """Return all readings of a device so far, to be read in a thread while more arrive."""
+        return self._take(device, 0, copies=True)
+
+    def _take(self, device: int, arrived_since: int, *, copies: bool = False) -> DeviceReadings:
         self._settle()
-        found: dict[tuple[int, int], int] = {}
-        for chunk in self._chunks:
-            if chunk.arrived_at + _CHUNK_MS >= arrived_since and device in chunk.by_device:
-                found |= _list_period(chunk.by_device[device], since, until)
-        return [
-            AnchorReading(time, mark >> _CHANNEL_BITS, rssi) for (time, mark), rssi in sorted(found.items())
+        parts = [
+            chunk.by_device[device]
+            for chunk in self._chunks
+            if chunk.arrived_at + _CHUNK_MS >= arrived_since and device in chunk.by_device
         ]
+        return DeviceReadings([each[:] for each in parts] if copies else parts)
 
     def take_snapshot(self) -> ReadingSnapshot:
         """Return all readings so far, to be read in a thread while more arrive."""
@@ -206,6 +227,43 @@ class ReadingStore:
         return ReadingSnapshot(
             [*parts, {device: values[:] for device, values in last.by_device.items()}], self._anchors
         )
+
+
+class DeviceReadings:
+    """Readings of one device at one moment."""
+
+    def __init__(self, parts: Sequence[array[int]]) -> None:
+        self._parts = parts
+
+    def list_period(self, since: int, until: int) -> list[AnchorReading]:
+        """Return the readings after `since`, up to and including `until`, in the order of time.
+
+        A reading that was delivered twice is returned once.
+        """
+        found = {
+            (time, mark): rssi
+            for part in self._parts
+            for time, mark, rssi in _list_period(part, since, until)
+            if since < time <= until
+        }
+        return [
+            AnchorReading(time, mark >> _CHANNEL_BITS, rssi) for (time, mark), rssi in sorted(found.items())
+        ]
+
+    def find_next(self, since: int) -> int | None:
+        """Return the time of the first reading after `since`; None if there is none."""
+        times = (time for part in self._parts for time in part[0::3] if time > since)
+        return min(times, default=None)
+
+
+def _list_period(values: array[int], since: int, until: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the time, the mark and the RSSI of readings; in long recordings only those of the period."""
+    if len(values) >= _VECTORIZED_VALUES:
+        import numpy as np  # noqa: PLC0415 # fleets without sites never load it
+
+        rows = np.frombuffer(values, dtype=np.int64).reshape(-1, 3)
+        values = array("q", rows[(rows[:, 0] > since) & (rows[:, 0] <= until)].tobytes())
+    return zip(values[0::3], values[1::3], values[2::3], strict=True)
 
 
 class ReadingSnapshot:
@@ -244,20 +302,6 @@ class ReadingSnapshot:
 
 
 _NO_VALUES: Final = array("q")
-
-
-def _list_period(values: array[int], since: int, until: int) -> dict[tuple[int, int], int]:
-    """Return the RSSI of the readings after `since`, up to and including `until`, by time and mark."""
-    if len(values) >= _VECTORIZED_VALUES:
-        import numpy as np  # noqa: PLC0415 # fleets without sites never load it
-
-        rows = np.frombuffer(values, dtype=np.int64).reshape(-1, 3)
-        values = array("q", rows[(rows[:, 0] > since) & (rows[:, 0] <= until)].tobytes())
-    return {
-        (time, mark): rssi
-        for time, mark, rssi in zip(values[0::3], values[1::3], values[2::3], strict=True)
-        if since < time <= until
-    }
 
 
 def average_readings(readings: Iterable[AnchorReading]) -> dict[int, AnchorLevel]:
