@@ -16,6 +16,11 @@ MAX_WINDOW: Final = 3600
 """Limits of the query parameter `Window` in seconds, inclusive."""
 
 
+def format_survey_id(number: int) -> str:
+    """Return the id of a survey point in the REST API for its number in the database."""
+    return f"survey-{number:016x}"
+
+
 class FloorProbability(ResponseBody, frozen=True, kw_only=True):
     """Probability that a device is on a floor."""
 

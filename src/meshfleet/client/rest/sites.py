@@ -82,7 +82,8 @@ class Sites(RestResource):
     async def change(self, site: str | Site, name: str, floors: Iterable[NewFloor]) -> Site:
         """Replace the name and all floors of a site. Floors that stay keep their plans, places and zones.
 
-        Raise `FloorInUse` if places or zones are on a floor that would be removed, or would be outside.
+        Raise `FloorInUse` if places, zones or survey points are on a floor that would be removed, or would be
+        outside.
         """
         body = NewSite(name=name, floors=tuple(floors))
         return await self._caller.put(Site, site_path(to_site_id(site)), body)

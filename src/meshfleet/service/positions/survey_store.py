@@ -11,7 +11,7 @@ from meshfleet.db.tables import calibration, device, site, survey_point
 from meshfleet.errors import Conflict, NotFound, UnknownDevice
 from meshfleet.protocol.ids import mac_from_int, to_device_id
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest.positions import SurveyPoint
+from meshfleet.rest.positions import SurveyPoint, format_survey_id
 from meshfleet.rest.sites import format_site_id
 from meshfleet.service.audit import log as audit
 from meshfleet.service.positions.reading_store import AnchorLevel, DeviceMinute
@@ -60,11 +60,6 @@ class NewPoint(NamedTuple):
     since: int
     until: int
     levels: dict[int, AnchorLevel]
-
-
-def format_survey_id(number: int) -> str:
-    """Return the id of a survey point in the REST API for its number in the database."""
-    return f"survey-{number:016x}"
 
 
 def insert_point(connection: Connection, number: int, point: NewPoint, *, by: Actor, now: int) -> SurveyPoint:
