@@ -16,7 +16,7 @@ from meshfleet.errors import FleetError, quote_input
 from meshfleet.errors.protocol import LineFault, MalformedInput
 from meshfleet.protocol.ids import to_device_id
 from meshfleet.rest.sites import MAX_BATCH_PLACES, PLACE_SLACK, BatchPlace
-from meshfleet.service.telemetry.csv_export import escape_formula
+from meshfleet.service.csv_format import escape_formula
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable
