@@ -10,8 +10,8 @@ from sqlalchemy import or_, select
 from meshfleet.db.tables import place, survey_point, zone
 from meshfleet.errors import FloorInUse, quote_name
 from meshfleet.protocol.ids import mac_from_int, to_device_id
-from meshfleet.rest.positions import format_survey_id
 from meshfleet.rest.sites import PLACE_SLACK, Polygon
+from meshfleet.rest.survey import format_survey_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ def _describe_lost(connection: Connection, number: int, floor: int, box: Box | N
     """
     devices = _list_outside(connection, place.c.device, number, floor, box)
     points = _list_outside(connection, survey_point.c.id, number, floor, box)
-    names = {
+    names: dict[str, Sequence[str]] = {
         "places": [to_device_id(mac_from_int(each)) for each in devices],
         "zones": _list_zones_outside(connection, number, floor, box),
         "survey points": [format_survey_id(each) for each in points],
