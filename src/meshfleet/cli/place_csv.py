@@ -1,4 +1,4 @@
-"""Reads and writes CSV files with places and positions of devices, and sets all places of a file."""
+"""Reads and writes CSV files with places of devices, and sets all places of a file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ from meshfleet.errors import FleetError, quote_input
 from meshfleet.errors.protocol import LineFault
 from meshfleet.protocol.ids import to_device_id
 from meshfleet.rest.sites import MAX_BATCH_PLACES, PLACE_SLACK, BatchPlace
-from meshfleet.service.csv_format import escape_formula
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable
     from pathlib import Path
 
     from meshfleet.cli.csv_files import CsvRow
-    from meshfleet.client import Fleet, Floor, Site, SitePlace, SitePosition
+    from meshfleet.client import Fleet, Floor, Site, SitePlace
     from meshfleet.protocol.ids import DeviceId
 
 _NAMES: Final = ("device", "site", "floor", "x", "y")
@@ -55,17 +54,6 @@ async def format_places(site_id: str, places: AsyncIterable[SitePlace]) -> str:
     writer.writerow(_NAMES)
     async for each in places:
         writer.writerow([each.device, site_id, each.floor, each.x, each.y])
-    return text.getvalue()
-
-
-def format_positions(positions: Iterable[SitePosition]) -> str:
-    """Format the current positions of devices as CSV."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(("device", "name", "time", "floor", "x", "y", "radius"))
-    for each in positions:
-        name = escape_formula(each.name)
-        writer.writerow([each.device, name, each.time, each.floor, each.x, each.y, each.radius])
     return text.getvalue()
 
 

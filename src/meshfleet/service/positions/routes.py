@@ -2,9 +2,10 @@
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
-from litestar import Router, get
+from litestar import Response, Router, get
 from litestar.di import NamedDependency as Given
 from litestar.di import Provide
 from litestar.params import FromPath, QueryParameter, SkipValidation
@@ -29,8 +30,11 @@ from meshfleet.rest.positions import (
 from meshfleet.service.clock import Now
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.parameters import parse_path_device
+from meshfleet.service.http.csv_response import JsonOrCsv, prefers_csv, stream_csv
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import FromTime, MaxResults, NextToken, QueryReader, ToTime, parse_limit
+from meshfleet.service.http.request import ApiRequest
+from meshfleet.service.positions import position_csv
 from meshfleet.service.positions.positions import MAX_STEPS, CurrentPosition, PositionFinder
 from meshfleet.service.sites.parameters import parse_path_site
 from meshfleet.service.sites.places import load_device_names
@@ -114,8 +118,9 @@ async def show_position(
     return await positions.locate(mac_to_int(device), at=position_query.at, seconds=position_query.window)
 
 
-@get("/{device_id:str}/positions")
+@get("/{device_id:str}/positions", operation_class=JsonOrCsv)
 async def list_positions(
+    request: ApiRequest,
     device_id: FromPath[str],
     database: Given[Database],
     positions: Given[SkipValidation[PositionFinder]],
@@ -125,10 +130,11 @@ async def list_positions(
     until: ToTime = None,
     max_results: MaxResults = None,
     next_token: NextToken = None,
-) -> PastPositionPage:
+) -> Response[PastPositionPage]:
     """List the positions of a device over time, the oldest first: the last hour by default.
 
-    Positions are 3 s apart while readings are frequent and not older than an hour, else a minute.
+    Positions are 3 s apart while readings are frequent and not older than an hour, else a minute. With
+    `Accept: text/csv` all positions are returned as CSV, without pages.
     """
     device = parse_path_device(device_id)
     reader = QueryReader()
@@ -137,6 +143,13 @@ async def list_positions(
     reader.check_span(start, end)
     reader.raise_faults()
     await database.read(listing.load_device, device)
+    if prefers_csv(request):
+        return await stream_csv(  # type: ignore[return-value] # documented by JsonOrCsv
+            request,
+            position_csv.encode_history_header(),
+            _encode_history(positions, mac_to_int(device), start, end),
+            file_name=f"positions-{device}.csv",
+        )
     # Without From and To, later pages must have the time range of the first one: it is in the token.
     scope = f"positions/{device}/{since}/{until}"
     if next_token is not None:
@@ -144,31 +157,55 @@ async def list_positions(
     # More than in other lists by default: a page is smoothed as a whole.
     limit = MAX_STEPS if max_results is None else parse_limit(max_results)
     found = await positions.list_past(mac_to_int(device), start, end, limit=min(limit, MAX_STEPS))
-    return PastPositionPage(
-        items=found.items, next_token=None if found.end is None else pages.encode(scope, (found.end, end))
-    )
+    next_page = None if found.end is None else pages.encode(scope, (found.end, end))
+    return Response(PastPositionPage(items=found.items, next_token=next_page))
 
 
-@get("/{site_id:str}/positions")
+async def _encode_history(
+    positions: PositionFinder, device: int, since: int, until: int
+) -> AsyncIterator[bytes]:
+    """Yield the positions of a device over time as CSV."""
+    start: int | None = since
+    while start is not None:
+        found = await positions.list_past(device, start, until, limit=MAX_STEPS)
+        yield position_csv.encode_history_rows(found.items)
+        start = found.end
+
+
+@get("/{site_id:str}/positions", operation_class=JsonOrCsv)
 async def list_site_positions(
+    request: ApiRequest,
     site_id: FromPath[str],
     database: Given[Database],
     positions: Given[SkipValidation[PositionFinder]],
-) -> SitePositions:
-    """List where the devices on a site are, and anchors that do not seem to be at their places."""
+) -> Response[SitePositions]:
+    """List where the devices on a site are, and anchors that do not seem to be at their places.
+
+    With `Accept: text/csv` only the devices are returned, as CSV.
+    """
     number = parse_path_site(site_id)
     await database.read(check_site_exists, number)
     current = await positions.list_current(number)
+    names = await database.read(load_device_names, [each.device for each in current])
+    items = [_to_site_position(each, names) for each in current if each.device in names]
+    if prefers_csv(request):
+        return await stream_csv(  # type: ignore[return-value] # documented by JsonOrCsv
+            request,
+            position_csv.encode_site_header(),
+            _yield_once(position_csv.encode_site_rows(items)),
+            file_name="positions.csv",
+        )
     model = await positions.get_model(number)
     suspicious = [] if model is None else await asyncio.to_thread(model.find_suspicious_anchors)
-    names = await database.read(load_device_names, [each.device for each in current])
-    return SitePositions(
-        items=[_to_site_position(each, names) for each in current if each.device in names],
-        suspicious_anchors=[
-            SuspiciousAnchor(anchor=mac_from_int(anchor), difference=round(difference, 1))
-            for anchor, difference in suspicious
-        ],
-    )
+    anchors = [
+        SuspiciousAnchor(anchor=mac_from_int(anchor), difference=round(difference, 1))
+        for anchor, difference in suspicious
+    ]
+    return Response(SitePositions(items=items, suspicious_anchors=anchors))
+
+
+async def _yield_once(content: bytes) -> AsyncIterator[bytes]:
+    yield content
 
 
 @get("/{site_id:str}/nearest", dependencies={"point": Provide(parse_nearest_query, sync_to_thread=False)})
