@@ -40,7 +40,7 @@ PACKAGES = {
 """Packages, and the packages that each may import."""
 
 SERVICE_ORDER = (
-    *("byte_format", "clock", "actor", "metrics", "readiness"),
+    *("byte_format", "csv_format", "clock", "actor", "metrics", "readiness"),
     *("sockets", "secret_store", "transport", "locks", "backup", "systemd", "server_certificate", "reload"),
     *("http", "audit", "accounts", "catalogue", "console", "asyncapi", "devices", "labels"),
     *("ingest", "backfill", "telemetry", "sites", "positions", "influx", "presence", "requests", "metadata"),

@@ -27,6 +27,9 @@ NOW = int(time.time() * 1000)
 IMAGE_NAME = "6105d6cc76af400325e94d588ce511be5bfdbb73b437dc51eca43917d7a43e3d"
 """SHA-256 of the only firmware image."""
 
+PLAN_HASH = "d4dc56669143034f31aa309635d4113d9ad76a02b1739da22c965ed2049be9e6"
+"""SHA-256 of the only plan of a floor."""
+
 _CONTENTS = """
     INSERT INTO backup VALUES ({backup_time}, {backup_time}, 2000000, 1);
     INSERT INTO device VALUES (5, 'Attic', 'attic', 1, 1, 0, '', 0, '', NULL, NULL, 1, 2, 1);
@@ -35,6 +38,10 @@ _CONTENTS = """
     INSERT INTO firmware
         (id, model, version, type, file_name, size, sha256, hardware, notes, state, created_by, created_at)
         VALUES ('fw-1', 24, '1.0.0', 0, 'a', 5, x'{image}', '[]', '', 'draft', 'anna', 0);
+    INSERT INTO site VALUES (11, 'Depot', 1, 1);
+    INSERT INTO floor VALUES (11, -1, NULL, 0, 0, 9, 9, NULL);
+    INSERT INTO plan VALUES (3, 11, -1, 'image/svg+xml', 9, 9, 6, x'{plan}', '[]', 1);
+    INSERT INTO plan_chunk VALUES (3, 0, x'{plan_start}'), (3, 1, x'{plan_end}');
 """
 
 
@@ -50,7 +57,14 @@ class Installation:
         self.cleanup = ExitStack()
         self.cert = folder / "chain.pem"
         self.config = folder / "meshfleet.toml"
-        self.execute(_CONTENTS, backup_time=NOW - DAY_MS, image=IMAGE_NAME)
+        self.execute(
+            _CONTENTS,
+            backup_time=NOW - DAY_MS,
+            image=IMAGE_NAME,
+            plan=PLAN_HASH,
+            plan_start=b"<svg".hex(),
+            plan_end=b"/>".hex(),
+        )
         for name in ("images", "samples"):
             (self.data / name).mkdir()
         (self.data / "images" / IMAGE_NAME).write_bytes(b"image")

@@ -80,6 +80,7 @@ def test_a_healthy_installation_has_no_faults_and_is_not_changed(
         "ok    integrity           the database is intact",
         "ok    samples             0 samples read from 1 files",
         "ok    images              1 firmware images read",
+        "ok    plans               1 plans of floors read",
     ]
     assert result.exit_code == 0
 
@@ -179,6 +180,10 @@ def plant_damaged_image(place: Installation) -> None:
 
 def plant_missing_image(place: Installation) -> None:
     (place.data / "images" / IMAGE_NAME).unlink()
+
+
+def plant_flipped_byte_of_plan(place: Installation) -> None:
+    place.execute("UPDATE plan_chunk SET content = x'{content}' WHERE position = 1", content=b"/?".hex())
 
 
 def plant_many_connections(place: Installation) -> None:
@@ -400,6 +405,15 @@ OPENSSL = "openssl x509 -in {place.cert} -noout -dates -ext subjectAltName"
                 "it cannot be read: No such file or directory"
             ),
             "meshfleet firmware list",
+        ),
+        (
+            plant_flipped_byte_of_plan,
+            "fail plans",
+            (
+                "the plan of floor -1 of Depot (site-000000000000000b) is damaged: "
+                "its SHA-256 differs; upload it again"
+            ),
+            "meshfleet sites show site-000000000000000b",
         ),
         (
             plant_many_connections,

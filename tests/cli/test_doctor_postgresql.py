@@ -25,6 +25,13 @@ _INSERT_FIRMWARE = """
         VALUES ('fw-1', 24, '1.0.0', 0, 'a', 5, 'x', '[]', '', 'draft', 'anna', 0)
 """
 
+_INSERT_PLAN = """
+    INSERT INTO site VALUES (11, 'Depot', 1, 1);
+    INSERT INTO floor VALUES (11, 0, NULL, 0, 0, 9, 9, NULL);
+    INSERT INTO plan (site, floor, content_type, width, height, size, sha256, reference, updated_at)
+        VALUES (11, 0, 'image/png', 9, 9, 1, 'x', '[]', 1)
+"""
+
 
 _HEALTHY = (
     "ok    database            {name}, version {version}, ",
@@ -34,6 +41,7 @@ _HEALTHY = (
     "warn  backup              no backup with samples was written and checked yet",
     "ok    gateways            0 claimed, all seen",
     "ok    images              0 firmware images read",
+    "ok    plans               0 plans of floors read",
 )
 
 
@@ -55,6 +63,7 @@ _HEALTHY = (
                 "ok    gateways            0 claimed, all seen",
             ],
         ),
+        (_INSERT_PLAN, ["fail  plans               the plan of floor 0 of Depot (site-000000000000000b) is"]),
         (
             _INSERT_FIRMWARE,
             ["fail  images              the image of model 0018, version 1.0.0 is damaged: its SHA-256"],

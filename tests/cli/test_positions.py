@@ -10,10 +10,10 @@ import pytest
 
 from meshfleet.cli.commands.watch import LiveReportFilter, print_report
 from meshfleet.cli.commands.where import describe_position
-from meshfleet.cli.place_csv import format_positions
-from meshfleet.cli.survey_files import read_survey_lines
+from meshfleet.cli.survey_files import read_survey_file
 from meshfleet.client import LivePosition, LiveZoneChange, Position, SitePosition
 from meshfleet.protocol.ids import to_device_id
+from meshfleet.service.positions.position_csv import encode_site_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,6 +36,10 @@ def test_positions_and_surveys_are_printed(admin: Shell, service: RunningFleet, 
     sentence = admin.text("where", device, "--at", "15m", "--window", "120").rstrip()
     assert sentence.endswith(answer["reason"].replace(" 60 s", " 120 s"))
     assert admin.text("sites", "positions", site, "--csv").rstrip() == "device,name,time,floor,x,y,radius"
+    history = ("devices", "positions", device, "--from", "2h")
+    assert admin.text(*history, "--csv").rstrip() == "time,site,floor,x,y,radius"
+    assert admin.text(*history).split()[:3] == ["time", "site", "floor"]
+    admin.expect_failure(*history, "--csv", "--limit", "5", code=2)
     assert admin.json("sites", "positions", site) == {"items": [], "suspiciousAnchors": []}
     file = tmp_path / "survey.jsonl"
     lines = [
@@ -50,9 +54,48 @@ def test_positions_and_surveys_are_printed(admin: Shell, service: RunningFleet, 
     assert f"{file}:4: " in refused.stderr
     file.write_text(lines[0])
     refused = admin("survey", "import", site, str(file))
-    assert "0 of 1 survey points are added" in refused.stderr
-    assert "was not received" in refused.stderr
+    assert f"{file}:1: device: was not received" in refused.stderr
     assert admin.text("survey", "list", site).split()[0] == "id"
+    admin.text("sites", "remove", site, "--yes")
+
+
+@pytest.mark.rule("rest-265", "rest-267", "rest-268")
+def test_a_survey_is_exported_and_imported(admin: Shell, service: RunningFleet, tmp_path: Path) -> None:
+    anchor = min(service.gateways[0].devices)
+    site = admin.json("sites", "create", "Hall", "--floor", "0", "0", "0", "20", "14")["id"]
+    admin.json("place", anchor, site, "0", "1", "1")
+    readings = [{"anchor": anchor, "rssi": -61.25, "count": 12}]
+    times = {"from": "2026-01-01T10:00:00.000Z", "to": "2026-01-01T10:01:00.000Z"}
+    points = [POINT | times | {"x": x, "readings": readings} for x in (1, 2.5)]
+    file = tmp_path / "survey"
+    file.write_text("\n".join(map(json.dumps, points)))
+    done = admin.text("survey", "import", site, str(file))
+    assert done == "2 survey points are added, 0 were there already.\n"
+    exported = admin.text("survey", "export", site)
+    found = sorted((json.loads(line) for line in exported.splitlines()), key=lambda each: each["x"])
+    assert [{name: each[name] for name in points[0]} for each in found] == points
+    as_csv = admin.text("survey", "export", site, "--format", "csv")
+    for text in (exported, as_csv):
+        file.write_text(text)
+        assert admin.json("survey", "import", site, str(file)) == {"added": 0, "unchanged": 2}
+    for each in found:
+        admin.text("survey", "remove", site, each["id"])
+    rows = [line.split(",") for line in as_csv.splitlines()]
+    for row in rows:  # as Excel saves it in many countries
+        row[3:5] = [each.replace(".", ",") for each in row[3:5]]
+    file.write_text("\r\n".join(map(";".join, rows)))
+    assert admin.json("survey", "import", site, str(file)) == {"added": 2, "unchanged": 0}
+    rows[1][3], rows[2][2] = "1,75", "7"
+    file.write_text("\n".join(map(";".join, rows)))
+    refused = admin("survey", "import", site, str(file))
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert f"{file}:3: floor: the site has no floor 7" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 2
+    assert len(admin.json_lines("survey", "list", site)) == 2
+    name = as_csv.partition("\n")[0]
+    file.write_text(f"{name}\n,lamp,x,,1,noon,,,{anchor}:-60\n")
+    faults = admin("survey", "import", site, str(file)).stderr.splitlines()[1:]
+    assert [each.split()[1] for each in faults] == ["device:", "floor:", "from:", "readings:", "x:"]
     admin.text("sites", "remove", site, "--yes")
 
 
@@ -61,11 +104,11 @@ def test_wrong_survey_lines_are_named(tmp_path: Path) -> None:
     wrong = [POINT | {"x": None}, POINT | {"device": "lamp"}, POINT | {"to": "noon"}, {"floor": 1}]
     file.write_text("\n".join([json.dumps(POINT), *map(json.dumps, wrong), "[1]", '{"floor": NaN}']))
     faults: list[LineFault] = []
-    assert [each.line for each in read_survey_lines(file, faults)] == [1]
+    assert [each.line for each in read_survey_file(file, faults)] == [1]
     assert [each.line for each in faults] == [2, 3, 4, 5, 6, 7]
     faults.clear()
     file.write_text("\n")
-    assert read_survey_lines(file, faults) == []
+    assert read_survey_file(file, faults) == []
     assert len(faults) == 1
 
 
@@ -91,7 +134,7 @@ def test_a_position_is_a_sentence() -> None:
 
 def test_positions_are_formatted_as_csv_without_formulas() -> None:
     item = SitePosition(device=DEVICE, name="=1+1", time=AT, floor=0, x=1.5, y=2.0, radius=3.0)
-    assert format_positions([item]).splitlines()[1] == f"{DEVICE},'=1+1,{AT},0,1.5,2.0,3.0"
+    assert encode_site_rows([item]).decode() == f"{DEVICE},'=1+1,{AT},0,1.5,2.0,3.0\r\n"
 
 
 def test_positions_and_zone_changes_are_printed_if_their_kind_is_selected(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from meshfleet.emulator import Faults, ReportMode
-from meshfleet.emulator.simulation.mesh import MAX_CHILDREN, MAX_DEPTH
+from meshfleet.emulator.simulation.mesh_node import MAX_CHILDREN, MAX_DEPTH
 from meshfleet.emulator.simulation.sample_buffer import SAMPLE_CAPACITY
 from meshfleet.protocol.codes import Operation
 from tests.emulator.simulated_gateway import HOUR, MINUTE, SimulatedGateway, generated_gateway

@@ -10,7 +10,7 @@ import pytest
 from msgspec import UNSET
 
 from meshfleet.emulator.device_behavior import HEARTBEAT_INTERVAL, HOP_SECONDS
-from meshfleet.emulator.simulation.mesh import MAX_DEPTH
+from meshfleet.emulator.simulation.mesh_node import MAX_DEPTH
 from meshfleet.emulator.simulation.products import DeviceMode
 from meshfleet.emulator.simulation.radio import MIN_USABLE_DBM
 from meshfleet.emulator.simulation.site import SitePosition

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from meshfleet.emulator import EmulatorSettings, GatewayEmulator, SimulatedClock, SimulatedMesh
 from meshfleet.emulator.device_movement import SurveyPoint, TruePosition
-from meshfleet.emulator.simulation.mesh import MAX_RECEIVERS
 from meshfleet.emulator.simulation.position_sites import (
     SiteKind,
     add_walkers,
@@ -27,6 +26,7 @@ from meshfleet.emulator.simulation.radio import (
     SLOW_FADING_DB,
     estimate_mean_rssi,
 )
+from meshfleet.emulator.simulation.receivers import MAX_RECEIVERS
 from meshfleet.emulator.simulation.routes import build_routes
 from meshfleet.emulator.simulation.site import Site, SitePosition, Survey, Walk
 from meshfleet.protocol.codes import Kind

@@ -49,7 +49,7 @@ _COMMANDS: Final = {
     "serve": "Run the service.",
     "simulate": "Run many emulated gateways in one process.",
     "sites": "List, create, export and import sites.",
-    "survey": "List, import and remove survey points of a site.",
+    "survey": "List, export, import and remove survey points of a site.",
     "upgrade-check": "Check what a new version will change, before you start it.",
     "users": "Manage user accounts and reset passwords.",
     "watch": "Show reports of devices as they arrive.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -68,6 +69,11 @@ class CsvRow:
         self.add_fault(f"{column}: is missing")
         return None
 
+    def parse_optional(self, column: str, parse: Callable[[str, str], Value]) -> Value | None:
+        """Parse a cell like `parse_required`, but return None without a fault if it is empty."""
+        text = self.values.get(column, "")
+        return self.parse(lambda value: parse(value, column), text) if text else None
+
     def add_fault(self, reason: str) -> None:
         """Add a fault of this row to the faults of the file."""
         self._faults.append(LineFault(self.line, reason))
@@ -121,6 +127,25 @@ def parse_csv_mac(text: str, field: str = "mac") -> Mac:
     raise MalformedInput(
         field, f"a spreadsheet program made a number of it, {quote_input(text)}: format the column as text"
     )
+
+
+def parse_csv_floor(text: str, field: str) -> int:
+    """Parse the number of a floor."""
+    try:
+        return int(text)
+    except ValueError:
+        raise MalformedInput(field, f"{quote_input(text)} is not a whole number") from None
+
+
+def parse_csv_meters(text: str, field: str) -> float:
+    """Parse meters. A comma is a decimal point: spreadsheet programs of many countries write one."""
+    try:
+        value = float(text.replace(",", "."))
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise MalformedInput(field, f"{quote_input(text)} is not a number of meters")
+    return value
 
 
 def _iterate_rows(text: str, faults: list[LineFault]) -> Iterator[tuple[int, list[str]]]:

@@ -1,29 +1,34 @@
-"""Reads and writes CSV files with places and positions of devices, and sets all places of a file."""
+"""Reads and writes CSV files with places of devices, and sets all places of a file."""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from meshfleet.cli.csv_files import CsvColumns, parse_csv_mac, raise_line_faults, read_csv_rows
+from meshfleet.cli.csv_files import (
+    CsvColumns,
+    parse_csv_floor,
+    parse_csv_mac,
+    parse_csv_meters,
+    raise_line_faults,
+    read_csv_rows,
+)
 from meshfleet.cli.site_files import find_unknown_devices, split_into_batches
 from meshfleet.cli.terminal import to_printable
 from meshfleet.errors import FleetError, quote_input
-from meshfleet.errors.protocol import LineFault, MalformedInput
+from meshfleet.errors.protocol import LineFault
 from meshfleet.protocol.ids import to_device_id
 from meshfleet.rest.sites import MAX_BATCH_PLACES, PLACE_SLACK, BatchPlace
-from meshfleet.service.telemetry.csv_export import escape_formula
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterable, Iterable
     from pathlib import Path
 
     from meshfleet.cli.csv_files import CsvRow
-    from meshfleet.client import Fleet, Floor, Site, SitePlace, SitePosition
+    from meshfleet.client import Fleet, Floor, Site, SitePlace
     from meshfleet.protocol.ids import DeviceId
 
 _NAMES: Final = ("device", "site", "floor", "x", "y")
@@ -49,17 +54,6 @@ async def format_places(site_id: str, places: AsyncIterable[SitePlace]) -> str:
     writer.writerow(_NAMES)
     async for each in places:
         writer.writerow([each.device, site_id, each.floor, each.x, each.y])
-    return text.getvalue()
-
-
-def format_positions(positions: Iterable[SitePosition]) -> str:
-    """Format the current positions of devices as CSV."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(("device", "name", "time", "floor", "x", "y", "radius"))
-    for each in positions:
-        name = escape_formula(each.name)
-        writer.writerow([each.device, name, each.time, each.floor, each.x, each.y, each.radius])
     return text.getvalue()
 
 
@@ -116,8 +110,8 @@ def _parse_row(row: CsvRow) -> PlaceLine | None:
     """Parse a row to a place; None if a cell is wrong."""
     mac = row.parse_required("device", parse_csv_mac)
     site = row.parse_required("site", _keep_text)
-    floor = row.parse_required("floor", _parse_floor)
-    x, y = row.parse_required("x", _parse_meters), row.parse_required("y", _parse_meters)
+    floor = row.parse_required("floor", parse_csv_floor)
+    x, y = row.parse_required("x", parse_csv_meters), row.parse_required("y", parse_csv_meters)
     if mac is None or site is None or floor is None or x is None or y is None:
         return None
     return PlaceLine(row.line, to_device_id(mac), site, floor, x, y)
@@ -125,24 +119,6 @@ def _parse_row(row: CsvRow) -> PlaceLine | None:
 
 def _keep_text(text: str, _field: str) -> str:
     return text
-
-
-def _parse_floor(text: str, field: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise MalformedInput(field, f"{quote_input(text)} is not a whole number") from None
-
-
-def _parse_meters(text: str, field: str) -> float:
-    """Parse meters. A comma is a decimal point: spreadsheet programs of many countries write one."""
-    try:
-        value = float(text.replace(",", "."))
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise MalformedInput(field, f"{quote_input(text)} is not a number of meters")
-    return value
 
 
 def _find_site(place: PlaceLine, sites: Iterable[Site], faults: list[LineFault]) -> Site | None:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from meshfleet.protocol.times import to_millis
-from meshfleet.service.telemetry.csv_export import escape_formula
+from meshfleet.service.csv_format import escape_formula
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -1,78 +1,115 @@
-"""Reads files with survey points, one JSON object per line, and adds the points to a site."""
+"""Reads and writes files with survey points, and imports them into a site.
+
+A file has a JSON object per line, as an emulated gateway prints them too, or is CSV.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from meshfleet.cli.csv_files import raise_line_faults
+from meshfleet.cli.csv_files import (
+    CsvColumns,
+    parse_csv_floor,
+    parse_csv_mac,
+    parse_csv_meters,
+    raise_line_faults,
+    read_csv_rows,
+)
 from meshfleet.client.arguments import normalize_device_id, normalize_time
 from meshfleet.errors import InvalidRequest
 from meshfleet.errors.protocol import LineFault, MalformedInput
+from meshfleet.protocol.ids import to_device_id
 from meshfleet.rest.bodies import decode_body
-from meshfleet.rest.positions import NewSurveyPoint
+from meshfleet.rest.survey import NewSurveyRecord
+from meshfleet.service.positions.survey_csv import (
+    SURVEY_COLUMNS,
+    encode_survey_header,
+    encode_survey_rows,
+    parse_readings,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from meshfleet.client import Fleet
+    from meshfleet.cli.csv_files import CsvRow
+    from meshfleet.client import Fleet, SurveyCount, SurveyRecord
+    from meshfleet.errors import Fault
 
 _ANY_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ENCODER: Final = msgspec.json.Encoder()
+
+_COLUMNS: Final = CsvColumns(
+    named=tuple(map(str.lower, SURVEY_COLUMNS)), required=("device", "floor", "x", "y")
+)
+_POINT_FIELD: Final = re.compile(r"points\[(\d+)\]\.(.*)")
+_OUTCOME: Final = "no survey point was added, as lines are wrong:"
 
 
 class SurveyLine(NamedTuple):
-    """Survey point in a file, and the number of its line, from 1."""
+    """Survey point in a file, and the number of its first line, from 1."""
 
     line: int
-    point: NewSurveyPoint
+    record: NewSurveyRecord
 
 
-async def import_survey(fleet: Fleet, site: str, path: Path) -> int:
-    """Add the survey points of a file to a site, and return their number.
+def format_survey_json(records: Sequence[SurveyRecord]) -> bytes:
+    """Format survey points as JSON, one per line."""
+    return _ENCODER.encode_lines(records)
 
-    Raise `ClickException` with all wrong lines before anything is added, and with all lines that the service
-    refuses after the others were added.
+
+def format_survey_csv(records: Sequence[SurveyRecord]) -> bytes:
+    """Format survey points as CSV."""
+    return encode_survey_header() + encode_survey_rows(records)
+
+
+async def import_survey(fleet: Fleet, site: str, path: Path) -> SurveyCount:
+    """Add the survey points of a file to a site: all of them, or none.
+
+    Raise `ClickException` with all wrong lines: those that cannot be read, or those that the service refuses.
     """
     faults: list[LineFault] = []
-    lines = read_survey_lines(path, faults)
-    raise_line_faults(str(path), faults, "no survey point was added, as lines are wrong:")
-    for line, point in lines:
-        try:
-            await fleet.sites.add_survey_point(
-                site, point.device, point.floor, point.x, point.y, since=point.since, until=point.until
-            )
-        except InvalidRequest as exc:
-            faults.append(LineFault(line, str(exc)))
-    added = len(lines) - len(faults)
-    raise_line_faults(str(path), faults, f"{added} of {len(lines)} survey points are added, not these:")
-    return added
+    lines = read_survey_file(path, faults)
+    raise_line_faults(str(path), faults, _OUTCOME)
+    try:
+        return await fleet.sites.import_survey(site, [each.record for each in lines])
+    except InvalidRequest as exc:
+        raise_line_faults(str(path), [_find_line(each, lines) for each in exc.faults], _OUTCOME)
+        raise
 
 
-def read_survey_lines(path: Path, faults: list[LineFault]) -> list[SurveyLine]:
-    """Read the survey points in a file. Add mistakes to `faults`; wrong lines are left out.
+def read_survey_file(path: Path, faults: list[LineFault]) -> list[SurveyLine]:
+    """Read the survey points in a file. Add mistakes to `faults`; wrong lines are left out."""
+    is_json = path.read_bytes().lstrip().startswith((b"{", b"["))
+    found = list(_read_json_lines(path, faults) if is_json else _read_csv_lines(path, faults))
+    if not found and not faults:
+        faults.append(LineFault(1, "there are no survey points"))
+    return found
+
+
+def _read_json_lines(path: Path, faults: list[LineFault]) -> Iterator[SurveyLine]:
+    """Yield the points of a file with an object per line.
 
     Blank lines, and other JSON objects that an emulated gateway prints, are no mistakes.
     """
-    found = []
     for number, line in enumerate(path.read_bytes().splitlines(), 1):
         if not line.strip():
             continue
         try:
             if _is_other_object(line):
                 continue
-            point = decode_body(NewSurveyPoint, line)
-            normalize_device_id(point.device)
-            for field, time in (("from", point.since), ("to", point.until)):
+            record = decode_body(NewSurveyRecord, line)
+            normalize_device_id(record.device)
+            for field, time in (("from", record.since), ("to", record.until)):
                 if time is not None:
-                    normalize_time(time, field)
+                    _check_time(time, field)
         except MalformedInput as exc:
             faults.append(LineFault(number, f"{exc.field}: {exc.reason}"))
         else:
-            found.append(SurveyLine(number, point))
-    if not found and not faults:
-        faults.append(LineFault(1, "there are no survey points"))
-    return found
+            yield SurveyLine(number, record)
 
 
 def _is_other_object(line: bytes) -> bool:
@@ -81,3 +118,46 @@ def _is_other_object(line: bytes) -> bool:
         return "floor" not in _ANY_OBJECT.decode(line)
     except msgspec.DecodeError:
         return False
+
+
+def _read_csv_lines(path: Path, faults: list[LineFault]) -> Iterator[SurveyLine]:
+    for row in read_csv_rows(path, _COLUMNS, faults):
+        record = _parse_row(row)
+        if record is not None:
+            yield SurveyLine(row.line, record)
+
+
+def _parse_row(row: CsvRow) -> NewSurveyRecord | None:
+    """Parse a row of CSV; None if a required cell is wrong."""
+    mac = row.parse_required("device", parse_csv_mac)
+    floor = row.parse_required("floor", parse_csv_floor)
+    x, y = row.parse_required("x", parse_csv_meters), row.parse_required("y", parse_csv_meters)
+    since, until = row.parse_optional("from", _check_time), row.parse_optional("to", _check_time)
+    created_at = row.parse_optional("createdat", _check_time)
+    readings = row.parse_optional("readings", parse_readings)
+    if mac is None or floor is None or x is None or y is None:
+        return None
+    return NewSurveyRecord(
+        id=row.values.get("id") or None,
+        device=to_device_id(mac),
+        floor=floor,
+        x=x,
+        y=y,
+        since=since,
+        until=until,
+        created_at=created_at,
+        readings=readings,
+    )
+
+
+def _check_time(text: str, field: str) -> str:
+    normalize_time(text, field)
+    return text
+
+
+def _find_line(fault: Fault, lines: Sequence[SurveyLine]) -> LineFault:
+    """Return a fault that the service has found in a point, with the line of the point."""
+    match = _POINT_FIELD.fullmatch(fault.field)
+    if match is None or int(match[1]) >= len(lines):
+        return LineFault(1, f"{fault.field}: {fault.message}")
+    return LineFault(lines[int(match[1])].line, f"{match[2]}: {fault.message}")

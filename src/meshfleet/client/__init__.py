@@ -73,7 +73,6 @@ from meshfleet.rest.positions import (
     PositionReading,
     SitePosition,
     SitePositions,
-    SurveyPoint,
     SuspiciousAnchor,
     ZoneVisit,
 )
@@ -96,6 +95,14 @@ from meshfleet.rest.sites import (
     Site,
     SitePlace,
     Zone,
+)
+from meshfleet.rest.survey import (
+    NewSurveyReading,
+    NewSurveyRecord,
+    SurveyCount,
+    SurveyPoint,
+    SurveyReading,
+    SurveyRecord,
 )
 from meshfleet.rest.telemetry import ExportedSample, Link, Links, Reject, Sample, SampleGap, Series
 from meshfleet.rest.topology import (
@@ -174,6 +181,8 @@ __all__ = [
     "Moment",
     "NewFloor",
     "NewRequest",
+    "NewSurveyReading",
+    "NewSurveyRecord",
     "Operation",
     "Origin",
     "Outcome",
@@ -220,7 +229,10 @@ __all__ = [
     "StoragePart",
     "StoragePartSize",
     "Summary",
+    "SurveyCount",
     "SurveyPoint",
+    "SurveyReading",
+    "SurveyRecord",
     "SuspiciousAnchor",
     "Timeouts",
     "Topology",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshfleet.emulator.settings import EmulatorSettings
     from meshfleet.emulator.simulation.clock import SimulatedClock
     from meshfleet.emulator.simulation.device import SimulatedDevice
-    from meshfleet.emulator.simulation.mesh import MeshNode
+    from meshfleet.emulator.simulation.mesh_node import MeshNode
     from meshfleet.emulator.simulation.sensors import SensorFailure
     from meshfleet.protocol.identifiers import DecodedValue, IdentifierCatalogue
     from meshfleet.protocol.ids import Identifier, Mac

@@ -216,7 +216,7 @@ class InUse(Conflict):
 
 
 class FloorInUse(InUse):
-    """Raised when a change of a site would remove a floor with places or zones, or leave them outside."""
+    """Raised when a change of a site would remove a floor in use, or leave something on it outside."""
 
     code = "floor-in-use"
 

@@ -163,6 +163,16 @@ def survey_point_path(site: str, point: str) -> str:
     return f"{survey_path(site)}/{_quote_segment(point)}"
 
 
+def survey_export_path(site: str) -> str:
+    """Return the REST path of all survey points of a site with their readings (rest-267)."""
+    return f"{survey_path(site)}/export"
+
+
+def survey_import_path(site: str) -> str:
+    """Return the REST path at which many survey points are added at once (rest-268)."""
+    return f"{survey_path(site)}/import"
+
+
 def label_path(label: str) -> str:
     """Return the REST path at which a label, percent-encoded, is deleted from the service."""
     return f"{LABELS_PATH}/{quote(label, safe='')}"

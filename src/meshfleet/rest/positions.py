@@ -1,12 +1,12 @@
-"""JSON bodies of the REST API: positions of devices, and survey points."""
+"""JSON bodies of the REST API: positions of devices, and visits to zones."""
 
 from __future__ import annotations
 
 from typing import Final, Literal
 
-from msgspec import UNSET, UnsetType, field
+from msgspec import UNSET, UnsetType
 
-from meshfleet.rest.bodies import DeviceIdText, MacText, RequestBody, ResponseBody, TimeText
+from meshfleet.rest.bodies import DeviceIdText, MacText, ResponseBody, TimeText
 from meshfleet.rest.sites import SiteIdText  # noqa: TC001 # msgspec reads it
 
 DEFAULT_WINDOW: Final = 60
@@ -126,37 +126,3 @@ class SitePositions(ResponseBody, frozen=True, kw_only=True):
 
     items: list[SitePosition]
     suspicious_anchors: list[SuspiciousAnchor]
-
-
-class NewSurveyPoint(RequestBody, frozen=True, kw_only=True):
-    """Statement that a device was at a place from one time to another (rest-261)."""
-
-    device: str
-    floor: int
-    x: float
-    y: float
-    since: str | None = field(default=None, name="from")
-    until: str | None = field(default=None, name="to")
-
-
-class SurveyPoint(ResponseBody, frozen=True, kw_only=True):
-    """Survey point: a place with the readings of a device that was there (rest-261)."""
-
-    id: str
-    device: DeviceIdText
-    floor: int
-    x: float
-    y: float
-    since: TimeText = field(name="from")
-    until: TimeText = field(name="to")
-    anchors: int
-    """Number of anchors that received the device."""
-    created_at: TimeText
-    created_by: str
-
-
-class SurveyPointPage(ResponseBody, frozen=True, kw_only=True):
-    """Page of the survey points of a site, the oldest first."""
-
-    items: list[SurveyPoint]
-    next_token: str | None

@@ -93,6 +93,8 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "listNearest": ("sites.nearest", lambda method: method("site-1", 0, 1, 2.5)),
     "createSurveyPoint": ("sites.add_survey_point", lambda method: method("site-1", DEVICE, 0, 1, 2.5)),
     "listSurveyPoints": ("sites.survey_points", lambda method: method("site-1")),
+    "exportSurvey": ("sites.export_survey", lambda method: method("site-1")),
+    "importSurvey": ("sites.import_survey", lambda method: method("site-1", [])),
     "removeSurveyPoint": ("sites.remove_survey_point", lambda method: method("site-1", "survey-1")),
     "listGateways": ("gateways.list", lambda method: method()),
     "claimGateway": ("gateways.claim", lambda method: method(GATEWAY)),

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshfleet.emulator.simulation.mesh import HOP_PENALTY_DB, MAX_DEPTH, SWITCH_MARGIN_DB, SimulatedMesh
+from meshfleet.emulator.simulation.mesh import HOP_PENALTY_DB, SWITCH_MARGIN_DB, SimulatedMesh
+from meshfleet.emulator.simulation.mesh_node import MAX_DEPTH
 from meshfleet.emulator.simulation.products import DeviceMode, NodeRole
 from meshfleet.emulator.simulation.radio import MIN_USABLE_DBM
 from meshfleet.emulator.simulation.site import Site, Walls
@@ -21,7 +22,7 @@ from tests.examples import examples
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
-    from meshfleet.emulator.simulation.mesh import MeshNode
+    from meshfleet.emulator.simulation.mesh_node import MeshNode
     from meshfleet.protocol.ids import Mac
 
 

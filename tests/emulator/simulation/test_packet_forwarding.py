@@ -19,7 +19,8 @@ from tests.emulator.simulation.sites import build_mesh, device_mac, place_device
 from tests.row_tables import each_row
 
 if TYPE_CHECKING:
-    from meshfleet.emulator.simulation.mesh import MeshNode, SimulatedMesh
+    from meshfleet.emulator.simulation.mesh import SimulatedMesh
+    from meshfleet.emulator.simulation.mesh_node import MeshNode
     from meshfleet.emulator.simulation.site import SiteDevice
 
 TARGET = device_mac(100)

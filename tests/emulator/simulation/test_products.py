@@ -6,7 +6,7 @@ import pytest
 
 from meshfleet.emulator.simulation import properties
 from meshfleet.emulator.simulation.device import SimulatedDevice
-from meshfleet.emulator.simulation.mesh import MAX_CHILDREN
+from meshfleet.emulator.simulation.mesh_node import MAX_CHILDREN
 from meshfleet.emulator.simulation.products import (
     GATEWAY_PRODUCT,
     PRODUCTS,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from meshfleet.emulator.simulation.mesh import MAX_RECEIVERS, SimulatedMesh
+from meshfleet.emulator.simulation.mesh import SimulatedMesh
 from meshfleet.emulator.simulation.products import NodeRole
 from meshfleet.emulator.simulation.radio import (
     FAST_FADING_DB,
@@ -17,6 +17,7 @@ from meshfleet.emulator.simulation.radio import (
     SLOW_FADING_DB,
     estimate_mean_rssi,
 )
+from meshfleet.emulator.simulation.receivers import MAX_RECEIVERS
 from meshfleet.emulator.simulation.site import Site
 from meshfleet.emulator.simulation.site_generator import generate_site
 from meshfleet.protocol.codes import Kind

@@ -48,6 +48,7 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "PlaceBatch": {"places": [{"device": "bmac-c0ffee000000", "floor": 0, "x": 1, "y": 2.5}]},
     "NewZone": {"name": "Area", "floor": 0, "polygon": [[1, 1], [9, 1], [9, 8]]},
     "NewSurveyPoint": {"device": "bmac-c0ffee000000", "floor": 0, "x": 1, "y": 2.5},
+    "SurveyBatch": {"points": [{"device": "bmac-c0ffee000000", "floor": 0, "x": 1, "y": 2.5}]},
 }
 TYPES: dict[str, tuple[type, ...]] = {
     "string": (str,),

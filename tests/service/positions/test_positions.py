@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 from itertools import pairwise
 from math import hypot
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -27,6 +28,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tests.service.live.live_service import LiveService
+
+
+def _get_csv(service: LiveService, path: str, **query: str) -> list[dict[str, Any]]:
+    """Return positions from a response with CSV, with numbers as in JSON."""
+    response = service.viewer.get(path, params=query, headers={"Accept": "text/csv"})
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/csv; header=present")
+    numbers = {"floor": int, "x": float, "y": float, "radius": float}
+    return [
+        {name: numbers.get(name, str)(text) for name, text in row.items()}
+        for row in csv.DictReader(response.text.splitlines())
+    ]
 
 
 @pytest.mark.rule("report-44", "rest-91", "rest-93")
@@ -93,7 +106,11 @@ def test_a_walk_is_followed_in_steps_of_seconds(site: SyntheticSite) -> None:
     first = get(service, path, **query, MaxResults=20)
     rest = get(service, path, **query, MaxResults=20, NextToken=first["nextToken"])
     assert [each["time"] for each in first["items"] + rest["items"]] == sorted(times)[::3]
+    assert _get_csv(service, path, **query) == page["items"]
+    refused = service.viewer.get(path, params={"MaxResults": 5}, headers={"Accept": "text/csv"})
+    assert list(list_faults(refused)) == ["MaxResults"]
     before = {"From": format_millis(end - 2 * DAY), "To": format_millis(end - DAY)}
+    assert _get_csv(service, path, **before) == []
     assert get(service, path, **before) == {"items": [], "nextToken": None}
     rows = list_faults(service.viewer.get(path, params={"From": "soon", "To": "2026-13-01T00:00:00Z"}))
     assert sorted(rows) == ["From", "To"]
@@ -237,6 +254,7 @@ def test_a_site_lists_its_devices_and_those_nearest_to_a_point(service: LiveServ
     listed = get(service, f"{site.path}/positions")
     assert {each["device"] for each in listed["items"]} == {f"bmac-{each}" for each in places}
     assert list(listed["items"][0]) == ["device", "name", "time", "floor", "x", "y", "radius"]
+    assert _get_csv(service, f"{site.path}/positions") == listed["items"]
     assert listed["suspiciousAnchors"] == []
     point = {"Floor": 0, "X": 4, "Y": 4}
     nearest = get(service, f"{site.path}/nearest", **point, MaxResults=5)["items"]

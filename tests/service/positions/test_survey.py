@@ -55,9 +55,11 @@ def test_survey_points_are_added_listed_and_withdrawn(service_on_each_database: 
     assert first_page["items"] == [point]
     rest = get(service, f"{site.path}/survey", NextToken=first_page["nextToken"])
     assert rest == {"items": [second], "nextToken": None}
-    removal = {"name": "Site", "floors": [{**GROUND, "floor": 5}]}
-    refused = service.operator.put(site.path, json=removal)
-    assert (refused.status_code, refused.json()["code"]) == (409, "floor-in-use")
+    listed = f"survey points: 2 ({', '.join(sorted((point['id'], second['id'])))})"
+    for floor in ({**GROUND, "floor": 5}, {**GROUND, "minX": 5.1}):  # the place is 1.1 m outside
+        refused = service.operator.put(site.path, json={"name": "Site", "floors": [floor]})
+        assert (refused.status_code, refused.json()["code"]) == (409, "floor-in-use")
+        assert listed in refused.json()["detail"]
     for each in (point, second):
         assert service.operator.delete(f"{site.path}/survey/{each['id']}").status_code == 204
     assert service.operator.delete(f"{site.path}/survey/{point['id']}").status_code == 404

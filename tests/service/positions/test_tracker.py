@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from meshfleet.protocol.times import format_millis, parse_millis
+from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.positions.tracker import PositionTracker
 from meshfleet.service.positions.zone_presence import Stay, ZoneChange, ZonePresence
+from meshfleet.service.sites.store import delete_site
 from tests.row_tables import each_row
 from tests.service.positions.synthetic_site import DAY, SECOND, SyntheticSite, TruePlace, get
 from tests.service.sites.site_requests import list_faults
@@ -197,3 +199,12 @@ def test_a_deleted_zone_is_forgotten() -> None:
     presence.restore({Stay(7, 1): 5, Stay(8, 1): 5})
     presence.keep_zones({8})
     assert presence.find_changes(1, 9, {}) == [ZoneChange(Stay(8, 1), 5, 9)]
+
+
+def test_a_site_that_another_process_deletes_does_not_stop_the_tracker(service: LiveService) -> None:
+    site = SyntheticSite(service, number=9)
+    tracking, device = Tracking(site), site.new_device()
+    number = int(site.id.removeprefix("site-"), 16)
+    service.database.write_now(delete_site, number, by=COMMAND_LINE, now=service.clock())
+    tracking.move(device, INSIDE)
+    assert site.get_position(device)["position"] is None

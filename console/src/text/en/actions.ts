@@ -104,6 +104,10 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
         name: "Survey point added",
         describe: ({ floor, x, y }) => ["Added a survey point to", `on floor ${formatDetail(floor)}, ${formatPoint(x, y)}`],
       },
+      "survey.import": {
+        name: "Survey points imported",
+        describe: ({ added }) => [`Imported ${formatDetail(added)} survey points to`, ""],
+      },
       "survey.remove": {
         name: "Survey point withdrawn",
         describe: ({ floor, x, y }) => ["Withdrew a survey point of", `on floor ${formatDetail(floor)}, ${formatPoint(x, y)}`],

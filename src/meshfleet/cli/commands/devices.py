@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from meshfleet.cli.arguments import DEVICE, LABEL, device_argument
+from meshfleet.cli.arguments import DEVICE, LABEL, PAST_TIME, device_argument
 from meshfleet.cli.completers import complete_devices, complete_gateways, complete_labels
 from meshfleet.cli.options import TEXT
 from meshfleet.cli.output import (
@@ -31,6 +31,7 @@ from meshfleet.cli.terminal import to_printable
 from meshfleet.cli.topology_output import print_path
 from meshfleet.client.rest.devices import Sort
 from meshfleet.errors import NotFound
+from meshfleet.service.positions.position_csv import encode_history_header, encode_history_rows
 
 if TYPE_CHECKING:
     from meshfleet.client import Fleet
@@ -159,6 +160,15 @@ _PARENT_COLUMNS: Final = (
     Column("gateway", lambda each: each.gateway, no_wrap=True),
 )
 
+_POSITION_COLUMNS: Final = (
+    Column("time", lambda each: each.time, no_wrap=True),
+    Column("site", lambda each: each.site, no_wrap=True),
+    Column("floor", lambda each: each.floor),
+    Column("x", lambda each: f"{each.x:.1f}"),
+    Column("y", lambda each: f"{each.y:.1f}"),
+    Column("radius (m)", lambda each: f"{each.radius:.1f}"),
+)
+
 labels_argument = click.argument(
     "labels", metavar="LABEL...", type=LABEL, nargs=-1, required=True, shell_complete=complete_labels
 )
@@ -275,6 +285,40 @@ def parents(device: Mac, *, limit: int | None, as_json: bool) -> None:
     call_service(
         lambda fleet: print_list(fleet.devices.parents(device), _PARENT_COLUMNS, as_json=as_json, limit=limit)
     )
+
+
+@devices.command()
+@device_argument
+@click.option(
+    "--from",
+    "since",
+    type=PAST_TIME,
+    help="Show only positions from this time on: ISO 8601, or an age such as 15m or 7d.  [default: 1h]",
+)
+@click.option(
+    "--to", "until", type=PAST_TIME, help="Show only positions before this time: ISO 8601, or an age."
+)
+@limit_option
+@click.option("--csv", "as_csv", is_flag=True, help="Print all positions as CSV.")
+@json_option
+def positions(device: Mac, *, limit: int | None, as_csv: bool, as_json: bool, **times: Any) -> None:
+    """List where a device was over time, the oldest position first; `meshfleet where` shows where it is."""
+    if as_csv and (as_json or limit):
+        raise click.UsageError("--csv cannot be combined with --json or --limit.")
+    if as_csv:
+        call_service(lambda fleet: _print_positions_csv(fleet, device, times))
+        return
+    call_service(
+        lambda fleet: print_list(
+            fleet.devices.positions(device, **times), _POSITION_COLUMNS, as_json=as_json, limit=limit
+        )
+    )
+
+
+async def _print_positions_csv(fleet: Fleet, device: Mac, times: dict[str, Any]) -> None:
+    click.echo(encode_history_header(), nl=False)
+    async for each in fleet.devices.positions(device, **times):
+        click.echo(encode_history_rows([each]), nl=False)
 
 
 @devices.command()

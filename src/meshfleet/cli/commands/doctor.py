@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 @click.command
 @settings_options("data", "database")
 @click.option(
-    "--deep", is_flag=True, help="Also read all samples, all firmware images and the whole database."
+    "--deep",
+    is_flag=True,
+    help="Also read all samples, firmware images and plans of floors, and the whole database.",
 )
 @json_option
 def doctor(*, config: Path | None, deep: bool, as_json: bool, **flags: str | None) -> None:

@@ -19,10 +19,11 @@ from meshfleet.cli.output import (
     print_result,
     print_table,
 )
-from meshfleet.cli.place_csv import format_places, format_positions
+from meshfleet.cli.place_csv import format_places
 from meshfleet.cli.service_access import call_service
 from meshfleet.cli.site_files import export_site, import_site, read_site_file
 from meshfleet.rest.sites import NewFloor
+from meshfleet.service.positions.position_csv import encode_site_header, encode_site_rows
 
 if TYPE_CHECKING:
     from meshfleet.client import Floor
@@ -119,7 +120,7 @@ def positions(site: str, *, as_csv: bool, as_json: bool) -> None:
     if as_json:
         print_json(found)
     elif as_csv:
-        click.echo(format_positions(found.items).encode(), nl=False)
+        click.echo(encode_site_header() + encode_site_rows(found.items), nl=False)
     else:
         print_table(_POSITION_COLUMNS, found.items)
         for each in found.suspicious_anchors:

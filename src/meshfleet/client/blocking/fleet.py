@@ -83,6 +83,8 @@ class Sites(Proxy[sites.Sites]):
     survey_points = wrap_generator(sites.Sites.survey_points)
     add_survey_point = wrap_method(sites.Sites.add_survey_point)
     remove_survey_point = wrap_method(sites.Sites.remove_survey_point)
+    export_survey = wrap_method(sites.Sites.export_survey)
+    import_survey = wrap_method(sites.Sites.import_survey)
 
 
 class Samples(Proxy[samples.Samples]):

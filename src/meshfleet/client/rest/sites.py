@@ -20,19 +20,15 @@ from meshfleet.rest.paths import (
     plan_path,
     site_path,
     site_positions_path,
+    survey_export_path,
+    survey_import_path,
     survey_path,
     survey_point_path,
     visits_path,
     zone_path,
     zones_path,
 )
-from meshfleet.rest.positions import (
-    NewSurveyPoint,
-    SitePositions,
-    SurveyPoint,
-    SurveyPointPage,
-    ZoneVisitPage,
-)
+from meshfleet.rest.positions import SitePositions, ZoneVisitPage
 from meshfleet.rest.sites import (
     BatchPlace,
     Corner,
@@ -46,6 +42,17 @@ from meshfleet.rest.sites import (
     SitePlacePage,
     Zone,
     ZonePage,
+)
+from meshfleet.rest.survey import (
+    NewSurveyPoint,
+    NewSurveyReading,
+    NewSurveyRecord,
+    SurveyBatch,
+    SurveyCount,
+    SurveyExport,
+    SurveyPoint,
+    SurveyPointPage,
+    SurveyRecord,
 )
 
 if TYPE_CHECKING:
@@ -82,7 +89,8 @@ class Sites(RestResource):
     async def change(self, site: str | Site, name: str, floors: Iterable[NewFloor]) -> Site:
         """Replace the name and all floors of a site. Floors that stay keep their plans, places and zones.
 
-        Raise `FloorInUse` if places or zones are on a floor that would be removed, or would be outside.
+        Raise `FloorInUse` if places, zones or survey points are on a floor that would be removed, or would be
+        outside.
         """
         body = NewSite(name=name, floors=tuple(floors))
         return await self._caller.put(Site, site_path(to_site_id(site)), body)
@@ -225,6 +233,21 @@ class Sites(RestResource):
         point_id = check_text(point if isinstance(point, str) else point.id, "point")
         await self._caller.delete(survey_point_path(to_site_id(site), point_id))
 
+    async def export_survey(self, site: str | Site) -> tuple[SurveyRecord, ...]:
+        """Get all survey points of a site with their readings, the oldest first."""
+        found = await self._caller.get(SurveyExport, survey_export_path(to_site_id(site)))
+        return tuple(found.points)
+
+    async def import_survey(
+        self, site: str | Site, records: Iterable[SurveyRecord | NewSurveyRecord]
+    ) -> SurveyCount:
+        """Add up to 2,000 survey points to a site, such as those of an export: all of them, or none.
+
+        Points that the site has already are left as they are. Raise `InvalidRequest` with all faults.
+        """
+        body = SurveyBatch(points=tuple(map(_to_new_record, records)))
+        return await self._caller.post(SurveyCount, survey_import_path(to_site_id(site)), body)
+
     async def remove_zone(self, site: str | Site, zone: str | Zone) -> None:
         """Delete a zone."""
         await self._caller.delete(zone_path(to_site_id(site), to_zone_id(zone)))
@@ -238,3 +261,21 @@ def to_site_id(site: str | Site) -> str:
 def to_zone_id(zone: str | Zone) -> str:
     """Return the id of a zone; the argument is the id or the zone."""
     return check_text(zone if isinstance(zone, str) else zone.id, "zone")
+
+
+def _to_new_record(record: SurveyRecord | NewSurveyRecord) -> NewSurveyRecord:
+    if isinstance(record, NewSurveyRecord):
+        return replace(record, device=normalize_device_id(record.device))
+    return NewSurveyRecord(
+        id=record.id,
+        device=record.device,
+        floor=record.floor,
+        x=record.x,
+        y=record.y,
+        since=record.since,
+        until=record.until,
+        created_at=record.created_at,
+        readings=tuple(
+            NewSurveyReading(anchor=each.anchor, rssi=each.rssi, count=each.count) for each in record.readings
+        ),
+    )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from meshfleet.emulator.context import EmulatorContext
     from meshfleet.emulator.simulation.device import SimulatedDevice
-    from meshfleet.emulator.simulation.mesh import MeshNode
+    from meshfleet.emulator.simulation.mesh_node import MeshNode
     from meshfleet.protocol.ids import RequestId
     from meshfleet.protocol.requests import Request
     from meshfleet.protocol.topics import RequestTopic

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from meshfleet.emulator.context import EmulatorContext
     from meshfleet.emulator.requests.execution import PropertyWriter
     from meshfleet.emulator.simulation.device import SimulatedDevice
-    from meshfleet.emulator.simulation.mesh import MeshNode
+    from meshfleet.emulator.simulation.mesh_node import MeshNode
     from meshfleet.emulator.simulation.sample_buffer import SampleBuffer
 
 

@@ -15,7 +15,7 @@ from meshfleet.emulator.simulation.sample_buffer import SampleBuffer
 from meshfleet.protocol.ids import Identifier
 
 if TYPE_CHECKING:
-    from meshfleet.emulator.simulation.mesh import MeshNode
+    from meshfleet.emulator.simulation.mesh_node import MeshNode
     from meshfleet.emulator.simulation.products import ProductProfile
     from meshfleet.emulator.simulation.site import SiteDevice
     from meshfleet.protocol.codes import AccessType, Kind

@@ -7,229 +7,29 @@ the gateway has depth -1, and so have all nodes below that node, until it finds 
 
 from __future__ import annotations
 
-from array import array
-from bisect import bisect_left, bisect_right
-from math import hypot, inf
-from typing import TYPE_CHECKING, Final, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Final
 
 from meshfleet.emulator.simulation import radio
+from meshfleet.emulator.simulation.mesh_node import (
+    DISCONNECTED_DEPTH,
+    MAX_DEPTH,
+    MeshNode,
+    compute_child_depth,
+    is_descendant,
+)
 from meshfleet.emulator.simulation.noise import derive_noise_key
 from meshfleet.emulator.simulation.products import DeviceMode, NodeRole
-from meshfleet.emulator.simulation.radio import FAST_FADING_DB, MIN_USABLE_DBM, SLOW_FADING_DB
+from meshfleet.emulator.simulation.radio import MIN_USABLE_DBM, SLOW_FADING_DB
+from meshfleet.emulator.simulation.receivers import MAX_RECEIVERS, ReceiverIndex
 from meshfleet.emulator.simulation.site import SitePosition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from meshfleet.emulator.simulation.site import Site
     from meshfleet.protocol.ids import Mac
 
-
-# Receivers of each node: only the few best ones, found without checking all nodes of a large site.
-
-MAX_RECEIVERS: Final = 6
-"""Number of receivers of a node among which its parent is chosen; more would not improve the choice.
-
-Further ones, if the site has them (`Site.receivers`), only report the RSSI of the node (gateway-48).
-"""
-
-_HOP_METERS: Final = 12.0
-"""Distance in meters that a mesh link spans reliably."""
-_RELIABLE_DBM: Final = -86.0
-"""Minimum mean RSSI in dBm of a reliable mesh link (inclusive)."""
-
-
-class Receivers(NamedTuple):
-    """Nodes that receive the radio signal of a node: at most `MAX_RECEIVERS` possible parents, then others.
-
-    The strongest node of both parts is the first one.
-    """
-
-    nodes: tuple[MeshNode, ...]
-    mean_rssi: array[float]
-    """Mean RSSI in dBm at each of `nodes`."""
-
-
-class ReceiverIndex:
-    """Finds the nodes that may receive the radio signal of another node.
-
-    Nodes are indexed by floor and x coordinate, because most nodes of a large site are too far away.
-    """
-
-    def __init__(self, nodes: Iterable[MeshNode], site: Site) -> None:
-        self._walls, self._gains = site.walls, site.gains
-        self._max_receivers = site.receivers
-        self._fading = 0.0 if site.receivers is None else SLOW_FADING_DB + FAST_FADING_DB
-        """dB by which fading may lift a signal that is too weak on average. It does not make parents."""
-        self._ranges = _RANGES
-        if self._fading or site.gains or site.powers:
-            power = max((0, *(dbm - radio.DEFAULT_POWER_DBM for dbm in site.powers.values())))
-            self._ranges = _compute_ranges(2.0 * max((0.0, *site.gains.values())) + power + self._fading)
-        self._floors: dict[int, tuple[list[MeshNode], list[float]]] = {}
-        for node in sorted(nodes, key=_by_x):
-            floor_nodes, xs = self._floors.setdefault(node.position.floor, ([], []))
-            floor_nodes.append(node)
-            xs.append(node.position.x)
-
-    def find_receivers(self, node: MeshNode, *, preferred: Mac | None = None) -> Receivers:
-        """Return the nodes that receive the radio signal of `node` best, as many as the site allows.
-
-        If the node with the MAC `preferred` receives the signal at all, it is among the possible parents.
-        """
-        audible = self._list_audible_nodes(node)
-        audible.sort(key=_by_strength)
-        candidates = audible
-        if self._max_receivers is not None:
-            lowest = radio.MIN_AUDIBLE_DBM - node.tx_gain
-            candidates = [entry for entry in audible if entry[0] >= lowest]
-        chosen = _select_receivers(candidates) if len(candidates) > MAX_RECEIVERS else candidates
-        if preferred is not None and all(receiver.mac != preferred for _, receiver in chosen):
-            chosen[-1:] = [entry for entry in candidates if entry[1].mac == preferred] or chosen[-1:]
-            chosen.sort(key=_by_strength)
-        if self._max_receivers is not None:
-            parents = {receiver for _, receiver in chosen}
-            others = [entry for entry in audible if entry[1] not in parents]
-            chosen = [*chosen, *others[: self._max_receivers - len(chosen)]]
-        return Receivers(
-            tuple(receiver for _, receiver in chosen), array("f", [level for level, _ in chosen])
-        )
-
-    def _list_audible_nodes(self, node: MeshNode) -> list[tuple[float, MeshNode]]:
-        """Return all nodes that may receive `node`, with its mean RSSI there in dBm without its `tx_gain`."""
-        gains, walls, position = self._gains, self._walls, node.position
-        lowest = radio.MIN_AUDIBLE_DBM - node.tx_gain - self._fading
-        if not gains:  # as on most sites: a large fleet starts faster without the lookups below
-            return [
-                (level, receiver)
-                for receiver in self._iterate_nearby_nodes(position)
-                if receiver is not node
-                and (level := radio.estimate_mean_rssi(position, receiver.position, walls)) >= lowest
-            ]
-        gain = gains.get(node.mac, 0.0)
-        return [
-            (level, receiver)
-            for receiver in self._iterate_nearby_nodes(position)
-            if receiver is not node
-            and (
-                level := radio.estimate_mean_rssi(position, receiver.position, walls)
-                + gain
-                + gains.get(receiver.mac, 0.0)
-            )
-            >= lowest
-        ]
-
-    def _iterate_nearby_nodes(self, position: SitePosition) -> Iterator[MeshNode]:
-        """Yield the nodes that are near enough to receive a signal from a position."""
-        for floor_offset, range_meters in self._ranges:
-            floor_nodes, xs = self._floors.get(position.floor + floor_offset, _EMPTY_FLOOR)
-            for node in floor_nodes[
-                bisect_left(xs, position.x - range_meters) : bisect_right(xs, position.x + range_meters)
-            ]:
-                if abs(node.position.y - position.y) <= range_meters:
-                    yield node
-
-
-def _compute_ranges(gain: float) -> tuple[tuple[int, float], ...]:
-    """Return pairs of floor difference and radio range in meters, if `gain` dB are added to each signal.
-
-    Floors that are too far apart are left out: without a gain, nodes two floors away are never received.
-    """
-    ranges = [(0, radio.compute_range(-gain))]
-    floors = 1
-    while (meters := radio.compute_range(floors * radio.FLOOR_LOSS_DB - gain)) >= (
-        floors * radio.FLOOR_HEIGHT_METERS
-    ):
-        ranges += [(-floors, meters), (floors, meters)]
-        floors += 1
-    return tuple(ranges)
-
-
-_RANGES: Final = _compute_ranges(0.0)
-
-_EMPTY_FLOOR: Final[tuple[list[MeshNode], list[float]]] = ([], [])
-
-
-def _by_x(node: MeshNode) -> float:
-    return node.position.x
-
-
-def _by_strength(candidate: tuple[float, MeshNode]) -> float:
-    return -candidate[0]
-
-
-def _select_receivers(candidates: list[tuple[float, MeshNode]]) -> list[tuple[float, MeshNode]]:
-    """Select receivers: half of them the strongest, the other half reliable receivers near the gateway.
-
-    Without the second half, the nodes of a dense group would track only each other.
-    """
-    half = MAX_RECEIVERS // 2
-    near_gateway = sorted(
-        (entry for entry in candidates[half:] if entry[0] >= _RELIABLE_DBM), key=_by_hops_to_gateway
-    )[:half]
-    rest = [entry for entry in candidates[half:] if entry not in near_gateway]
-    return sorted(candidates[:half] + near_gateway + rest[: half - len(near_gateway)], key=_by_strength)
-
-
-def _by_hops_to_gateway(candidate: tuple[float, MeshNode]) -> float:
-    """Return the estimated number of hops from a candidate to the gateway, as a sort key."""
-    position = candidate[1].position
-    return hypot(position.x, position.y) / _HOP_METERS + abs(position.floor)
-
-
-# Nodes of the tree
-
-MAX_CHILDREN: Final = 18
-"""Maximum number of children of a mesh node (gateway-18)."""
-
-DISCONNECTED_DEPTH: Final = -1
-"""Depth of a mesh node without a route to the gateway."""
-
-NO_RSSI: Final = array("f")
-
-
-class MeshNode:
-    """Gateway or device as a node of the mesh tree. A process may hold 250,000 nodes."""
-
-    __slots__ = (
-        "capacity",
-        "child_count",
-        "depth",
-        "mac",
-        "mean_rssi",
-        "noise_key",
-        "parent",
-        "position",
-        "receivers",
-        "role",
-        "tx_gain",
-        "wants_link",
-    )
-
-    def __init__(self, mac: Mac, role: NodeRole, position: SitePosition, *, noise_key: int) -> None:
-        self.mac = mac
-        self.role = role
-        self.position = position
-        self.noise_key = noise_key
-        self.capacity = 0 if role is NodeRole.LEAF else MAX_CHILDREN
-        """Maximum number of children of this node."""
-        self.tx_gain = 0.0
-        """Transmit power in dB relative to the default."""
-        self.wants_link = False
-        """Whether the node has or seeks a link to a parent."""
-        self.parent: MeshNode | None = None
-        self.child_count = 0
-        self.depth = DISCONNECTED_DEPTH
-        self.receivers: tuple[MeshNode, ...] = ()
-        """Nodes that may receive this node: first its possible parents; see `Receivers`."""
-        self.mean_rssi: array[float] = NO_RSSI
-        """Mean RSSI in dBm at each node of `receivers`, without `tx_gain`."""
-
-    def __repr__(self) -> str:
-        return f"<{self.role.name.lower()} {self.mac} at depth {self.depth}>"
-
-
-MAX_DEPTH: Final = 11
-"""Maximum depth of the mesh tree (gateway-17)."""
 
 SWITCH_MARGIN_DB: Final = 8.0
 """Minimum dB by which another parent must be better to replace a usable mesh link."""
@@ -444,7 +244,7 @@ class SimulatedMesh:
             and receiver.depth != DISCONNECTED_DEPTH
             and receiver.depth + 1 + height <= MAX_DEPTH
             and receiver.child_count < receiver.capacity
-            and not (node.child_count and _is_descendant(receiver, node))
+            and not (node.child_count and is_descendant(receiver, node))
         )
 
     def _set_parent(self, node: MeshNode, parent: MeshNode | None) -> None:
@@ -454,10 +254,10 @@ class SimulatedMesh:
         node.parent = parent
         if parent is not None:
             parent.child_count += 1
-        node.depth = _compute_child_depth(parent)
+        node.depth = compute_child_depth(parent)
         for level in self._iterate_levels(node):
             for child in level:
-                child.depth = _compute_child_depth(child.parent)
+                child.depth = compute_child_depth(child.parent)
 
     def _iterate_levels(self, node: MeshNode) -> Iterator[list[MeshNode]]:
         """Yield the nodes below a node level by level: its children, their children, and so on."""
@@ -531,16 +331,3 @@ class SimulatedMesh:
         ]
         yield [node for node in waiting if node not in preferences]
         yield list(preferences)
-
-
-def _compute_child_depth(parent: MeshNode | None) -> int:
-    """Return the depth of a child of `parent` in the mesh tree."""
-    return DISCONNECTED_DEPTH if parent is None or parent.depth == DISCONNECTED_DEPTH else parent.depth + 1
-
-
-def _is_descendant(node: MeshNode, ancestor: MeshNode) -> bool:
-    """Return whether `node` is `ancestor` itself or below `ancestor` in the mesh tree."""
-    current: MeshNode | None = node
-    while current is not None and current is not ancestor:
-        current = current.parent
-    return current is ancestor

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from meshfleet.emulator.simulation.clock import ScheduledCallback, SimulationScheduler
-    from meshfleet.emulator.simulation.mesh import MeshNode, SimulatedMesh
+    from meshfleet.emulator.simulation.mesh import SimulatedMesh
+    from meshfleet.emulator.simulation.mesh_node import MeshNode
 
 AIRTIME_SECONDS: Final = 0.010
 """Simulated seconds for which a node is busy with sending one packet."""

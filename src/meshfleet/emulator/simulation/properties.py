@@ -6,7 +6,7 @@ from hashlib import sha256
 from struct import pack
 from typing import TYPE_CHECKING, Final
 
-from meshfleet.emulator.simulation.mesh import MAX_CHILDREN
+from meshfleet.emulator.simulation.mesh_node import MAX_CHILDREN
 from meshfleet.emulator.simulation.radio import DEFAULT_POWER_DBM
 from meshfleet.emulator.simulation.sensors import read_sensor
 from meshfleet.emulator.simulation.site import derive_public_key

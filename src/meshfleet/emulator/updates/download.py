@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from meshfleet.emulator.context import EmulatorContext
     from meshfleet.emulator.device_behavior import DeviceBehavior
     from meshfleet.emulator.simulation.device import SimulatedDevice
-    from meshfleet.emulator.simulation.mesh import MeshNode
+    from meshfleet.emulator.simulation.mesh_node import MeshNode
     from meshfleet.emulator.updates.update_faults import UpdateFault
     from meshfleet.emulator.updates.update_state import ImageKey
     from meshfleet.protocol.firmware_image import ImageInfo

@@ -1,4 +1,4 @@
-"""Checks that read all data: every page of the database, every segment and every firmware image."""
+"""Checks that read all data: all pages of the database, segments, firmware images and plans."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy import select
 
 from meshfleet.db.samples.segments import SegmentMissing, count_samples, segment_path
-from meshfleet.db.tables import firmware, image_chunk
+from meshfleet.db.tables import firmware, image_chunk, plan, plan_chunk, site
 from meshfleet.errors import DatabaseUnavailable, SamplesDamaged
+from meshfleet.rest.sites import format_site_id
 from meshfleet.service.doctor.finding import RESTORE_COMMAND, Finding, Level
 
 if TYPE_CHECKING:
@@ -85,3 +86,38 @@ def _read_image(connection: Connection, data: Path, sha256: bytes) -> Iterable[b
     query = select(image_chunk.c.content).where(image_chunk.c.sha256 == sha256).order_by(image_chunk.c.place)
     for content in connection.execute(query).scalars():
         yield bytes(content)
+
+
+def check_plans(connection: Connection) -> Iterator[Finding]:
+    """Compare the SHA-256 of the picture of every floor with its record."""
+    intact = 0
+    columns = (plan.c.id, plan.c.site, plan.c.floor, plan.c.sha256, site.c.name)
+    query = select(*columns).join(site, site.c.id == plan.c.site).order_by(site.c.created_at, plan.c.floor)
+    records = connection.execute(query).all()
+    for record in records:
+        digest = hashlib.sha256()
+        for piece in _read_plan(connection, record.id):
+            digest.update(piece)
+        if digest.digest() == record.sha256:
+            intact += 1
+        elif _has_plan(connection, record.id):
+            site_id = format_site_id(record.site)
+            text = (
+                f"the plan of floor {record.floor} of {record.name} ({site_id}) is damaged:"
+                " its SHA-256 differs; upload it again"
+            )
+            yield Finding(Level.FAIL, "plans", text, f"meshfleet sites show {site_id}")
+        else:  # a running service has replaced or deleted it
+            intact += 1
+    if intact == len(records):
+        yield Finding(Level.OK, "plans", f"{intact} plans of floors read")
+
+
+def _read_plan(connection: Connection, plan_id: int) -> Iterator[bytes]:
+    query = select(plan_chunk.c.content).where(plan_chunk.c.plan == plan_id).order_by(plan_chunk.c.position)
+    for content in connection.execute(query).scalars():
+        yield bytes(content)
+
+
+def _has_plan(connection: Connection, plan_id: int) -> bool:
+    return connection.execute(select(plan.c.id).where(plan.c.id == plan_id)).first() is not None

@@ -47,7 +47,7 @@ def examine(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[Finding]
 
 
 def check_database(settings: Settings, now: Now, *, is_deep: bool) -> Iterator[Finding]:
-    """Check the database and what it contains; with `is_deep`, also read all samples and images."""
+    """Check the database and what it contains; with `is_deep`, also read all samples, images and plans."""
     if settings.database == "sqlite" and not (settings.data / "meshfleet.sqlite").exists():
         yield database.build_missing_finding(settings)
         return
@@ -76,6 +76,7 @@ def _check_contents(
         checks["samples"] = partial(deep.check_segments, connection, settings.data)
     if is_deep:
         checks["images"] = partial(deep.check_images, connection, settings.data)
+        checks["plans"] = partial(deep.check_plans, connection)
     for name, check in checks.items():
         yield from guard_check(name, check)
         connection.rollback()  # after an error PostgreSQL refuses all further statements of a transaction

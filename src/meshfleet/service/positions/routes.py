@@ -1,51 +1,46 @@
-"""REST routes of positions: of a device, of all devices on a site, and of survey points."""
+"""REST routes of positions: of a device, now and over time, and of all devices on a site."""
 
 import asyncio
 import re
+from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
-from litestar import Router, delete, get, post
+from litestar import Response, Router, get
 from litestar.di import NamedDependency as Given
 from litestar.di import Provide
-from litestar.params import FromPath, JSONBody, QueryParameter, SkipValidation
+from litestar.params import FromPath, QueryParameter, SkipValidation
 from msgspec import Struct
 from msgspec.structs import replace
 
 from meshfleet.db import Database
-from meshfleet.errors import Fault, InvalidRequest
-from meshfleet.errors.protocol import MalformedInput, MalformedText
-from meshfleet.protocol.ids import mac_from_int, mac_to_int, parse_device_id, to_device_id, to_mac
+from meshfleet.errors.protocol import MalformedText
+from meshfleet.protocol.ids import mac_from_int, mac_to_int, to_device_id
 from meshfleet.protocol.times import format_millis, parse_millis
 from meshfleet.rest.paths import DEVICES_PATH, SITES_PATH
 from meshfleet.rest.positions import (
     DEFAULT_WINDOW,
     MAX_WINDOW,
     MIN_WINDOW,
-    NewSurveyPoint,
     PastPositionPage,
     PositionAnswer,
     SitePosition,
     SitePositions,
-    SurveyPoint,
-    SurveyPointPage,
     SuspiciousAnchor,
 )
-from meshfleet.service.actor import Actor
 from meshfleet.service.clock import Now
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.parameters import parse_path_device
+from meshfleet.service.http.csv_response import JsonOrCsv, prefers_csv, stream_csv
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import FromTime, MaxResults, NextToken, QueryReader, ToTime, parse_limit
-from meshfleet.service.positions import survey_store
+from meshfleet.service.http.request import ApiRequest
+from meshfleet.service.positions import position_csv
 from meshfleet.service.positions.positions import MAX_STEPS, CurrentPosition, PositionFinder
-from meshfleet.service.sites.changes import SiteChanges
-from meshfleet.service.sites.parameters import parse_path_site, parse_survey_id
-from meshfleet.service.sites.places import load_device_names, load_site_geometry
+from meshfleet.service.sites.parameters import parse_path_site
+from meshfleet.service.sites.places import load_device_names
 from meshfleet.service.sites.store import check_site_exists
 
 _HOUR_MS: Final = 3_600_000
-_DEFAULT_SURVEY_MS: Final = 60_000
-_MAX_SURVEY_MS: Final = _HOUR_MS
 
 WindowText = Annotated[
     str | None,
@@ -123,8 +118,9 @@ async def show_position(
     return await positions.locate(mac_to_int(device), at=position_query.at, seconds=position_query.window)
 
 
-@get("/{device_id:str}/positions")
+@get("/{device_id:str}/positions", operation_class=JsonOrCsv)
 async def list_positions(
+    request: ApiRequest,
     device_id: FromPath[str],
     database: Given[Database],
     positions: Given[SkipValidation[PositionFinder]],
@@ -134,10 +130,11 @@ async def list_positions(
     until: ToTime = None,
     max_results: MaxResults = None,
     next_token: NextToken = None,
-) -> PastPositionPage:
+) -> Response[PastPositionPage]:
     """List the positions of a device over time, the oldest first: the last hour by default.
 
-    Positions are 3 s apart while readings are frequent and not older than an hour, else a minute.
+    Positions are 3 s apart while readings are frequent and not older than an hour, else a minute. With
+    `Accept: text/csv` all positions are returned as CSV, without pages.
     """
     device = parse_path_device(device_id)
     reader = QueryReader()
@@ -146,6 +143,13 @@ async def list_positions(
     reader.check_span(start, end)
     reader.raise_faults()
     await database.read(listing.load_device, device)
+    if prefers_csv(request):
+        return await stream_csv(  # type: ignore[return-value] # documented by JsonOrCsv
+            request,
+            position_csv.encode_history_header(),
+            _encode_history(positions, mac_to_int(device), start, end),
+            file_name=f"positions-{device}.csv",
+        )
     # Without From and To, later pages must have the time range of the first one: it is in the token.
     scope = f"positions/{device}/{since}/{until}"
     if next_token is not None:
@@ -153,31 +157,55 @@ async def list_positions(
     # More than in other lists by default: a page is smoothed as a whole.
     limit = MAX_STEPS if max_results is None else parse_limit(max_results)
     found = await positions.list_past(mac_to_int(device), start, end, limit=min(limit, MAX_STEPS))
-    return PastPositionPage(
-        items=found.items, next_token=None if found.end is None else pages.encode(scope, (found.end, end))
-    )
+    next_page = None if found.end is None else pages.encode(scope, (found.end, end))
+    return Response(PastPositionPage(items=found.items, next_token=next_page))
 
 
-@get("/{site_id:str}/positions")
+async def _encode_history(
+    positions: PositionFinder, device: int, since: int, until: int
+) -> AsyncIterator[bytes]:
+    """Yield the positions of a device over time as CSV."""
+    start: int | None = since
+    while start is not None:
+        found = await positions.list_past(device, start, until, limit=MAX_STEPS)
+        yield position_csv.encode_history_rows(found.items)
+        start = found.end
+
+
+@get("/{site_id:str}/positions", operation_class=JsonOrCsv)
 async def list_site_positions(
+    request: ApiRequest,
     site_id: FromPath[str],
     database: Given[Database],
     positions: Given[SkipValidation[PositionFinder]],
-) -> SitePositions:
-    """List where the devices on a site are, and anchors that do not seem to be at their places."""
+) -> Response[SitePositions]:
+    """List where the devices on a site are, and anchors that do not seem to be at their places.
+
+    With `Accept: text/csv` only the devices are returned, as CSV.
+    """
     number = parse_path_site(site_id)
     await database.read(check_site_exists, number)
     current = await positions.list_current(number)
+    names = await database.read(load_device_names, [each.device for each in current])
+    items = [_to_site_position(each, names) for each in current if each.device in names]
+    if prefers_csv(request):
+        return await stream_csv(  # type: ignore[return-value] # documented by JsonOrCsv
+            request,
+            position_csv.encode_site_header(),
+            _yield_once(position_csv.encode_site_rows(items)),
+            file_name="positions.csv",
+        )
     model = await positions.get_model(number)
     suspicious = [] if model is None else await asyncio.to_thread(model.find_suspicious_anchors)
-    names = await database.read(load_device_names, [each.device for each in current])
-    return SitePositions(
-        items=[_to_site_position(each, names) for each in current if each.device in names],
-        suspicious_anchors=[
-            SuspiciousAnchor(anchor=mac_from_int(anchor), difference=round(difference, 1))
-            for anchor, difference in suspicious
-        ],
-    )
+    anchors = [
+        SuspiciousAnchor(anchor=mac_from_int(anchor), difference=round(difference, 1))
+        for anchor, difference in suspicious
+    ]
+    return Response(SitePositions(items=items, suspicious_anchors=anchors))
+
+
+async def _yield_once(content: bytes) -> AsyncIterator[bytes]:
+    yield content
 
 
 @get("/{site_id:str}/nearest", dependencies={"point": Provide(parse_nearest_query, sync_to_thread=False)})
@@ -200,89 +228,6 @@ async def list_nearest(
         items=[_to_site_position(each, names, point) for each in current if each.device in names][:limit],
         suspicious_anchors=[],
     )
-
-
-@post("/{site_id:str}/survey", problems=(409,))
-async def create_survey_point(
-    site_id: FromPath[str],
-    data: JSONBody[NewSurveyPoint],
-    actor: Given[Actor],
-    database: Given[Database],
-    positions: Given[SkipValidation[PositionFinder]],
-    site_changes: Given[SkipValidation[SiteChanges]],
-    now: Given[Now],
-) -> SurveyPoint:
-    """Add a survey point: the device was at this place from `from` to `to`, by default for the last 60 s.
-
-    What anchors read of the device in this time improves positions near the place.
-    """
-    number = parse_path_site(site_id)
-    geometry = await database.read(load_site_geometry, number)
-    device, since, until = _parse_survey_point(data, now())
-    box = next((each.box for each in geometry.floors if each.floor == data.floor), None)
-    if box is None:
-        raise InvalidRequest([Fault("floor", "is not a floor of this site")])
-    if not box.contains(data.x, data.y):
-        raise InvalidRequest(
-            [Fault("x" if not box.contains_x(data.x) else "y", f"is outside the floor: {box}")]
-        )
-    window = await positions.load_window(device, since, until)
-    if window is None or window.site != number:
-        raise InvalidRequest([Fault("device", "was not received by an anchor of this site in this time")])
-    point = survey_store.NewPoint(device, data.floor, data.x, data.y, since, until, dict(window.levels))
-    created = await database.write(survey_store.insert_point, number, point, by=actor, now=now())
-    await site_changes.check()
-    return created
-
-
-@get("/{site_id:str}/survey")
-async def list_survey_points(
-    site_id: FromPath[str],
-    database: Given[Database],
-    pages: Given[PageTokens],
-    limit: Given[int],
-    next_token: NextToken = None,
-) -> SurveyPointPage:
-    """List the survey points of a site, the oldest first."""
-    number = parse_path_site(site_id)
-    scope = f"survey/{number}"
-    after = None if next_token is None else survey_store.SurveyPosition(*pages.decode(scope, next_token))
-    found = await database.read(survey_store.list_points, number, after=after, limit=limit + 1)
-    return SurveyPointPage(
-        items=[point for _, point in found[:limit]],
-        next_token=pages.encode(scope, found[limit - 1][0]) if len(found) > limit else None,
-    )
-
-
-@delete("/{site_id:str}/survey/{point_id:str}")
-async def remove_survey_point(
-    site_id: FromPath[str],
-    point_id: FromPath[str],
-    actor: Given[Actor],
-    database: Given[Database],
-    site_changes: Given[SkipValidation[SiteChanges]],
-    now: Given[Now],
-) -> None:
-    """Withdraw a survey point, for example because the shelves next to it were moved."""
-    number, point = parse_path_site(site_id), parse_survey_id(point_id)
-    await database.write(survey_store.delete_point, number, point, by=actor, now=now())
-    await site_changes.check()
-
-
-def _parse_survey_point(data: NewSurveyPoint, now: int) -> tuple[int, int, int]:
-    """Return the device of a survey point, and its time range. Raise `InvalidRequest` with all faults."""
-    reader = QueryReader()
-    until = reader.read(parse_millis, data.until, "to", default=now)
-    since = reader.read(parse_millis, data.since, "from", default=until - _DEFAULT_SURVEY_MS)
-    device = 0
-    try:
-        device = mac_to_int(to_mac(parse_device_id(data.device)))
-    except MalformedInput as exc:
-        reader.faults.append(Fault("device", exc.reason))
-    if not reader.faults and not 0 < until - since <= _MAX_SURVEY_MS:
-        reader.faults.append(Fault("from", "must be before to, by at most an hour"))
-    reader.raise_faults()
-    return device, since, until
 
 
 def _to_site_position(
@@ -339,9 +284,6 @@ site_router = Router(
     route_handlers=[
         list_site_positions,
         list_nearest,
-        create_survey_point,
-        list_survey_points,
-        remove_survey_point,
     ],
     tags=["Positions"],
 )

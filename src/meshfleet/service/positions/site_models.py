@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from meshfleet.errors import UnknownSite
 from meshfleet.service.positions import survey_store
 from meshfleet.service.positions.fingerprints import select_fingerprints
 from meshfleet.service.positions.site_model import MIN_ANCHORS, SiteModel, SurveyedPlace
@@ -52,10 +53,9 @@ class SiteModels:
         self._locks: dict[int, asyncio.Lock] = {}
 
     async def get(self, site: int, revision: int) -> SiteModel | None:
-        """Return a current model of a site. Return None if the site has too few anchors.
+        """Return a current model of a site. Return None if the site has too few anchors, or was deleted.
 
-        `revision` is the revision of the site, which changes with its floors, places and survey points. Raise
-        `UnknownSite` if the site does not exist.
+        `revision` is the revision of the site, which changes with its floors, places and survey points.
         """
         lock = self._locks.setdefault(site, asyncio.Lock())
         async with lock:
@@ -81,7 +81,10 @@ class SiteModels:
 
     async def _build(self, site: int) -> _Entry | None:
         count, now = self._readings.count_minutes(site), self._now()
-        inputs = await self._database.read(_load_inputs, site)
+        try:
+            inputs = await self._database.read(_load_inputs, site)
+        except UnknownSite:  # it was deleted after its revision was read, maybe by another process
+            return None
         if len(inputs.geometry.anchors) < MIN_ANCHORS:
             return None
         snapshot = self._readings.take_snapshot()

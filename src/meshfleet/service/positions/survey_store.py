@@ -5,27 +5,32 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import delete, insert, select, tuple_
+from sqlalchemy import delete, func, insert, select, tuple_
 
 from meshfleet.db.tables import calibration, device, site, survey_point
-from meshfleet.errors import Conflict, NotFound, UnknownDevice
+from meshfleet.errors import Conflict, Fault, InvalidRequest, NotFound, UnknownDevice
 from meshfleet.protocol.ids import mac_from_int, to_device_id
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest.positions import SurveyPoint
 from meshfleet.rest.sites import format_site_id
+from meshfleet.rest.survey import (
+    MAX_SURVEY_POINTS,
+    SurveyPoint,
+    SurveyReading,
+    SurveyRecord,
+    format_survey_id,
+)
 from meshfleet.service.audit import log as audit
 from meshfleet.service.positions.reading_store import AnchorLevel, DeviceMinute
-from meshfleet.service.sites.store import begin_change, check_site_exists, generate_id
+from meshfleet.service.sites.parameters import check_on_floor
+from meshfleet.service.sites.store import begin_change, check_site_exists, generate_id, load_boxes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from sqlalchemy import Connection, Row
 
     from meshfleet.service.actor import Actor
-
-MAX_SURVEY_POINTS: Final = 2000
-"""Maximum number of survey points of a site: the map of each anchor is interpolated between all of them."""
+    from meshfleet.service.sites.geometry import Box
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_levels = msgspec.msgpack.Decoder(dict[int, AnchorLevel]).decode
@@ -62,24 +67,26 @@ class NewPoint(NamedTuple):
     levels: dict[int, AnchorLevel]
 
 
-def format_survey_id(number: int) -> str:
-    """Return the id of a survey point in the REST API for its number in the database."""
-    return f"survey-{number:016x}"
+def encode_levels(levels: Mapping[int, AnchorLevel]) -> bytes:
+    """Encode the readings of a survey point for the database."""
+    return _encode(levels)
 
 
 def insert_point(connection: Connection, number: int, point: NewPoint, *, by: Actor, now: int) -> SurveyPoint:
     """Store a survey point of a site.
 
-    Raise `UnknownSite`, `UnknownDevice`, or `Conflict` if there are too many.
+    Raise `UnknownSite`, `UnknownDevice`, `InvalidRequest` if the point is not on a floor, or `Conflict` if
+    there are too many.
     """
     begin_change(connection, [number])
+    check_point_on_floor(load_boxes(connection, number), point.floor, point.x, point.y)
     if connection.execute(select(device.c.id).where(device.c.id == point.device)).first() is None:
         raise UnknownDevice("device not found")
-    count = len(connection.execute(select(survey_point.c.id).where(survey_point.c.site == number)).all())
-    if count >= MAX_SURVEY_POINTS:
+    count = select(func.count()).where(survey_point.c.site == number)
+    if connection.execute(count).scalar_one() >= MAX_SURVEY_POINTS:
         raise Conflict(f"a site can have at most {MAX_SURVEY_POINTS} survey points; withdraw old ones")
     point_id = generate_id()
-    values = point._asdict() | {"levels": _encode(point.levels)}
+    values = point._asdict() | {"levels": encode_levels(point.levels)}
     connection.execute(
         insert(survey_point).values(
             id=point_id, site=number, created_at=now, created_by=by.display_name, **values
@@ -99,6 +106,14 @@ def insert_point(connection: Connection, number: int, point: NewPoint, *, by: Ac
     return load_point(connection, number, point_id)
 
 
+def check_point_on_floor(boxes: Mapping[int, Box], floor: int, x: float, y: float) -> None:
+    """Raise `InvalidRequest` with all faults if a place is not on one of the floors of a site."""
+    faults: list[Fault] = []
+    check_on_floor(boxes, floor, x, y, field="", faults=faults)
+    if faults:
+        raise InvalidRequest(faults)
+
+
 def load_point(connection: Connection, number: int, point_id: int) -> SurveyPoint:
     """Load a survey point of a site. Raise `NotFound` if the site has no such point."""
     query = select(survey_point).where(survey_point.c.id == point_id, survey_point.c.site == number)
@@ -112,13 +127,27 @@ def list_points(
     connection: Connection, number: int, *, after: SurveyPosition | None, limit: int
 ) -> list[tuple[SurveyPosition, SurveyPoint]]:
     """List up to `limit` survey points of a site with their positions. Raise `UnknownSite`."""
+    rows = _load_rows(connection, number, after=after, limit=limit)
+    return [(SurveyPosition(row.created_at, row.id), _to_body(row)) for row in rows]
+
+
+def list_records(
+    connection: Connection, number: int, *, after: SurveyPosition | None, limit: int
+) -> list[tuple[SurveyPosition, SurveyRecord]]:
+    """List up to `limit` survey points of a site with their readings. Raise `UnknownSite`."""
+    rows = _load_rows(connection, number, after=after, limit=limit)
+    return [(SurveyPosition(row.created_at, row.id), _to_record(row)) for row in rows]
+
+
+def _load_rows(
+    connection: Connection, number: int, *, after: SurveyPosition | None, limit: int
+) -> Sequence[Row[Any]]:
     check_site_exists(connection, number)
     columns = survey_point.c
     query = select(survey_point).where(columns.site == number).order_by(columns.created_at, columns.id)
     if after is not None:
         query = query.where(tuple_(columns.created_at, columns.id) > tuple_(*after))
-    rows = connection.execute(query.limit(limit)).all()
-    return [(SurveyPosition(row.created_at, row.id), _to_body(row)) for row in rows]
+    return connection.execute(query.limit(limit)).all()
 
 
 def delete_point(connection: Connection, number: int, point_id: int, *, by: Actor, now: int) -> None:
@@ -190,4 +219,22 @@ def _to_body(row: Row[Any]) -> SurveyPoint:
         anchors=len(_decode_levels(row.levels)),
         created_at=format_millis(row.created_at),
         created_by=row.created_by,
+    )
+
+
+def _to_record(row: Row[Any]) -> SurveyRecord:
+    readings = [
+        SurveyReading(anchor=mac_from_int(anchor), rssi=round(level.rssi, 2), count=level.count)
+        for anchor, level in sorted(_decode_levels(row.levels).items())
+    ]
+    return SurveyRecord(
+        id=format_survey_id(row.id),
+        device=to_device_id(mac_from_int(row.device)),
+        floor=row.floor,
+        x=row.x,
+        y=row.y,
+        since=format_millis(row.since),
+        until=format_millis(row.until),
+        created_at=format_millis(row.created_at),
+        readings=readings,
     )

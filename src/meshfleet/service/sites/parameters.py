@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meshfleet.errors import Fault, InvalidRequest, NotFound, UnknownSite
+from meshfleet.errors import Fault, InvalidRequest, NotFound, UnknownSite, quote_input
 from meshfleet.errors.protocol import MalformedInput
 from meshfleet.protocol.ids import mac_from_int, mac_to_int, parse_device_id, to_mac
 from meshfleet.rest.inputs import parse_friendly_name
@@ -18,7 +18,7 @@ from meshfleet.service.http.request import decode_segment
 from meshfleet.service.sites.geometry import Anchor, Box, FloorGeometry, FloorKey
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from meshfleet.rest.sites import BatchPlace, NewFloor, NewPlace, NewSite, NewZone, Polygon
 
@@ -98,10 +98,15 @@ def parse_path_zone(text: str) -> int:
 
 def parse_survey_id(text: str) -> int:
     """Parse the id of a survey point in a URL path. Raise `NotFound` if it is malformed (rest-15)."""
-    number = _parse_number(_SURVEY_ID, decode_segment(text))
+    number = parse_survey_number(decode_segment(text))
     if number is None:
         raise NotFound("survey point not found")
     return number
+
+
+def parse_survey_number(text: str) -> int | None:
+    """Return the number in the id of a survey point; None if there cannot be a point with this id."""
+    return _parse_number(_SURVEY_ID, text)
 
 
 def parse_path_floor(site_id: str, floor: str) -> FloorKey:
@@ -220,6 +225,20 @@ def check_inside(polygon: Polygon, box: Box, field: str, faults: list[Fault]) ->
     outside = next((index for index, corner in enumerate(polygon) if not box.contains(*corner)), None)
     if outside is not None:
         faults.append(Fault(f"{field}[{outside}]", f"is outside the floor, which has {box}"))
+
+
+def check_on_floor(
+    boxes: Mapping[int, Box], floor: int, x: float, y: float, *, field: str, faults: list[Fault]
+) -> None:
+    """Add faults if a place is not on one of the floors of a site; `field` precedes the names of fields."""
+    box = boxes.get(floor)
+    if box is None:
+        known = ", ".join(map(str, sorted(boxes)))
+        faults.append(Fault(f"{field}floor", f"the site has no floor {quote_input(floor)}, but {known}"))
+        return
+    for axis, is_inside in (("x", box.contains_x(x)), ("y", box.contains_y(y))):
+        if not is_inside:
+            faults.append(Fault(f"{field}{axis}", f"is outside the floor, which has {box}"))
 
 
 def parse_zone(body: NewZone) -> ZoneDescription:

@@ -15,6 +15,7 @@ from meshfleet.rest.devices import Place
 from meshfleet.rest.sites import SitePlace, format_site_id
 from meshfleet.service.audit import log as audit
 from meshfleet.service.sites.geometry import Anchor, SiteGeometry
+from meshfleet.service.sites.parameters import check_on_floor
 from meshfleet.service.sites.store import begin_change, check_site_exists, load_boxes, load_floor_geometry
 
 if TYPE_CHECKING:
@@ -190,16 +191,9 @@ def _load_places(connection: Connection, devices: Sequence[int]) -> dict[int, _S
 def _check_on_floors(connection: Connection, number: int, anchors: Mapping[str, Anchor]) -> None:
     """Raise `InvalidRequest` with all places that are not on a floor of the site."""
     boxes = load_boxes(connection, number)
-    faults = []
+    faults: list[Fault] = []
     for prefix, anchor in anchors.items():
-        box = boxes.get(anchor.floor)
-        if box is None:
-            known = ", ".join(map(str, sorted(boxes)))
-            faults.append(Fault(f"{prefix}floor", f"the site has no floor {anchor.floor}, but {known}"))
-            continue
-        for axis, is_inside in (("x", box.contains_x(anchor.x)), ("y", box.contains_y(anchor.y))):
-            if not is_inside:
-                faults.append(Fault(f"{prefix}{axis}", f"is outside the floor, which has {box}"))
+        check_on_floor(boxes, anchor.floor, anchor.x, anchor.y, field=prefix, faults=faults)
     if faults:
         raise InvalidRequest(faults)
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET
-from sqlalchemy import delete, func, insert, or_, select, tuple_, update
+from sqlalchemy import delete, func, insert, select, tuple_, update
 
-from meshfleet.db.tables import floor, place, plan, site, survey_point, zone
-from meshfleet.errors import FloorInUse, UnknownSite
-from meshfleet.rest.sites import PLACE_SLACK, Floor, Polygon, Site, format_site_id
+from meshfleet.db.tables import floor, place, plan, site, zone
+from meshfleet.errors import UnknownSite
+from meshfleet.rest.sites import Floor, Polygon, Site, format_site_id
 from meshfleet.service.audit import log as audit
+from meshfleet.service.sites.floor_use import check_floors_free
 from meshfleet.service.sites.geometry import Box, FloorGeometry
 from meshfleet.service.sites.plans import build_plan
 
@@ -90,15 +91,18 @@ def load_site(connection: Connection, number: int) -> Site:
 def replace_site(connection: Connection, number: int, new: SiteDescription, *, by: Actor, now: int) -> Site:
     """Change the name and the floors of a site. Floors that stay keep their plans (rest-250).
 
-    Raise `FloorInUse` if a floor with places, zones or survey points would be removed, or if places or zones
-    would be outside.
+    Raise `FloorInUse` if a floor with places, zones or survey points would be removed, or if some would be
+    outside.
     """
     begin_change(connection, [number])
     before = load_site(connection, number)
     kept = {each.geometry.floor: each for each in new.floors}
     existing = {each.floor for each in before.floors}
-    _check_floors_unused(connection, number, [each for each in existing if each not in kept])
-    _check_nothing_outside(connection, number, [kept[each].geometry for each in existing if each in kept])
+    check_floors_free(
+        connection,
+        number,
+        {each: kept[each].geometry.box if each in kept else None for each in existing},
+    )
     connection.execute(update(site).where(site.c.id == number).values(name=new.name))
     connection.execute(delete(floor).where(floor.c.site == number, floor.c.floor.not_in(kept)))
     for each in new.floors:
@@ -214,43 +218,3 @@ def _build_columns(described: NamedFloor) -> dict[str, Any]:
         **described.geometry.box._asdict(),
         "walkable": None if walkable is None else msgspec.json.encode(walkable).decode(),
     }
-
-
-def _check_floors_unused(connection: Connection, number: int, removed: Sequence[int]) -> None:
-    """Raise `FloorInUse` if a floor to remove has places, zones or survey points."""
-    for each in sorted(removed):
-        places, zones, points = (
-            connection.execute(
-                select(func.count()).where(table.c.site == number, table.c.floor == each)
-            ).scalar_one()
-            for table in (place, zone, survey_point)
-        )
-        if places or zones or points:
-            raise FloorInUse(
-                f"floor {each} is in use (places: {places}, zones: {zones}, survey points: {points});"
-                " move or remove them first"
-            )
-
-
-def _check_nothing_outside(connection: Connection, number: int, floors: Sequence[FloorGeometry]) -> None:
-    """Raise `FloorInUse` if places or zones would be outside the new rectangle of their floor."""
-    for each in floors:
-        box, columns = each.box, place.c
-        outside = or_(
-            columns.x < box.min_x - PLACE_SLACK,
-            columns.x > box.max_x + PLACE_SLACK,
-            columns.y < box.min_y - PLACE_SLACK,
-            columns.y > box.max_y + PLACE_SLACK,
-        )
-        is_on_floor = (columns.site == number) & (columns.floor == each.floor)
-        places = connection.execute(select(func.count()).where(is_on_floor, outside)).scalar_one()
-        polygons = select(zone.c.polygon).where(zone.c.site == number, zone.c.floor == each.floor)
-        zones = sum(
-            not all(box.contains(*corner) for corner in msgspec.json.decode(polygon))
-            for polygon in connection.execute(polygons).scalars()
-        )
-        if places or zones:
-            raise FloorInUse(
-                f"floor {each.floor} would leave some outside (places: {places}, zones: {zones}); move them"
-                " first"
-            )

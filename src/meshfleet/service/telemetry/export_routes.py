@@ -14,12 +14,12 @@ from meshfleet.db import Database
 from meshfleet.db.samples.sample import SampleStore
 from meshfleet.errors import Fault, InvalidRequest
 from meshfleet.rest.telemetry import EXPORT_FORMATS, JSON_LINES_TYPE
+from meshfleet.service import csv_format
 from meshfleet.service.devices.model import DeviceFilter
 from meshfleet.service.devices.parameters import parse_device_filter
+from meshfleet.service.http.csv_response import prefers_csv
 from meshfleet.service.http.request import ApiRequest
-from meshfleet.service.telemetry import csv_export
 from meshfleet.service.telemetry.chunked_read import ChunkSizes
-from meshfleet.service.telemetry.csv_export import wants_csv
 from meshfleet.service.telemetry.fleet_export import FleetExport
 from meshfleet.service.telemetry.query_params import SampleSelection, parse_sample_selection
 
@@ -41,7 +41,7 @@ class _ExportOperation(Operation):
         response = (self.responses or {})["200"]
         assert isinstance(response, OpenAPIResponse)  # noqa: S101 # Litestar has just created it
         text = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
-        response.content = {JSON_LINES_TYPE: text, csv_export.MEDIA_TYPE: text}
+        response.content = {JSON_LINES_TYPE: text, csv_format.MEDIA_TYPE: text}
 
 
 @get("/export", operation_class=_ExportOperation)
@@ -60,14 +60,12 @@ async def export_samples(
     """
     if export_format is not None and export_format not in EXPORT_FORMATS:
         raise InvalidRequest([Fault("Format", f"must be one of {', '.join(EXPORT_FORMATS)}")])
-    is_csv = export_format == "csv" or (
-        export_format is None and wants_csv(request.headers.getall("accept", []))
-    )
+    is_csv = export_format == "csv" or (export_format is None and prefers_csv(request))
     await request.body()  # empty, but a disconnect before its end would count as an error
     export = FleetExport(database, samples, device_filter, sample_selection, chunk_size=chunk_sizes.csv_lines)
     return Stream(
         export.stream_csv() if is_csv else export.stream_json_lines(),
-        media_type=csv_export.CONTENT_TYPE if is_csv else JSON_LINES_TYPE,
+        media_type=csv_format.CONTENT_TYPE if is_csv else JSON_LINES_TYPE,
         headers={"content-disposition": f'attachment; filename="samples.{"csv" if is_csv else "jsonl"}"'},
     )
 

@@ -2,20 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from itertools import islice
 
 from litestar import Response, Router, get
 from litestar.di import NamedDependency as Given
 from litestar.di import Provide
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, OpenAPIType, Operation, Schema
 from litestar.params import FromPath, SkipValidation
-from litestar.response import Stream
 from msgspec import Struct
 
 from meshfleet.db import Database
 from meshfleet.db.samples.sample import SampleStore, StoredSample
-from meshfleet.errors import Fault, InvalidRequest
 from meshfleet.protocol.identifiers.numbers import identifier_to_int
 from meshfleet.protocol.ids import Mac, mac_to_int
 from meshfleet.protocol.times import format_optional_millis
@@ -25,13 +21,13 @@ from meshfleet.service.backfill.series import complete_up_to
 from meshfleet.service.clock import Now
 from meshfleet.service.devices import listing
 from meshfleet.service.devices.parameters import parse_path_device
+from meshfleet.service.http.csv_response import JsonOrCsv, prefers_csv, stream_csv
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import NextToken
 from meshfleet.service.http.request import ApiRequest
 from meshfleet.service.telemetry import csv_export
 from meshfleet.service.telemetry.aggregation import SeriesAggregator
 from meshfleet.service.telemetry.chunked_read import ChunkSizes, read_in_chunks
-from meshfleet.service.telemetry.csv_export import wants_csv
 from meshfleet.service.telemetry.identifiers import describe_identifier, load_foreign_names
 from meshfleet.service.telemetry.query_params import (
     SampleSelection,
@@ -42,17 +38,6 @@ from meshfleet.service.telemetry.query_params import (
 from meshfleet.service.telemetry.rest_sample import to_rest_sample
 
 
-@dataclass
-class _JsonOrCsv(Operation):
-    """OpenAPI operation whose response is available as JSON and as CSV."""
-
-    def __post_init__(self) -> None:
-        response = (self.responses or {})["200"]
-        assert isinstance(response, OpenAPIResponse)  # noqa: S101 # Litestar has just created it
-        content = response.content or {}
-        content[csv_export.MEDIA_TYPE] = OpenAPIMediaType(schema=Schema(type=OpenAPIType.STRING))
-
-
 class SampleListing(Struct, frozen=True, kw_only=True):
     """Query of a sample list; a page token is valid only for an equal query."""
 
@@ -60,7 +45,7 @@ class SampleListing(Struct, frozen=True, kw_only=True):
     selection: SampleSelection
 
 
-@get("/{device_id:str}/samples", operation_class=_JsonOrCsv)
+@get("/{device_id:str}/samples", operation_class=JsonOrCsv)
 async def list_samples(
     request: ApiRequest,
     device_id: FromPath[str],
@@ -77,10 +62,11 @@ async def list_samples(
     With `Accept: text/csv` all samples are returned as CSV, the oldest first, without pages.
     """
     device = parse_path_device(device_id)
-    if wants_csv(request.headers.getall("accept", [])):
-        _reject_paging(request)
-        await request.body()  # empty, but a disconnect before its end would count as an error
-        return await _stream_csv(database, samples, device, sample_selection, chunk_sizes.csv_lines)  # type: ignore[return-value] # documented by _JsonOrCsv
+    if prefers_csv(request):
+        chunks = _encode_csv_chunks(database, samples, device, sample_selection, chunk_sizes.csv_lines)
+        return await stream_csv(  # type: ignore[return-value] # documented by JsonOrCsv
+            request, csv_export.encode_csv_header(), chunks, file_name=f"samples-{device}.csv"
+        )
     request_key = SampleListing(device=device, selection=sample_selection)
     after = None if next_token is None else pages.decode(request_key, next_token)
     query = sample_selection.to_query(device, newest_first=True, after=after)
@@ -139,50 +125,22 @@ async def _to_rest_samples(database: Database, samples: list[StoredSample]) -> l
     return [to_rest_sample(sample, foreign_names) for sample in samples]
 
 
-async def _stream_csv(
-    database: Database, store: SampleStore, device: Mac, selection: SampleSelection, size: int
-) -> Stream:
-    """Return an HTTP response that streams samples as CSV.
-
-    The first chunk is read before the response starts, so that a failed read still gets an error response.
-    """
-    chunks = _encode_csv_chunks(database, store, device, selection, size)
-    if not (first_chunk := await anext(chunks)):
-        await _check_device_exists(database, device)
-    start = csv_export.encode_csv_header() + first_chunk
-    return Stream(
-        _prepend(start, chunks),
-        media_type=csv_export.CONTENT_TYPE,
-        headers=csv_export.build_csv_headers(device),
-    )
-
-
 async def _encode_csv_chunks(
     database: Database, store: SampleStore, device: Mac, selection: SampleSelection, size: int
 ) -> AsyncIterator[bytes]:
+    """Yield samples as CSV, the oldest first. Raise `NotFound` for an unknown device without samples."""
     chunks = read_in_chunks(store, selection.to_query(device, newest_first=False), list, size=size)
+    is_first = True
     async for chunk in chunks:
+        if is_first and not chunk:
+            await _check_device_exists(database, device)
+        is_first = False
         foreign_names = await load_foreign_names(database, (sample.identifier for sample in chunk))
         yield await asyncio.to_thread(_encode_chunk, chunk, foreign_names)
 
 
 def _encode_chunk(samples: list[StoredSample], foreign_names: dict[int, str]) -> bytes:
     return csv_export.encode_csv_rows(to_rest_sample(sample, foreign_names) for sample in samples)
-
-
-async def _prepend(start: bytes, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield start
-    async for chunk in chunks:
-        yield chunk
-
-
-def _reject_paging(request: ApiRequest) -> None:
-    """Raise `InvalidRequest` if a CSV request has paging parameters (rest-188)."""
-    names = [name for name in ("MaxResults", "NextToken") if name in request.query_params]
-    if names:
-        raise InvalidRequest(
-            [Fault(name, "cannot be combined with CSV, which has no pages") for name in names]
-        )
 
 
 router = Router(
