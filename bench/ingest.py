@@ -75,25 +75,27 @@ THRESHOLDS: Final = (
 def run(*, quick: bool, phases: Sequence[str] = ()) -> dict[str, Any]:
     """Run all phases, or the named ones."""
     with _temporary_files_on_disk():
-        return run_phases([PHASES[name] for name in phases or PHASES], THRESHOLDS, quick=quick)
+        return run_phases(PHASES, THRESHOLDS, names=phases, quick=quick)
 
 
 def _measure_pushed(*, quick: bool) -> PhaseResult:
     with run_service(PUSHING_GATEWAYS) as ours:
-        return PhaseResult(SQLITE, {"pushed": measure_load(ours, _push(seconds=5 if quick else 60))})
+        return PhaseResult(
+            SQLITE, {"pushed": measure_load(ours, _push(seconds=5 if quick else 60), quick=quick)}
+        )
 
 
 def _measure_paced(gateways: int, devices: int, rate: int, *, quick: bool) -> PhaseResult:
     with run_service(gateways) as ours:
         load = Load("pace", gateways, devices, rate, 5 if quick else 60)
-        return PhaseResult(SQLITE, {f"{rate}/s from {gateways}": measure_load(ours, load)})
+        return PhaseResult(SQLITE, {f"{rate}/s from {gateways}": measure_load(ours, load, quick=quick)})
 
 
 def _measure_acked(*, quick: bool) -> PhaseResult:
     """Measure a full load with every measurement and event acknowledged as a sample."""
     with run_service(PUSHING_GATEWAYS) as ours:
         load = _push(seconds=5 if quick else 60)._replace(is_acked=True)
-        return PhaseResult(SQLITE, {"acked": measure_load(ours, load)})
+        return PhaseResult(SQLITE, {"acked": measure_load(ours, load, quick=quick)})
 
 
 def _measure_paced_and_acked(*, quick: bool) -> PhaseResult:
@@ -101,7 +103,9 @@ def _measure_paced_and_acked(*, quick: bool) -> PhaseResult:
     gateways, devices, rate = (200, 10, 20_000) if quick else (2_000, 10, 20_000)
     with run_service(gateways) as ours:
         load = Load("pace", gateways, devices, rate, 5 if quick else 60, is_acked=True)
-        return PhaseResult(SQLITE, {f"{rate}/s from {gateways}, acked": measure_load(ours, load)})
+        return PhaseResult(
+            SQLITE, {f"{rate}/s from {gateways}, acked": measure_load(ours, load, quick=quick)}
+        )
 
 
 def _measure_filled(*, quick: bool) -> PhaseResult:
@@ -110,11 +114,11 @@ def _measure_filled(*, quick: bool) -> PhaseResult:
     load, turns = _push(seconds=3 if quick else 10), 1 if quick else 3
     rows: dict[str, list[Metrics]] = {"empty": [], "full": []}
     with run_service(PUSHING_GATEWAYS) as full:
-        filling = measure_load(full, _push(count=count))
+        filling = measure_load(full, _push(count=count), quick=quick)
         for _ in range(turns):
             with run_service(PUSHING_GATEWAYS) as empty:
-                rows["empty"].append(measure_load(empty, load))
-            rows["full"].append(measure_load(full, load))
+                rows["empty"].append(measure_load(empty, load, quick=quick))
+            rows["full"].append(measure_load(full, load, quick=quick))
     table = {name: medians(measured) for name, measured in rows.items()}
     table["full"]["per_s of empty"] = table["full"]["per_s"] / table["empty"]["per_s"]
     return PhaseResult(FILLED, {"filling": filling, **table})
@@ -128,9 +132,9 @@ def _measure_exported(*, quick: bool) -> PhaseResult:
     with run_postgresql() as server:
         for database, address in (("SQLite", None), ("PostgreSQL", server)):
             with run_service(PUSHING_GATEWAYS, address) as ours:
-                measure_load(ours, _push(count=count))
+                measure_load(ours, _push(count=count), quick=quick)
                 exporter = Exporter(ours.url, until=clock.now())
-                rows[f"5000/s on {database}"] = measure_load(ours, load)
+                rows[f"5000/s on {database}"] = measure_load(ours, load, quick=quick)
                 rows[f"5000/s on {database}, exporting"] = _measure_beside(exporter, ours, load)
     return PhaseResult(EXPORTED, rows)
 
@@ -146,12 +150,17 @@ def _measure_beside(exporter: Exporter, ours: Service, load: Load) -> Metrics:
 
 def _measure_on_postgresql(*, quick: bool) -> PhaseResult:
     with run_postgresql() as server, run_service(PUSHING_GATEWAYS, server) as ours:
-        return PhaseResult(POSTGRESQL, {"pushed": measure_load(ours, _push(seconds=5 if quick else 60))})
+        return PhaseResult(
+            POSTGRESQL, {"pushed": measure_load(ours, _push(seconds=5 if quick else 60), quick=quick)}
+        )
 
 
 def _measure_compared(*, quick: bool) -> PhaseResult:
     load = _push(count=40_000 if quick else 300_000)
-    cases: dict[str, Callable[[str, Load], Metrics]] = {"ours": _measure_ours, **BASELINES}
+    cases: dict[str, Callable[[str, Load], Metrics]] = {
+        "ours": partial(_measure_ours, quick=quick),
+        **BASELINES,
+    }
     turns: dict[str, list[Metrics]] = {name: [] for name in cases}
     with run_postgresql() as server:
         for _ in range(1 if quick else 3):
@@ -166,9 +175,9 @@ def _measure_compared(*, quick: bool) -> PhaseResult:
     return PhaseResult(COMPARED, table)
 
 
-def _measure_ours(server: str, load: Load) -> Metrics:
+def _measure_ours(server: str, load: Load, *, quick: bool) -> Metrics:
     with run_service(load.gateways, server) as ours:
-        metrics = measure_load(ours, load)
+        metrics = measure_load(ours, load, quick=quick)
     return {
         "cpu_us": metrics["cpu_us_settled"],
         "server_cpu_us": metrics["server_cpu_us"],

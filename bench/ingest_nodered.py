@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Timer
@@ -79,6 +80,7 @@ def install() -> None:
     """Install the packages, if they are missing, from the registry configured in npm."""
     if (FOLDER / "node_modules" / ".package-lock.json").exists():  # npm writes it last
         return
+    print("Installing Node-RED, which takes minutes the first time", file=sys.stderr)
     FOLDER.mkdir(parents=True, exist_ok=True)
     (FOLDER / "package.json").write_text("{}")
     quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error")

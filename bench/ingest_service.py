@@ -97,7 +97,7 @@ def start_load(program: subprocess.Popen[str]) -> LoadResult:
     return msgspec.json.decode(send_command(program, "begin"), type=LoadResult)
 
 
-def measure_load(ours: Service, load: Load) -> Metrics:
+def measure_load(ours: Service, load: Load, *, quick: bool) -> Metrics:
     """Measure what a load costs the service and its PostgreSQL server, and verify the stored samples."""
     with run_load_generator(ours.port, load) as gateways:
         if load.is_acked:
@@ -107,7 +107,7 @@ def measure_load(ours: Service, load: Load) -> Metrics:
         with MemoryMonitor(ours.process) as memory:
             sent = start_load(gateways)
         busy = ours.process.cpu - cpu
-        cpu, written = cpu_when_settled(ours.process) - cpu, ours.process.bytes_written - written
+        cpu, written = cpu_when_settled(ours.process, quick=quick) - cpu, ours.process.bytes_written - written
         server_cpu = ours.server.cpu - server_cpu if ours.server else 0.0
     return {
         **format_load_result(sent),

@@ -72,7 +72,7 @@ THRESHOLDS: Final = (
 
 def run(*, quick: bool, phases: Sequence[str] = ()) -> dict[str, Any]:
     """Run all phases, or the named ones."""
-    return run_phases([PHASES[name] for name in phases or PHASES], THRESHOLDS, quick=quick)
+    return run_phases(PHASES, THRESHOLDS, names=phases, quick=quick)
 
 
 # --- Many targets ---

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -42,12 +44,22 @@ class Threshold(NamedTuple):
 
 
 def run_phases(
-    phases: Iterable[Callable[..., PhaseResult]], thresholds: Iterable[Threshold], *, quick: bool
+    phases: Mapping[str, Callable[..., PhaseResult]],
+    thresholds: Iterable[Threshold],
+    *,
+    names: Sequence[str] = (),
+    quick: bool,
 ) -> dict[str, Any]:
-    """Run phases. Return their rounded results, and how they compare with the limits."""
+    """Run the named phases, or all. Return their rounded results, and how they compare with the limits.
+
+    Standard error shows which phase is running, and how long each has taken.
+    """
     tables: dict[str, Table] = {}
-    for phase in phases:
-        part, rows = phase(quick=quick)
+    for name in names or phases:
+        print(f"  {name} …", end="", file=sys.stderr, flush=True)
+        started = time.monotonic()
+        part, rows = phases[name](quick=quick)
+        print(f" {time.monotonic() - started:.0f} s", file=sys.stderr)
         tables.setdefault(part, {}).update({name: round_values(row) for name, row in rows.items()})
     verdicts = {f"{bar.part}, {bar.row}: {bar.metric}": bar.judge(tables) for bar in thresholds}
     return {**tables, "bars": {name: verdict for name, verdict in verdicts.items() if verdict}}

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _IDLE_SHARE: Final = 0.05
 """CPU seconds per second below which a process counts as idle."""
-_IDLE_SECONDS: Final = 11
+_SETTLE_SECONDS: Final = 11
 """Idle seconds in a row after which no deferred work is left: the service flushes at least every ten."""
+_QUICK_SETTLE_SECONDS: Final = 2
+"""Idle seconds in a row after which most deferred work is done, in a short run."""
 _MIN_QUARTER: Final = 5
 """Minimum seconds of a quarter to compute the growth of memory."""
 _SETTLE_TIMEOUT: Final = 120
@@ -121,10 +123,11 @@ class MemoryMonitor:
         return {"MiB": maximum, "MiB_growth": statistics.mean(last) / statistics.mean(second)}
 
 
-def cpu_when_settled(process: Process) -> float:
+def cpu_when_settled(process: Process, *, quick: bool) -> float:
     """Wait until a process is idle. Return its CPU time up to the beginning of the idle period."""
+    idle_seconds = _QUICK_SETTLE_SECONDS if quick else _SETTLE_SECONDS
     until, idle, cpu = time.monotonic() + _SETTLE_TIMEOUT, 0, process.cpu
-    while idle < _IDLE_SECONDS and time.monotonic() < until:
+    while idle < idle_seconds and time.monotonic() < until:
         before = process.cpu
         time.sleep(1)
         idle += 1

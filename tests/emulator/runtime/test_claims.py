@@ -326,12 +326,18 @@ async def test_a_service_that_does_not_respond_is_an_error() -> None:
     async def never_respond(request: HttpRequest, _: StreamWriter) -> None:
         await request.reader.read()
 
-    async with (
-        ScriptedHttpServer(never_respond) as web,
-        httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False, timeout=0.05) as http,
-    ):
+    async with ScriptedHttpServer(never_respond) as web:
         with pytest.raises(ServiceRefused, match="in time"):
-            await claim_gateways(web.url, user="ada", password=PASSWORD, gateways=[ONE], http=http)
+            await claim(web.url, response_timeout=0.05)
+
+
+async def test_a_slow_service_is_waited_for_longer_than_the_http_client_waits() -> None:
+    async with (
+        run_service(Service()) as web,
+        httpx.AsyncClient(verify=NO_TRUSTED_AUTHORITIES, trust_env=False, timeout=1e-6) as http,
+    ):
+        claims = await claim_gateways(web.url, user="ada", password=PASSWORD, gateways=[ONE], http=http)
+    assert claims == [(ONE, build_address(ONE, "secret-01"))]
 
 
 @each_row(

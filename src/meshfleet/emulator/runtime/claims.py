@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from meshfleet.protocol.ids import Mac
 
-_RESPONSE_TIMEOUT: Final = 60.0
-"""Maximum seconds for one whole HTTP response of the service."""
-
 _MAX_RESPONSE_BYTES: Final = 64 * 1024
 """Maximum size of an HTTP response body in bytes."""
 
@@ -59,17 +56,20 @@ async def claim_gateways(  # noqa: PLR0913 # all but the first are keyword-only
     gateways: Sequence[Mac],
     http: httpx.AsyncClient,
     concurrency: int = 20,
+    response_timeout: float = 60.0,
     on_claimed: Callable[[Mac], None] | None = None,
 ) -> list[ClaimedGateway]:
     """Claim gateways at a service. Return each gateway once, in the given order.
 
     A gateway that is already claimed gets a new password, which disconnects MQTT clients with the old
-    password. `on_claimed` is called after each claim. Raise `ServiceRefused` at the first failure; gateways
+    password. `response_timeout` limits the seconds of one HTTP exchange; the timeout of the HTTP client does
+    not apply. `on_claimed` is called after each claim. Raise `ServiceRefused` at the first failure; gateways
     claimed before the failure stay claimed.
     """
     if concurrency < 1:
         raise ValueError("concurrency must be at least 1")
-    client = _ClaimClient(_parse_service_url(service), Login(username=user, password=password), http)
+    login = Login(username=user, password=password)
+    client = _ClaimClient(_parse_service_url(service), login, http, response_timeout)
     addresses: dict[Mac, BrokerAddress | None] = dict.fromkeys(gateways)
     await client.log_in(expired_token=None)
     remaining = iter(list(addresses))
@@ -107,11 +107,14 @@ def _parse_service_url(service: str) -> httpx.URL:
 class _ClaimClient:
     """REST client of one service that is logged in as one user and claims gateways."""
 
-    def __init__(self, base: httpx.URL, login: Login, http: httpx.AsyncClient) -> None:
+    def __init__(
+        self, base: httpx.URL, login: Login, http: httpx.AsyncClient, response_timeout: float
+    ) -> None:
         self._base = base
         self._prefix = base.path.rstrip("/")
         self._login = login
         self._http = http
+        self._response_timeout = response_timeout
         self._token: str | None = None
         self._login_lock = asyncio.Lock()
 
@@ -160,7 +163,8 @@ class _ClaimClient:
         content = None if request_body is None else msgspec.json.encode(request_body)
         url = self._base.copy_with(path=self._prefix + path)
         for _ in range(_MAX_ATTEMPTS):
-            request = self._http.build_request("POST", url, headers=headers, content=content)
+            # A timeout of the client would end single steps of an exchange: httpx has 5 s as its default.
+            request = self._http.build_request("POST", url, headers=headers, content=content, timeout=None)
             response, body = await self._send(request)
             if response.status_code != httpx.codes.TOO_MANY_REQUESTS:
                 return response, body
@@ -170,7 +174,7 @@ class _ClaimClient:
     async def _send(self, request: httpx.Request) -> tuple[httpx.Response, bytes]:
         """Send one HTTP request. Return the response and its body."""
         try:
-            async with asyncio.timeout(_RESPONSE_TIMEOUT):
+            async with asyncio.timeout(self._response_timeout):
                 response = await self._http.send(request, stream=True, auth=None, follow_redirects=False)
                 try:
                     body = await read_body(response, max_bytes=_MAX_RESPONSE_BYTES)
