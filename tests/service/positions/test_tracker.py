@@ -130,6 +130,11 @@ def test_a_device_enters_and_leaves_a_zone_once(service_on_each_database: LiveSe
     assert len(tracking.list_visits(other)) == 1
     assert service.admin.delete(f"/api/v1/devices/bmac-{device}").status_code == 204
     assert tracking.list_visits(other) == []
+    tracking.move(device, INSIDE)  # its departure has no visit any more
+    service.ingest_and_flush()  # registers it again
+    tracking.move(device, OUTSIDE, OUTSIDE)
+    (visit,) = tracking.list_visits(other)
+    assert visit["leftAt"] is None
 
 
 @pytest.mark.rule("rest-262")

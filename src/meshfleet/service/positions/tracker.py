@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import DatabaseUnavailable
+from meshfleet.rest.sites import format_site_id
 from meshfleet.service.positions import visit_store
 from meshfleet.service.positions.positions import CLOCK_SLACK_MS, MIN_ANCHORS
 from meshfleet.service.positions.reading_store import average_readings
@@ -120,10 +121,16 @@ class PositionTracker:
         self._presence.keep_zones({each.zone for each in areas})
         changes: list[ZoneChange] = []
         for site, steps in by_site.items():
-            changes += await self._follow(site, steps, [each for each in areas if each.site == site])
+            try:
+                changes += await self._follow(site, steps, [each for each in areas if each.site == site])
+            except (DatabaseUnavailable, DBAPIError):
+                raise
+            except Exception:  # noqa: BLE001 # one site must not end the positions of all others, or the service
+                _log.exception("%s: positions cannot be computed: internal error", format_site_id(site))
         if changes:
             written = await self._database.write(visit_store.write_changes, changes)
-            self._presence.apply(changes)
+            self._presence.apply(written)
+            self._presence.forget(each.stay for each in changes if each not in written)
             self._subscriber.on_zone_changes(written)
 
     async def _collect_steps(self, devices: Collection[int]) -> dict[int, list[DeviceStep]]:
@@ -203,5 +210,6 @@ class PositionTracker:
         self._stepped_at = {
             device: time for device, time in self._stepped_at.items() if time > now - _WINDOW_MS
         }
+        self._presence.keep_stays((await self._database.read(visit_store.load_stays)).keys())
         if self.retention_ms is not None:
             await self._database.write(visit_store.delete_ended_visits, now - self.retention_ms)

@@ -58,9 +58,9 @@ def load_stays(connection: Connection) -> dict[Stay, int]:
 
 
 def write_changes(connection: Connection, changes: Sequence[ZoneChange]) -> list[ZoneChange]:
-    """Store entries and departures. Return those of zones and devices that still exist.
+    """Store entries and departures. Return those that are stored.
 
-    Storing a change a second time changes nothing.
+    A change is not stored if its zone or device was deleted, and a departure not without its entry.
     """
     devices = sorted({each.stay.device for each in changes})
     zones = sorted({each.stay.zone for each in changes})
@@ -80,7 +80,9 @@ def write_changes(connection: Connection, changes: Sequence[ZoneChange]) -> list
             & columns.left_at.is_(None)
         )
         if change.left_at is not None:
-            connection.execute(update(zone_visit).where(is_open).values(left_at=change.left_at))
+            departure = update(zone_visit).where(is_open).values(left_at=change.left_at)
+            if not connection.execute(departure).rowcount:
+                continue
         elif connection.execute(select(columns.id).where(is_open)).first() is None:
             values = change.stay._asdict() | {"entered_at": change.entered_at, "left_at": None}
             connection.execute(insert(zone_visit).values(values))

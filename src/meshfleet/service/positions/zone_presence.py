@@ -87,6 +87,16 @@ class ZonePresence:
             else:
                 self._leave(stay)
 
+    def forget(self, stays: Iterable[Stay]) -> None:
+        """Forget stays that could not be stored: the device or the zone was deleted."""
+        for stay in stays:
+            self._first_inside.pop(stay, None)
+            self._leave(stay)
+
+    def keep_stays(self, stays: AbstractSet[Stay]) -> None:
+        """Forget all stays but these, which are stored: a device may have been deleted while in a zone."""
+        self.forget(self._entered_at.keys() - stays)
+
     def _enter(self, stay: Stay, entered_at: int) -> None:
         self._first_inside.pop(stay, None)
         self._entered_at[stay] = entered_at
