@@ -37,7 +37,8 @@ from meshfleet.service.devices.parameters import parse_path_device
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import FromTime, MaxResults, NextToken, QueryReader, ToTime, parse_limit
 from meshfleet.service.positions import survey_store
-from meshfleet.service.positions.positions import MAX_STEPS, CurrentPosition, PositionFinder
+from meshfleet.service.positions.current_positions import CurrentPosition
+from meshfleet.service.positions.positions import MAX_STEPS, PositionFinder
 from meshfleet.service.sites.changes import SiteChanges
 from meshfleet.service.sites.parameters import parse_path_site, parse_survey_id
 from meshfleet.service.sites.places import load_device_names, load_site_geometry
