@@ -7,13 +7,15 @@ the method can do. Leave-one-out rows locate a place with a map that does not kn
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from math import hypot
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from bench.position_anchors import measure_misplaced
 from bench.position_room import AREA, WINDOW_SECONDS, Room, Windows, load_room
-from bench.position_sites import DEPTH, FADING_DB2, WIDTH, EmulatedSite, SiteKind
+from bench.position_sites import DEPTH, FADING_DB2, READINGS_PER_MINUTE, WIDTH, EmulatedSite, SiteKind
 from meshfleet.positioning.calibration import (
     MAX_CALIBRATION_CELLS,
     UNKNOWN_PRODUCT,
@@ -22,7 +24,7 @@ from meshfleet.positioning.calibration import (
 )
 from meshfleet.positioning.estimate import estimate_places
 from meshfleet.positioning.grid import Grid
-from meshfleet.positioning.motion import MotionFilter
+from meshfleet.positioning.motion import MotionFilter, StillAverage, average_if_still
 from meshfleet.positioning.posterior import PosteriorSolver, Readings, normalize
 from meshfleet.positioning.signal_model import SignalMap
 from meshfleet.positioning.survey_map import SURVEY_NOISE_DB2, KnownPoints, build_survey_map
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from meshfleet.positioning.arrays import Floats, Floats32, Ints
+    from meshfleet.positioning.estimate import Estimate
     from meshfleet.positioning.signal_model import Anchors, SignalModel
 
 _BEACON: Final = 1
@@ -49,6 +52,9 @@ _SITE_KINDS: Final = tuple(
     for has_walls in (False, True)
     for anchors in (8, 12)
 )
+_STILL_MINUTES: Final = 15
+_ROOM_READINGS: Final = 60
+"""Approximate number of readings of an anchor in a minute in the room."""
 _BUILDING: Final = SiteKind(8, has_walls=True, gain_db=3.0, floors=3)
 
 
@@ -81,6 +87,8 @@ def run(*, quick: bool) -> dict[str, Any]:
         "room": _measure_room(room, quick=quick),
         "emulated": _measure_sites(quick=quick),
         "floors": _measure_floors(quick=quick),
+        "a still device, from one minute to the next": _measure_stillness(room, quick=quick),
+        "anchors at wrong places": measure_misplaced(room, quick=quick),
         "speed": _measure_speed(room),
     }
 
@@ -310,9 +318,8 @@ def _rms(located: Located) -> float:
 
 
 def _measure_floors(*, quick: bool) -> dict[str, Any]:
-    """Measure how often the floor is right in buildings with three floors, and how far devices jump."""
+    """Measure how often the floor is right in buildings with three floors."""
     is_right: dict[str, list[bool]] = {"level 0 and 1": [], "level 2": []}
-    jumps: list[float] = []
     for seed in range(2 if quick else _SITES):
         site = EmulatedSite(_BUILDING, 1000 + seed, devices=60)
         random = np.random.default_rng(seed)
@@ -323,17 +330,77 @@ def _measure_floors(*, quick: bool) -> dict[str, Any]:
         ]
         for name, points in (("level 0 and 1", []), ("level 2", surveyed)):
             calibrated = _calibrate_site(site, points)
-            now, later = (
-                estimate_places(_solve_devices(calibrated, site.measure_minute(minute)), calibrated.grid)
-                for minute in (0, 1)
-            )
+            now = estimate_places(_solve_devices(calibrated, site.measure_minute(0)), calibrated.grid)
             is_right[name] += [each.floor == floor for each, floor in zip(now, site.floors, strict=True)]
-            jumps += [hypot(b.x - a.x, b.y - a.y) for a, b in zip(now, later, strict=True)]
-    rows: dict[str, Any] = {
+    return {
         name: {"right_percent": round(100.0 * sum(found) / len(found), 1)} for name, found in is_right.items()
     }
-    rows["a still device, from one minute to the next"] = {"median_jump_m": round(float(np.median(jumps)), 2)}
+
+
+# --- Devices that do not move ---
+
+
+def _measure_stillness(room: Room, *, quick: bool) -> dict[str, Any]:
+    """Measure how far a device that stands still jumps, with single minutes and with averages as in REST."""
+    site = _build_map(room, Grid([AREA]), [])
+    rows = {}
+    for name, sequences in (
+        ("in the room", room.sequences),
+        ("in the room, averaged", [_average_sequence(each, _ROOM_READINGS) for each in room.sequences]),
+    ):
+        rows[name] = _describe_jumps(
+            [
+                estimate_places(
+                    PosteriorSolver(site.signal_map).solve(_build_readings(site.model, each)), site.grid
+                )
+                for each in sequences
+            ]
+        )
+    single: list[list[Estimate]] = []
+    averaged: list[list[Estimate]] = []
+    for seed in range(2 if quick else _SITES):
+        emulated = EmulatedSite(_BUILDING, 1000 + seed, devices=30)
+        calibrated = _calibrate_site(emulated, [])
+        minutes = np.array([emulated.measure_minute(minute) for minute in range(_STILL_MINUTES)])
+        means = np.stack(
+            [
+                _average_sequence(minutes[:, device], READINGS_PER_MINUTE)
+                for device in range(minutes.shape[1])
+            ],
+            axis=1,
+        )
+        for levels, found in ((minutes, single), (means, averaged)):
+            by_minute = [
+                estimate_places(_solve_devices(calibrated, each), calibrated.grid) for each in levels
+            ]
+            found += [list(each) for each in zip(*by_minute, strict=True)]
+    rows["in emulated buildings"] = _describe_jumps(single)
+    rows["in emulated buildings, averaged"] = _describe_jumps(averaged)
     return rows
+
+
+def _average_sequence(minutes: Floats, readings: int) -> Floats:
+    """Return the average since the device last moved after each of its minutes."""
+    averages: list[Floats] = []
+    still: StillAverage | None = None
+    for levels in minutes:
+        counts = np.where(np.isnan(levels), 0.0, float(readings))
+        still = (still and average_if_still(still, levels, counts)) or StillAverage(levels, counts)
+        averages.append(still.levels)
+    return np.array(averages)
+
+
+def _describe_jumps(devices: Sequence[Sequence[Estimate]]) -> dict[str, float]:
+    """Describe the distances between the positions of successive minutes of devices."""
+    jumps = [
+        hypot(after.x - before.x, after.y - before.y)
+        for estimates in devices
+        for before, after in pairwise(estimates)
+    ]
+    return {
+        "median_jump_m": round(float(np.median(jumps)), 2),
+        "p90_jump_m": round(float(np.quantile(jumps, 0.9)), 2),
+    }
 
 
 # --- Speed ---

@@ -45,6 +45,8 @@ class Room(NamedTuple):
     minutes: Floats
     """Mean RSSI by anchor of single minutes."""
     point_of_minute: Ints
+    sequences: list[Floats]
+    """Mean RSSI by anchor of all minutes at each point, in the order of time."""
     tracks: list[Windows]
 
 
@@ -63,6 +65,7 @@ def load_room() -> Room:
         np.array([np.nanmean(minutes[points == number], axis=0) for number in range(len(numbers))]),
         minutes[is_chosen],
         points[is_chosen],
+        [minutes[points == number] for number in range(len(numbers))],
         [_load_track(name, names) for name in _TRACKS],
     )
 

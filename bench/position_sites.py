@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 40.0
 DEPTH: Final = 25.0
-_READINGS_PER_MINUTE: Final = 6
+READINGS_PER_MINUTE: Final = 6
 FADING_DB2: Final = 3.14**2
 """Variance of the mean of a minute around the mean RSSI of the radio model."""
 
@@ -99,9 +99,9 @@ class EmulatedSite:
                 round(
                     float(mean[row, column])
                     + radio.compute_slow_fading(pair, 60.0 * minute + 10.0 * number)
-                    + radio.compute_fast_fading(pair, minute * _READINGS_PER_MINUTE + number)
+                    + radio.compute_fast_fading(pair, minute * READINGS_PER_MINUTE + number)
                 )
-                for number in range(_READINGS_PER_MINUTE)
+                for number in range(READINGS_PER_MINUTE)
             ]
             heard = [each for each in readings if each >= radio.MIN_AUDIBLE_DBM]
             if heard:

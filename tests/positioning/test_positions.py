@@ -154,21 +154,30 @@ def test_silent_anchors_correct_the_exponent_and_the_positions() -> None:
     assert errors["used"] < errors["ignored"]
 
 
-def test_an_anchor_at_a_wrong_place_is_found() -> None:
-    room = build_room(devices=80)
+@pytest.mark.rule("rest-259")
+def test_moved_and_swapped_anchors_are_found() -> None:
+    wrong: list[str] = []
+    for seed in range(4):
+        room = build_room(seed=seed, devices=50)
+        for places, expected in (
+            (range(8), set()),
+            ([7, *range(1, 8)], {0}),  # anchor 0 is said to be where anchor 7 is
+            ([5, 1, 2, 3, 4, 0, 6, 7], {0, 5}),
+        ):
+            stated = room._replace(anchors=Anchors(room.anchors.floors, room.anchors.xy[list(places)]))
+            named = _name_misplaced(stated)
+            if named != expected:
+                wrong.append(f"seed {seed}: {named} instead of {expected}")
+    assert wrong == []
+
+
+def _name_misplaced(room: Room) -> set[int]:
     model = calibrate_room(room)
-
-    def find(anchors: Anchors) -> list[int]:
-        signal_map = build_signal_map(model, room.grid, anchors)
-        readings = Readings(room.levels, np.full(80, model.unknown.mean), np.full(80, 4.0))
-        return [
-            each.anchor for each in find_misplaced_anchors(PosteriorSolver(signal_map), signal_map, readings)
-        ]
-
-    assert find(room.anchors) == []
-    moved = room.anchors.xy.copy()
-    moved[0] = (19.0, 13.0)
-    assert find(Anchors(room.anchors.floors, moved))[0] == 0
+    offsets = [model.get_offset(device, UNKNOWN_PRODUCT) for device in range(len(room.levels))]
+    readings = Readings(
+        room.levels, np.array([each.mean for each in offsets]), np.array([each.variance for each in offsets])
+    )
+    return {each.anchor for each in find_misplaced_anchors(model, room.areas, room.anchors, readings)}
 
 
 def test_a_moving_device_is_followed_better_than_by_single_readings() -> None:

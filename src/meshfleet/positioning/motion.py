@@ -122,8 +122,10 @@ _STILL_NOISE_DB2: Final = 1.5
 """Variance between averages of a device that does not move: people and doors, in dB²."""
 _MOVED_RATIO: Final = 3.0
 """Mean squared change, relative to that of a still device, above which the device has moved."""
-_MAX_COUNT: Final = 60.0
-"""Number of readings that the average counts as at most: older readings fade."""
+_MAX_STEP_WEIGHT: Final = 12.0
+"""Weight in readings of a step at most: more readings of one moment share the same disturbance."""
+_MAX_AVERAGE_WEIGHT: Final = 120.0
+"""Weight in readings of the average at most: older readings fade."""
 
 
 class StillAverage(NamedTuple):
@@ -132,6 +134,7 @@ class StillAverage(NamedTuple):
     levels: Floats
     """Mean RSSI in dBm by anchor; NaN where the anchor has not received the device."""
     counts: Floats
+    """Number of readings by anchor."""
 
 
 def average_if_still(average: StillAverage, levels: Floats, counts: Floats) -> StillAverage | None:
@@ -145,8 +148,8 @@ def average_if_still(average: StillAverage, levels: Floats, counts: Floats) -> S
     )
     if float((change**2 / expected).mean()) > _MOVED_RATIO:
         return None
-    total = average.counts + counts
-    sums = np.nan_to_num(average.levels) * average.counts + np.nan_to_num(levels) * counts
+    before, added = np.minimum(average.counts, _MAX_AVERAGE_WEIGHT), np.minimum(counts, _MAX_STEP_WEIGHT)
+    sums = np.nan_to_num(average.levels) * before + np.nan_to_num(levels) * added
     with np.errstate(invalid="ignore"):
-        mean = np.where(total > 0, sums / total, np.nan)
-    return StillAverage(mean, np.minimum(total, _MAX_COUNT))
+        mean = np.where(before + added > 0, sums / (before + added), np.nan)
+    return StillAverage(mean, average.counts + counts)

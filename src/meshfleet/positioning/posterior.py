@@ -37,6 +37,8 @@ class Readings(NamedTuple):
 
 
 _MIN_VARIANCE: Final = 1e-3
+_NEGLIGIBLE: Final = 40.0
+"""Difference of log-likelihoods from the best cell from which a cell is excluded."""
 _PROBIT_SCALE: Final = 1.702
 """Scale at which the logistic function is nearest to the normal distribution (within 0.01)."""
 
@@ -52,10 +54,8 @@ class PosteriorSolver:
         weight = 1.0 / self._variance
         weighted = weight * signal_map.mean
         constant = weighted * signal_map.mean - np.log(weight)
-        # Rows for (level², level, is heard): sum of squares with its constant; sum; weights.
-        self._squares = np.concatenate((weight, -2.0 * weighted, constant)).astype(np.float32)
-        self._sums = np.concatenate((weight, -weighted)).astype(np.float32)
-        self._weights = weight.astype(np.float32)
+        # Rows for the products with levels: weights, weighted means, and the constant of the squares.
+        self._rows = np.concatenate((weight, weighted, constant)).astype(np.float32)
         self._is_walkable = None if is_walkable is None or is_walkable.all() else is_walkable
 
     def solve(self, readings: Readings) -> Floats32:
@@ -68,18 +68,13 @@ class PosteriorSolver:
         levels = np.where(is_heard, readings.levels - readings.offsets[:, None], 0.0).astype(np.float32)
         heard = is_heard.astype(np.float32)
         used = is_heard.any(axis=0)
+        rows = self._rows
         if not used.all():  # large sites: most anchors are far away
-            levels, heard = levels[:, used], heard[:, used]
-            squares, sums, weights = (
-                self._squares[np.tile(used, 3)],
-                self._sums[np.tile(used, 2)],
-                self._weights[used],
-            )
-        else:
-            squares, sums, weights = self._squares, self._sums, self._weights
-        result: Floats32 = np.concatenate((levels * levels, levels, heard), axis=1) @ squares
-        total = np.concatenate((levels, heard), axis=1) @ sums
-        weight = heard @ weights
+            levels, heard, rows = levels[:, used], heard[:, used], rows[np.tile(used, 3)]
+        count = levels.shape[1]
+        result: Floats32 = np.concatenate((levels * levels, -2.0 * levels, heard), axis=1) @ rows
+        total = np.concatenate((levels, -heard), axis=1) @ rows[: 2 * count]
+        weight = heard @ rows[:count]
         precision = (1.0 / np.maximum(readings.offset_variances, _MIN_VARIANCE)).astype(np.float32)[:, None]
         weight += precision
         total *= total
@@ -88,20 +83,26 @@ class PosteriorSolver:
         weight /= precision
         result += np.log(weight, out=weight)
         result *= np.float32(-0.5)
-        if readings.is_silent is not None:
-            self._add_silence(result, readings)
         if self._is_walkable is not None:
             result[:, ~self._is_walkable] = -np.inf
+        if readings.is_silent is not None:
+            self._add_silence(result, readings)
         return result
 
     def _add_silence(self, result: Floats32, readings: Readings) -> None:
-        """Add the probability that silent anchors do not receive the device, row by row."""
+        """Add the probability that silent anchors do not receive the device, row by row.
+
+        Cells that the readings exclude anyway are left out, which is most of the work on a large site.
+        """
         assert readings.is_silent is not None  # noqa: S101 # the caller has checked
         for row, is_silent in enumerate(readings.is_silent):
             if is_silent.any():
-                spread = np.sqrt(self._variance[is_silent] + readings.offset_variances[row])
-                margin = readings.sensitivity - self._map.mean[is_silent] - readings.offsets[row]
-                result[row] -= np.log1p(np.exp(-_PROBIT_SCALE * margin / spread)).sum(axis=0)
+                is_possible = result[row] > result[row].max() - _NEGLIGIBLE
+                pairs = np.ix_(is_silent, is_possible)
+                spread = np.sqrt(self._variance[pairs] + readings.offset_variances[row])
+                margin = readings.sensitivity - self._map.mean[pairs] - readings.offsets[row]
+                result[row, is_possible] -= np.log1p(np.exp(-_PROBIT_SCALE * margin / spread)).sum(axis=0)
+                result[row, ~is_possible] = -np.inf
 
 
 def normalize(log_likelihoods: Floats32) -> Floats32:

@@ -88,6 +88,24 @@ def test_a_recording_of_the_past_is_located_at_its_times(site: SyntheticSite) ->
     assert site.get_position(device)["position"] is None
 
 
+@pytest.mark.rule("rest-91")
+def test_earlier_minutes_count_while_a_device_stands_still(site: SyntheticSite) -> None:
+    device, start = site.new_device(), site.service.clock() - 3 * DAY
+    path = [TruePlace(6, 9)] * 12 + [TruePlace(15, 4)] * 2
+    for minute, place in enumerate(path):
+        site.service.ingest(*site.read(device, place, start + minute * MINUTE))
+    times = [format_millis(start + minute * MINUTE) for minute in range(len(path))]
+    found = [site.get_position(device, At=each)["position"] for each in times]
+    assert [each["readings"][0]["count"] for each in found] == [*range(1, 13), 1, 2]
+    jumps = [
+        hypot(after["x"] - before["x"], after["y"] - before["y"]) for before, after in pairwise(found[:12])
+    ]
+    assert median(jumps[-6:]) < 0.4
+    assert measure_errors(found[-2:-1], path[-2:-1])[0] < 5.0
+    single = site.get_position(device, At=times[11], Window=59)["position"]
+    assert {each["count"] for each in single["readings"]} == {1}
+
+
 @pytest.mark.rule("rest-258")
 def test_a_walk_is_followed_in_steps_of_seconds(site: SyntheticSite) -> None:
     service, device = site.service, site.new_device()

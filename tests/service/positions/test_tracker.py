@@ -148,12 +148,36 @@ def test_a_walk_is_followed_and_a_still_device_keeps_its_position(site: Syntheti
         while found[-1]["time"] < format_millis(service.clock() - 6 * SECOND):
             found.append(_next_of(stream, "position"))
         assert len(found) >= 5
-        last = walk[-2]
-        assert hypot(found[-1]["x"] - last.x, found[-1]["y"] - last.y) < 5.0
+        end = walk[-2]
+        assert hypot(found[-1]["x"] - end.x, found[-1]["y"] - end.y) < 5.0
         tracking.move(still, *([TruePlace(6, 8)] * 6))
         events = [_next_of(stream, "position") for _ in range(5)]
         places = [(each["x"], each["y"]) for each in events if each["device"] == f"bmac-{still}"][-3:]
         assert all(hypot(x - places[0][0], y - places[0][1]) < 0.7 for x, y in places)
+        tracking.move(still, TruePlace(6, 8), seconds=2)
+        while (last := _next_of(stream, "position"))["time"] < format_millis(service.clock() - 3 * SECOND):
+            pass
+    # Clients get the position that listeners have got, from the readings of all minutes.
+    place = (last["x"], last["y"])
+    answer = site.get_position(still)["position"]
+    assert (answer["x"], answer["y"]) == place
+    assert {each["count"] for each in answer["readings"]} == {35}
+    listed = get(service, f"{site.path}/positions")["items"]
+    assert [(each["x"], each["y"]) for each in listed if each["device"] == f"bmac-{still}"] == [place]
+
+
+@pytest.mark.rule("rest-262")
+def test_a_device_with_frequent_readings_that_stands_still_is_not_filtered(site: SyntheticSite) -> None:
+    tracking, device = Tracking(site), site.new_device()
+    tracking.move(device, *([TruePlace(6, 8)] * 25), seconds=2)
+    before = site.get_position(device)["position"]
+    assert min(each["count"] for each in before["readings"]) > 50
+    tracking.move(device, *([TruePlace(6, 8)] * 15), seconds=2)
+    after = site.get_position(device)["position"]
+    assert hypot(after["x"] - before["x"], after["y"] - before["y"]) < 0.3
+    tracking.move(device, *([TruePlace(16, 4)] * 4), seconds=2)
+    moved = site.get_position(device)["position"]
+    assert hypot(moved["x"] - 16, moved["y"] - 4) < 5.0
 
 
 def test_a_service_without_sites_follows_nothing(service_on_each_database: LiveService) -> None:

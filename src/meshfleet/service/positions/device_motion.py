@@ -1,7 +1,7 @@
 """Follows the devices of all sites over time: where each one is, given its newest readings and where it was.
 
-A device with frequent readings is followed with `MotionFilter`. For others, readings are averaged while the
-device stands still. All methods are called in worker threads, one at a time.
+While a device stands still, its readings are averaged. A device that moves, and has frequent readings, is
+followed with `MotionFilter`. All methods are called in worker threads, one at a time.
 """
 
 from __future__ import annotations
@@ -11,27 +11,30 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from meshfleet.positioning.estimate import estimate_places
 from meshfleet.positioning.grid import contains_points
 from meshfleet.positioning.motion import MotionFilter
 from meshfleet.positioning.posterior import normalize
 from meshfleet.service.positions.positions import MAX_MISFIT_DB, MIN_ANCHORS
-from meshfleet.service.positions.still_levels import merge_if_still
+from meshfleet.service.positions.site_model import DeviceLevels
+from meshfleet.service.positions.still_levels import Stillness
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from meshfleet.positioning.arrays import Floats32
-    from meshfleet.positioning.estimate import Estimate
     from meshfleet.positioning.grid import Grid
     from meshfleet.service.positions.reading_store import AnchorLevel
-    from meshfleet.service.positions.site_model import SiteModel
+    from meshfleet.service.positions.site_model import LocatedDevice, SiteModel
     from meshfleet.service.positions.visit_store import ZoneArea
 
 MAX_MOVING_DEVICES: Final = 2_000
 """Maximum number of devices whose probabilities are kept, up to 80 KB each; of more, those seen last."""
 MAX_STILL_DEVICES: Final = 50_000
 """Maximum number of devices whose average readings are kept."""
+
+
+STILL_SECONDS: Final = 60.0
+"""Seconds of readings as which averages count: long enough that silence of anchors means something."""
 
 
 class DeviceStep(NamedTuple):
@@ -52,7 +55,9 @@ class FollowedDevice(NamedTuple):
 
     device: int
     time: int
-    estimate: Estimate
+    is_frequent: bool
+    """Whether its readings are frequent."""
+    located: LocatedDevice
     zone_shares: Mapping[int, float]
     """Share of the probability that is inside each zone of the site."""
 
@@ -79,7 +84,7 @@ class DeviceMotion:
 
     def __init__(self) -> None:
         self._moving: OrderedDict[int, _Motion] = OrderedDict()
-        self._still: OrderedDict[int, dict[int, AnchorLevel]] = OrderedDict()
+        self._still: OrderedDict[int, Stillness] = OrderedDict()
         self._views: dict[int, _SiteView] = {}
 
     def follow(
@@ -87,19 +92,17 @@ class DeviceMotion:
     ) -> list[FollowedDevice]:
         """Return where devices on a site are. Devices with too few or contradicting readings are left out."""
         view = self._get_view(model, zones)
+        by_device = {each.device: each for each in steps}
         found = []
-        for step in steps:
-            located = self._locate(model, view.motion_filter, step)
-            if located is None:
+        for (device, levels), probabilities in self._locate(model, view.motion_filter, steps):
+            located = model.explain(device, levels, probabilities)
+            if located.misfit_db > MAX_MISFIT_DB:
+                self._moving.pop(device, None)
                 continue
-            probabilities, levels = located
-            (estimate,) = estimate_places(probabilities, model.grid)
-            if model.measure_misfit(step.device, levels, probabilities[0], estimate) > MAX_MISFIT_DB:
-                self._moving.pop(step.device, None)
-                continue
-            shares = (view.masks @ probabilities[0]).tolist()
+            shares = (view.masks @ probabilities).tolist()
             inside = {each.zone: share for each, share in zip(zones, shares, strict=True)}
-            found.append(FollowedDevice(step.device, step.time, estimate, inside))
+            step = by_device[device]
+            found.append(FollowedDevice(device, step.time, step.is_frequent, located, inside))
         return found
 
     def _get_view(self, model: SiteModel, zones: Sequence[ZoneArea]) -> _SiteView:
@@ -111,19 +114,34 @@ class DeviceMotion:
         return view
 
     def _locate(
-        self, model: SiteModel, motion_filter: MotionFilter, step: DeviceStep
-    ) -> tuple[Floats32, Mapping[int, AnchorLevel]] | None:
-        """Return the probabilities of all cells, and the levels that they come from; None if unknown."""
+        self, model: SiteModel, motion_filter: MotionFilter, steps: Sequence[DeviceStep]
+    ) -> Iterator[tuple[DeviceLevels, Floats32]]:
+        """Return the levels that locate each device now, and the probabilities of all cells."""
+        still: list[DeviceLevels] = []
+        for step in steps:
+            average = self._average(step)
+            if average is None:
+                if (probabilities := self._move(model, motion_filter, step)) is not None:
+                    yield DeviceLevels(step.device, step.levels), probabilities
+            elif len(average) >= MIN_ANCHORS:
+                still.append(DeviceLevels(step.device, average))
+            if average is not None:
+                self._moving.pop(step.device, None)
+        yield from model.locate_many(still, seconds=STILL_SECONDS)
+
+    def _average(self, step: DeviceStep) -> dict[int, AnchorLevel] | None:
+        """Return the average readings of a device since it last moved. Return None if it is moving."""
+        stillness = self._still.setdefault(step.device, Stillness())
+        self._still.move_to_end(step.device)
+        if len(self._still) > MAX_STILL_DEVICES:
+            self._still.popitem(last=False)
+        if step.is_frequent:
+            return stillness.add_frequent(step.time, step.levels)
+        return stillness.add(step.levels)
+
+    def _move(self, model: SiteModel, motion_filter: MotionFilter, step: DeviceStep) -> Floats32 | None:
+        """Return the probabilities of all cells for a device that moves; None if they are unknown."""
         before = self._moving.get(step.device)
-        if not step.is_frequent:
-            self._moving.pop(step.device, None)
-            levels = self._average(step)
-            if len(levels) < MIN_ANCHORS:
-                return None
-            return normalize(
-                model.compute_log_likelihoods(step.device, [levels], seconds=step.seconds)
-            ), levels
-        self._still.pop(step.device, None)
         is_known = before is not None and before.model is model and before.time < step.time
         if not is_known and len(step.levels) < MIN_ANCHORS:
             return None
@@ -137,16 +155,8 @@ class DeviceMotion:
         self._moving.move_to_end(step.device)
         if len(self._moving) > MAX_MOVING_DEVICES:
             self._moving.popitem(last=False)
-        return probabilities, step.levels
-
-    def _average(self, step: DeviceStep) -> dict[int, AnchorLevel]:
-        """Return the average readings of a device since it last moved."""
-        levels = merge_if_still(self._still.get(step.device, {}), step.levels)
-        self._still[step.device] = levels
-        self._still.move_to_end(step.device)
-        if len(self._still) > MAX_STILL_DEVICES:
-            self._still.popitem(last=False)
-        return levels
+        now: Floats32 = probabilities[0]
+        return now
 
 
 def _build_masks(grid: Grid, zones: Sequence[ZoneArea]) -> Floats32:

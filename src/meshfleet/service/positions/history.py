@@ -65,6 +65,6 @@ def _average_still_steps(steps: Sequence[Step]) -> list[Step]:
     averaged: list[Step] = []
     average: dict[int, AnchorLevel] = {}
     for step in steps:
-        average = merge_if_still(average, step.levels)
+        average = merge_if_still(average, step.levels) or dict(step.levels)
         averaged.append(Step(step.time, average))
     return averaged

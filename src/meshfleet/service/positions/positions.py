@@ -17,6 +17,7 @@ from meshfleet.protocol.times import format_millis
 from meshfleet.rest.positions import FloorProbability, PastPosition, Position, PositionAnswer, PositionReading
 from meshfleet.rest.sites import format_site_id
 from meshfleet.service.ingest.minute_rollup import decode_minute
+from meshfleet.service.positions.current_positions import CURRENT_MS, CurrentPosition, CurrentPositions
 from meshfleet.service.positions.reading_store import AnchorLevel, average_readings
 
 _log = logging.getLogger(__name__)
@@ -42,9 +43,6 @@ CLOCK_SLACK_MS: Final = 2_000
 _SITE_CHECK_SECONDS: Final = 5.0
 """Seconds between two checks for sites that other processes have changed."""
 
-_CURRENT_MS: Final = 900_000
-"""Milliseconds after its last reading for which a device counts as being where it was."""
-
 MAX_STEPS: Final = 1000
 """Maximum number of positions on a page."""
 MOVING_STEP_MS: Final = 3_000
@@ -54,6 +52,17 @@ _FAST_MS: Final = 3_000
 
 MAX_MISFIT_DB: Final = 14.0
 """Root mean square residual above which readings contradict each other."""
+
+
+STILL_WINDOW: Final = 60
+"""Seconds from which on a window is too long to follow a device that moves. With such a window, earlier
+minutes count too while a device stands still."""
+_EARLIER_MS: Final = 900_000
+"""Milliseconds before the window from which readings of a device that stands still are used."""
+_MAX_COMPUTED: Final = 1_000
+"""Maximum number of devices in a list that the tracker has not located yet."""
+_DEVICES_PER_SLICE: Final = 50
+"""Number of devices after which other tasks of the event loop get their turn."""
 
 
 class WindowLevels(NamedTuple):
@@ -71,14 +80,6 @@ class PastPositions(NamedTuple):
     items: list[PastPosition]
     end: int | None
     """Time from which on there are more; None if there are none."""
-
-
-class CurrentPosition(NamedTuple):
-    """Newest position of a device."""
-
-    device: int
-    time: int
-    located: LocatedDevice
 
 
 class PositionFinder:
@@ -101,6 +102,8 @@ class PositionFinder:
         self._site_changes = site_changes
         self._now = now
         self._models: SiteModels | None = None
+        self.current = CurrentPositions()
+        """Positions of the devices that the tracker follows."""
         site_changes.subscribe(lambda _site: self.update_anchors())
 
     def update_anchors(self) -> None:
@@ -134,6 +137,10 @@ class PositionFinder:
         """
         until = self._now() + CLOCK_SLACK_MS if at is None else at
         since = until - seconds * 1000 - (CLOCK_SLACK_MS if at is None else 0)
+        if at is None and seconds >= STILL_WINDOW and (current := self._find_current(device, since, until)):
+            return PositionAnswer(
+                position=build_position(current.model, current.located, current.time), reason=None
+            )
         window = await self.load_window(device, since, until)
         if window is None:
             return _explain(f"No anchor has received the device in the {seconds} s before this time.")
@@ -147,10 +154,25 @@ class PositionFinder:
             return _explain(
                 f"The site has fewer than {MIN_ANCHORS} devices with a place that receive others."
             )
-        located = await asyncio.to_thread(model.locate, device, window.levels, seconds=seconds)
+        earlier = [] if seconds < STILL_WINDOW else await self._load_earlier(device, since, site=window.site)
+        steps = [*earlier, window.levels]
+        located = await asyncio.to_thread(model.locate_still, device, steps, seconds=seconds)
         if located.misfit_db > MAX_MISFIT_DB:
             return _explain("The readings contradict each other: no place fits to all of them.")
         return PositionAnswer(position=build_position(model, located, window.newest), reason=None)
+
+    def _find_current(self, device: int, since: int, until: int) -> CurrentPosition | None:
+        """Return the position of the tracker. Return None if places or newer readings have changed it."""
+        current = self.current.find(device)
+        if current is None or current.time <= since:
+            return None
+        geometry = current.model.geometry
+        if self._site_changes.revisions.get(geometry.site) != geometry.revision:
+            return None
+        unused = self.readings.list_readings(
+            device, current.time + current.step_ms, until, arrived_since=current.time
+        )
+        return None if unused else current
 
     async def list_past(self, device: int, since: int, until: int, *, limit: int) -> PastPositions:
         """Return the positions of a device over time, the oldest first, from at most `limit` steps."""
@@ -185,33 +207,76 @@ class PositionFinder:
         return PastPositions(items, end)
 
     async def list_current(self, site: int) -> list[CurrentPosition]:
-        """Return the newest positions of all devices that a site received in the last minutes."""
+        """Return the newest positions of all devices that a site received in the last minutes.
+
+        Most of them come from the tracker. Those of devices that it has not followed yet, for example after
+        a start, are computed here: at most `_MAX_COMPUTED`, so that large sites stay available.
+        """
         model = await self.get_model(site)
         if model is None:
             return []
-        until = self._now() + CLOCK_SLACK_MS
-        windows: dict[int, WindowLevels] = {}
-        for device in self.readings.list_devices(site):
+        now = self._now()
+        current = self.current.list_site(site, now)
+        followed = {each.device for each in current}
+        others = sorted(self.readings.list_devices(site) - followed)
+        return [*current, *await self._locate_others(model, others, now + CLOCK_SLACK_MS)]
+
+    async def _locate_others(
+        self, model: SiteModel, devices: Sequence[int], until: int
+    ) -> list[CurrentPosition]:
+        """Compute the positions of devices that the tracker does not follow."""
+        steps: dict[int, list[dict[int, AnchorLevel]]] = {}
+        times: dict[int, int] = {}
+        for number, device in enumerate(devices):
+            if number % _DEVICES_PER_SLICE == _DEVICES_PER_SLICE - 1:
+                await asyncio.sleep(0)
+            if len(steps) == _MAX_COMPUTED:
+                break
             readings = self.readings.list_readings(
-                device, until - _CURRENT_MS, until, arrived_since=until - _CURRENT_MS
+                device, until - CURRENT_MS, until, arrived_since=until - CURRENT_MS
             )
-            if not readings:
-                continue
-            newest = [each for each in readings if each.time > readings[-1].time - _MINUTE_MS]
-            found = self.choose_site(average_readings(newest))
-            if found is not None and found[0] == site and len(found[1]) >= MIN_ANCHORS:
-                windows[device] = WindowLevels(*found, readings[-1].time)
-        located = await asyncio.to_thread(
-            lambda: [
-                (device, model.locate(device, window.levels, seconds=_MINUTE_MS / 1000))
-                for device, window in windows.items()
-            ]
-        )
+            if found := self._split_minutes(readings, site=model.geometry.site):
+                steps[device], times[device] = found, readings[-1].time
+        located = await asyncio.to_thread(model.locate_all_still, steps, seconds=_MINUTE_MS / 1000)
         return [
-            CurrentPosition(device, windows[device].newest, each)
+            CurrentPosition(device, times[device], 0, model, each)
             for device, each in located
             if each.misfit_db <= MAX_MISFIT_DB
         ]
+
+    def _split_minutes(
+        self, readings: Sequence[AnchorReading], *, site: int
+    ) -> list[dict[int, AnchorLevel]] | None:
+        """Divide readings into minutes that end at the newest one. Return None if that one is not enough."""
+        if not readings:
+            return None
+        newest = readings[-1].time
+        minutes: dict[int, list[AnchorReading]] = {}
+        for each in readings:
+            minutes.setdefault((newest - each.time) // _MINUTE_MS, []).append(each)
+        found = self.choose_site(average_readings(minutes[0]))
+        if found is None or found[0] != site or len(found[1]) < MIN_ANCHORS:
+            return None
+        return [
+            self._select_site(average_readings(minutes[age]), site) for age in sorted(minutes, reverse=True)
+        ]
+
+    async def _load_earlier(self, device: int, until: int, *, site: int) -> list[dict[int, AnchorLevel]]:
+        """Load the levels of the minutes before a time; the device may have been at the same place."""
+        since = until - _EARLIER_MS
+        readings = self.readings.list_readings(device, since, until)
+        if readings:
+            steps = [levels for _, levels in split_into_steps(readings, _MINUTE_MS)]
+        else:
+            steps = [
+                levels for _, levels in await self.load_minutes(device, since, until - until % _MINUTE_MS)
+            ]
+        return [self._select_site(each, site) for each in steps]
+
+    def _select_site(self, levels: Mapping[int, AnchorLevel], site: int) -> dict[int, AnchorLevel]:
+        """Return the levels of the anchors of a site."""
+        anchors = self.readings.anchors
+        return {anchor: level for anchor, level in levels.items() if anchors.get(anchor) == site}
 
     async def load_window(self, device: int, since: int, until: int) -> WindowLevels | None:
         """Load what anchors have read of a device after `since`, up to `until`. None if there is nothing."""

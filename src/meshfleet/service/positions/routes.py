@@ -35,7 +35,8 @@ from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import FromTime, MaxResults, NextToken, QueryReader, ToTime, parse_limit
 from meshfleet.service.http.request import ApiRequest
 from meshfleet.service.positions import position_csv
-from meshfleet.service.positions.positions import MAX_STEPS, CurrentPosition, PositionFinder
+from meshfleet.service.positions.current_positions import CurrentPosition
+from meshfleet.service.positions.positions import MAX_STEPS, PositionFinder
 from meshfleet.service.sites.parameters import parse_path_site
 from meshfleet.service.sites.places import load_device_names
 from meshfleet.service.sites.store import check_site_exists

@@ -15,15 +15,16 @@ from meshfleet.positioning.calibration import (
     calibrate,
 )
 from meshfleet.positioning.estimate import estimate_places
-from meshfleet.positioning.grid import FloorArea, Grid
+from meshfleet.positioning.grid import MAX_CELLS, FloorArea, Grid
 from meshfleet.positioning.posterior import DEFAULT_SENSITIVITY, PosteriorSolver, Readings
 from meshfleet.positioning.signal_model import Anchors
 from meshfleet.positioning.survey_map import SURVEY_NOISE_DB2, KnownPoints, build_survey_map
+from meshfleet.service.positions.still_levels import average_since_moved
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from meshfleet.positioning.arrays import Bools, Floats, Floats32
+    from meshfleet.positioning.arrays import Bools, Floats, Floats32, Ints
     from meshfleet.positioning.estimate import Estimate
     from meshfleet.positioning.signal_model import SignalModel
     from meshfleet.service.positions.reading_store import AnchorLevel, DeviceMinute
@@ -51,6 +52,15 @@ _SENSITIVITY_SHARE: Final = 0.01
 _MIN_SENSITIVITY_READINGS: Final = 100
 
 
+_NEAR_ANCHORS: Final = 24
+"""Number of anchors around the one with the strongest reading whose silence is considered."""
+
+_MAX_MAP_VALUES: Final = 4_000_000
+"""Maximum number of cells times anchors: 32 MB for each array of a map. More anchors get larger cells."""
+_BATCH: Final = 64
+"""Devices that are located at once."""
+
+
 class SurveyedPlace(NamedTuple):
     """Place of a device at the time of known readings."""
 
@@ -58,6 +68,13 @@ class SurveyedPlace(NamedTuple):
     floor: int
     x: float
     y: float
+    levels: Mapping[int, AnchorLevel]
+
+
+class DeviceLevels(NamedTuple):
+    """Readings of a device at all anchors that received it."""
+
+    device: int
     levels: Mapping[int, AnchorLevel]
 
 
@@ -97,13 +114,18 @@ class SiteModel:
         `products` has the products of devices that have reported what they are.
         """
         self.geometry = geometry
-        areas = [FloorArea(each.floor, *each.box, walkable=each.walkable or ()) for each in geometry.floors]
-        self.grid = Grid(areas)
+        self._areas = areas = [
+            FloorArea(each.floor, *each.box, walkable=each.walkable or ()) for each in geometry.floors
+        ]
+        anchor_count = max(len(geometry.anchors), 1)
+        self.grid = Grid(areas, max_cells=min(MAX_CELLS, _MAX_MAP_VALUES // anchor_count))
         self._columns = {each.device: column for column, each in enumerate(geometry.anchors)}
         self._anchors = Anchors(
             np.array([each.floor for each in geometry.anchors], dtype=np.int64),
             np.array([(each.x, each.y) for each in geometry.anchors], dtype=np.float64).reshape(-1, 2),
         )
+        self._order = _order_by_neighborhood(self._anchors)
+        self._near = _find_near_anchors(self._anchors)
         self._products = products
         places = {each.device: (each.floor, each.x, each.y) for each in geometry.anchors}
         minutes = [each for each in minutes if self._count_anchors(each.levels)]
@@ -141,6 +163,7 @@ class SiteModel:
         )
         self._solver = PosteriorSolver(self._signal_map, is_walkable=self.grid.is_walkable)
         self._minutes = minutes
+        self._suspicious: Sequence[tuple[int, float]] | None = None
 
     def locate(self, device: int, levels: Mapping[int, AnchorLevel], *, seconds: float) -> LocatedDevice:
         """Estimate the position of a device from readings of some seconds.
@@ -148,18 +171,51 @@ class SiteModel:
         `levels` must have a reading of an anchor of this site.
         """
         readings = self._build_readings([device], [levels], seconds=seconds)
-        probabilities = self._solver.solve(readings)
-        (estimate,) = estimate_places(probabilities, self.grid)
-        return LocatedDevice(estimate, self._compare_readings(readings, levels, probabilities[0], estimate))
+        return self.explain(device, levels, self._solver.solve(readings)[0])
 
-    def measure_misfit(
-        self, device: int, levels: Mapping[int, AnchorLevel], probabilities: Floats32, estimate: Estimate
-    ) -> float:
-        """Return the root mean square residual of readings in dB, given the probabilities of all cells."""
+    def locate_still(
+        self, device: int, steps: Sequence[Mapping[int, AnchorLevel]], *, seconds: float
+    ) -> LocatedDevice:
+        """Estimate the position of a device from the last steps between which it has not moved.
+
+        The last step must have a reading of an anchor of this site.
+        """
+        return self.locate(device, average_since_moved(steps), seconds=seconds)
+
+    def locate_all_still(
+        self, steps: Mapping[int, Sequence[Mapping[int, AnchorLevel]]], *, seconds: float
+    ) -> list[tuple[int, LocatedDevice]]:
+        """Estimate the positions of many devices, each from its last steps between which it has not moved."""
+        levels = [DeviceLevels(device, average_since_moved(each)) for device, each in steps.items()]
+        return [
+            (each.device, self.explain(each.device, each.levels, probabilities))
+            for each, probabilities in self.locate_many(levels, seconds=seconds)
+        ]
+
+    def explain(
+        self, device: int, levels: Mapping[int, AnchorLevel], probabilities: Floats32
+    ) -> LocatedDevice:
+        """Return the position that the probabilities of all cells give, and how readings fit to it."""
         readings = self._build_readings([device], [levels], seconds=0.0)
-        return LocatedDevice(
-            estimate, self._compare_readings(readings, levels, probabilities, estimate)
-        ).misfit_db
+        (estimate,) = estimate_places(probabilities[None], self.grid)
+        return LocatedDevice(estimate, self._compare_readings(readings, levels, probabilities, estimate))
+
+    def locate_many(
+        self, readings: Sequence[DeviceLevels], *, seconds: float
+    ) -> Iterator[tuple[DeviceLevels, Floats32]]:
+        """Compute the probabilities of all cells for each of many devices, in any order.
+
+        Devices near each other share a matrix product: it needs only the anchors that received one of them.
+        """
+        ordered = sorted(readings, key=lambda each: self._order[self._find_strongest(each.levels)])
+        for start in range(0, len(ordered), _BATCH):
+            batch = ordered[start : start + _BATCH]
+            rows = self._solver.solve(
+                self._build_readings(
+                    [each.device for each in batch], [each.levels for each in batch], seconds=seconds
+                )
+            )
+            yield from zip(batch, rows, strict=True)
 
     def compute_log_likelihoods(
         self, device: int, steps: Sequence[Mapping[int, AnchorLevel]], *, seconds: float
@@ -172,18 +228,33 @@ class SiteModel:
             self._build_readings([device] * len(steps), steps, seconds=seconds)
         )
 
-    def find_suspicious_anchors(self) -> list[tuple[int, float]]:
-        """Return the anchors that do not seem to be at their places, with the difference in dB."""
+    def find_suspicious_anchors(self) -> Sequence[tuple[int, float]]:
+        """Return the anchors that do not seem to be at their places, with the difference in dB.
+
+        The first call may take seconds on a large site.
+        """
+        if self._suspicious is None:
+            self._suspicious = self._check_anchors()
+        return self._suspicious
+
+    def _check_anchors(self) -> Sequence[tuple[int, float]]:
         others = [each for each in self._minutes if each.device not in self._columns]
         if not others:
-            return []
+            return ()
         readings = self._build_readings(
             [each.device for each in others], [each.levels for each in others], seconds=0.0
         )
         return [
             (self.geometry.anchors[each.anchor].device, each.difference_db)
-            for each in find_misplaced_anchors(self._solver, self._signal_map, readings)
+            for each in find_misplaced_anchors(self.model, self._areas, self._anchors, readings)
         ]
+
+    def _find_strongest(self, levels: Mapping[int, AnchorLevel]) -> int:
+        """Return the column of the anchor with the strongest reading."""
+        known = [
+            (level.rssi, self._columns[anchor]) for anchor, level in levels.items() if anchor in self._columns
+        ]
+        return max(known)[1]
 
     def _count_anchors(self, levels: Mapping[int, AnchorLevel]) -> int:
         return sum(anchor in self._columns for anchor in levels)
@@ -201,12 +272,15 @@ class SiteModel:
         """Return where the silence of an anchor means that it does not receive the device.
 
         An anchor that has received nothing may be switched off. What anchors report of each other says
-        nothing about anchors that they do not report.
+        nothing about anchors that they do not report. Anchors far from the one that receives the device best
+        are always silent.
         """
         is_heard = ~np.isnan(levels)
         is_silent: Bools = ~is_heard & self._is_active
         if self._is_capped:
             is_silent &= (is_heard.sum(axis=1) < _CAP)[:, None]
+        if len(self._columns) > _NEAR_ANCHORS:
+            is_silent &= self._near[np.where(is_heard, levels, -np.inf).argmax(axis=1)]
         is_silent[[row for row, device in enumerate(devices) if device in self._columns]] = False
         return is_silent
 
@@ -254,7 +328,11 @@ class SiteModel:
             for anchor, level in levels.items()
             if anchor in self._columns
         ]
-        expected = self._signal_map.mean[[column for _, _, column in used]] @ probabilities
+        cells = np.flatnonzero(probabilities > _MIN_PROBABILITY)  # few of a large site
+        columns = np.array([column for _, _, column in used])
+        expected = self._signal_map.mean[np.ix_(columns, cells)] @ (
+            probabilities[cells] / probabilities[cells].sum()
+        )
         differences = np.array([level.rssi for _, level, _ in used]) - expected
         offset = (differences.sum() + readings.offsets[0] / readings.offset_variances[0] * _READING_DB2) / (
             len(used) + _READING_DB2 / readings.offset_variances[0]
@@ -267,6 +345,29 @@ class SiteModel:
         return sorted(fits, key=lambda each: -each.level.rssi)
 
 
+_STRIP_METERS: Final = 20.0
+_FLOOR_METERS: Final = 3.0
+
+
+def _order_by_neighborhood(anchors: Anchors) -> Ints:
+    """Return a number for each anchor; anchors with similar numbers are near each other."""
+    strips = np.floor(anchors.xy[:, 0] / _STRIP_METERS)
+    order = np.lexsort((anchors.xy[:, 1], strips, anchors.floors))
+    numbers = np.empty(anchors.size, dtype=np.int64)
+    numbers[order] = np.arange(anchors.size)
+    return numbers
+
+
+def _find_near_anchors(anchors: Anchors) -> Bools:
+    """Return for each anchor which others are among the nearest."""
+    places = np.column_stack((anchors.xy, _FLOOR_METERS * anchors.floors))
+    distance2 = ((places[:, None] - places[None]) ** 2).sum(axis=2)
+    limit = np.sort(distance2, axis=1)[:, : _NEAR_ANCHORS + 1].max(axis=1, initial=0.0)
+    near: Bools = distance2 <= limit[:, None]
+    return near
+
+
+_MIN_PROBABILITY: Final = 1e-6
 _READING_DB2: Final = 16.0
 """Typical variance of a reading around the model in dB²."""
 

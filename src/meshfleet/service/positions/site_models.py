@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.errors import UnknownSite
 from meshfleet.service.positions import survey_store
 from meshfleet.service.positions.fingerprints import select_fingerprints
+from meshfleet.service.positions.positions import split_into_steps
+from meshfleet.service.positions.reading_store import DeviceMinute
 from meshfleet.service.positions.site_model import MIN_ANCHORS, SiteModel, SurveyedPlace
 from meshfleet.service.sites.places import load_site_geometry
 
 if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
+
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
     from meshfleet.service.clock import Now
-    from meshfleet.service.positions.reading_store import DeviceMinute, ReadingStore
+    from meshfleet.service.positions.reading_store import ReadingStore
     from meshfleet.service.positions.survey_store import StoredSurveyPoint
     from meshfleet.service.sites.geometry import SiteGeometry
 
@@ -24,6 +29,15 @@ _GROWTH: Final = 1.15
 """Factor by which the number of received minutes must grow for a new calibration."""
 _MAX_AGE_MS: Final = 600_000
 """Milliseconds after which new minutes are used in any case."""
+_PATIENCE_SECONDS: Final = 5.0
+"""Seconds for which requests wait for a new model while there is an old one."""
+_MAX_LOAD: Final = 0.1
+"""Share of the time that the calibration of a site takes at most, if one takes longer than that."""
+_MAX_DEVICES: Final = 800
+"""Maximum number of devices whose minutes are compared; of more, every second or third is chosen."""
+_SAMPLED_MS: Final = 900_000
+"""Milliseconds of readings that are used of so many devices."""
+_MINUTE_MS: Final = 60_000
 
 
 class _Inputs(NamedTuple):
@@ -40,33 +54,51 @@ class _Entry(NamedTuple):
     model: SiteModel
     minute_count: int
     built_at: int
+    rest_ms: int
+    """Milliseconds after which more readings lead to a new model."""
 
 
 class SiteModels:
-    """Keeps the model of each site that positions were asked for."""
+    """Keeps the model of each site that positions were asked for.
+
+    A site with hundreds of anchors takes a minute to calibrate. Until the new model is complete, positions
+    come from the one before; and the longer a calibration took, the later the next one begins.
+    """
 
     def __init__(self, database: Database, readings: ReadingStore, *, now: Now) -> None:
         self._database = database
         self._readings = readings
         self._now = now
         self._entries: dict[int, _Entry] = {}
-        self._locks: dict[int, asyncio.Lock] = {}
+        self._builds: dict[int, asyncio.Task[_Entry | None]] = {}
 
     async def get(self, site: int, revision: int) -> SiteModel | None:
         """Return a current model of a site. Return None if the site has too few anchors, or was deleted.
 
         `revision` is the revision of the site, which changes with its floors, places and survey points.
         """
-        lock = self._locks.setdefault(site, asyncio.Lock())
-        async with lock:
-            entry = self._entries.get(site)
-            if entry is None or not self._is_current(entry, site, revision):
-                entry = await self._build(site)
-                if entry is None:
-                    self._entries.pop(site, None)
-                    return None
-                self._entries[site] = entry
-            return entry.model
+        while True:
+            before = self._entries.get(site)
+            if before is not None and self._is_current(before, site, revision):
+                return before.model
+            build = self._start_build(site)
+            # A client that leaves does not cancel the build: others wait for it.
+            await asyncio.wait({build}, timeout=None if before is None else _PATIENCE_SECONDS)
+            if before is not None and not build.done():
+                return before.model
+            entry = build.result()
+            if entry is None:
+                return None
+            if entry.model.geometry.revision >= revision:
+                return entry.model  # else the build began before the change
+
+    def _start_build(self, site: int) -> asyncio.Task[_Entry | None]:
+        """Start to build the model of a site, or return the task that does it already."""
+        build = self._builds.get(site)
+        if build is None:
+            build = self._builds[site] = asyncio.create_task(self._build(site), name="positions.calibrate")
+            build.add_done_callback(lambda _: self._builds.pop(site, None))
+        return build
 
     def forget(self, site: int) -> None:
         """Forget the model of a site that was deleted."""
@@ -76,21 +108,24 @@ class SiteModels:
         if entry.model.geometry.revision != revision:
             return False
         count, before = self._readings.count_minutes(site), entry.minute_count
-        is_old = self._now() - entry.built_at >= _MAX_AGE_MS
-        return count == before or (count < before * _GROWTH + 1 and not is_old)
+        age = self._now() - entry.built_at
+        if 0 <= age < entry.rest_ms:
+            return True
+        return count == before or (count < before * _GROWTH + 1 and age < _MAX_AGE_MS)
 
     async def _build(self, site: int) -> _Entry | None:
-        count, now = self._readings.count_minutes(site), self._now()
+        """Build the model of a site from all inputs that there are now, and keep it."""
+        count, now, started = self._readings.count_minutes(site), self._now(), monotonic()
         try:
             inputs = await self._database.read(_load_inputs, site)
         except UnknownSite:  # it was deleted after its revision was read, maybe by another process
+            self._entries.pop(site, None)
             return None
         if len(inputs.geometry.anchors) < MIN_ANCHORS:
+            self._entries.pop(site, None)
             return None
-        snapshot = self._readings.take_snapshot()
-        minutes = await asyncio.to_thread(
-            lambda: select_fingerprints([*snapshot.list_minutes(site), *inputs.stored])
-        )
+        new = await self._list_minutes(site, {each.device for each in inputs.geometry.anchors})
+        minutes = await asyncio.to_thread(select_fingerprints, [*new, *inputs.stored])
         devices = {each.device for each in minutes} | {each.device for each in inputs.survey}
         devices |= self._readings.list_devices(site)
         products = await self._database.read(survey_store.load_products, devices)
@@ -100,7 +135,31 @@ class SiteModels:
         model = await asyncio.to_thread(SiteModel, inputs.geometry, minutes, survey, products)
         if minutes != inputs.stored:
             await self._database.write(survey_store.save_calibration, site, minutes, now=now)
-        return _Entry(model, count, now)
+        seconds = monotonic() - started
+        rest = 0.0 if seconds < _PATIENCE_SECONDS else seconds / _MAX_LOAD
+        entry = self._entries[site] = _Entry(model, count, now, round(rest * 1000))
+        return entry
+
+    async def _list_minutes(self, site: int, anchors: AbstractSet[int]) -> list[DeviceMinute]:
+        """Return the minutes of all devices on a site; of thousands, the newest minutes of some."""
+        devices = self._readings.list_devices(site)
+        if len(devices) <= _MAX_DEVICES:
+            snapshot = self._readings.take_snapshot()
+            return await asyncio.to_thread(snapshot.list_minutes, site)
+        others = sorted(devices - anchors)
+        # A whole number of times: each calibration has other devices only if devices come or go.
+        chosen = [*sorted(devices & anchors), *others[:: -(-len(others) // _MAX_DEVICES)]]
+        now, minutes = self._now(), []
+        for device in chosen:
+            await asyncio.sleep(0)  # each takes a millisecond
+            readings = self._readings.list_readings(
+                device, now - _SAMPLED_MS, now, arrived_since=now - _SAMPLED_MS
+            )
+            minutes += [
+                DeviceMinute(device, end - _MINUTE_MS, levels)
+                for end, levels in split_into_steps(readings, _MINUTE_MS)
+            ]
+        return minutes
 
 
 def _load_inputs(connection: Connection, site: int) -> _Inputs:

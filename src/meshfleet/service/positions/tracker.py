@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from importlib import import_module
+from itertools import islice
+from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from sqlalchemy.exc import DBAPIError
@@ -12,6 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.rest.sites import format_site_id
 from meshfleet.service.positions import visit_store
+from meshfleet.service.positions.current_positions import CurrentPosition
 from meshfleet.service.positions.positions import CLOCK_SLACK_MS, MIN_ANCHORS
 from meshfleet.service.positions.reading_store import average_readings
 from meshfleet.service.positions.zone_presence import ZoneChange, ZonePresence
@@ -33,8 +36,10 @@ _TICK_SECONDS: Final = 2.0
 """Seconds between two looks at new readings."""
 _WINDOW_MS: Final = 60_000
 """Maximum age of readings that are used."""
-_MAX_DEVICES: Final = 2_000
+_MAX_DEVICES: Final = 1_000
 """Maximum number of devices in one look; the others wait for the next one."""
+_MAX_LOAD: Final = 0.25
+"""Share of the time that looks take at most: with more devices, each is located less often."""
 _DEVICES_PER_SLICE: Final = 100
 """Number of devices after which other tasks of the event loop get their turn."""
 _CLEANUP_MS: Final = 60_000
@@ -88,8 +93,8 @@ class PositionTracker:
         self._now = now
         self._presence = ZonePresence()
         self._motion: DeviceMotion | None = None
-        self._waiting: set[int] = set()
-        """Devices with readings that are not used yet."""
+        self._waiting: dict[int, None] = {}
+        """Devices with readings that are not used yet, those that wait longest first."""
         self._stepped_at: dict[int, int] = {}
         """Time of the newest reading that was used, by device."""
         self._cleaned_at = 0
@@ -100,20 +105,25 @@ class PositionTracker:
 
     async def run(self) -> None:
         """Follow devices until canceled."""
+        seconds = 0.0
         while True:
-            await asyncio.sleep(_TICK_SECONDS)
+            await asyncio.sleep(max(_TICK_SECONDS, seconds * (1 / _MAX_LOAD - 1)))
+            started = monotonic()
             try:
                 await self.track()
                 await self._clean_up()
+                seconds = monotonic() - started
             except (DatabaseUnavailable, DBAPIError) as exc:
                 _log.warning("visits to zones cannot be stored (%s); trying again", type(exc).__name__)
 
     async def track(self) -> None:
         """Locate all devices with new readings, publish their positions, and store their visits to zones."""
-        self._waiting |= self._positions.readings.take_updated_devices()
+        self._waiting |= dict.fromkeys(self._positions.readings.take_updated_devices())
         if not self._waiting:
             return
-        chosen = {self._waiting.pop() for _ in range(min(len(self._waiting), _MAX_DEVICES))}
+        chosen = list(islice(self._waiting, _MAX_DEVICES))
+        for device in chosen:
+            del self._waiting[device]
         by_site = await self._collect_steps(chosen)
         if not by_site:
             return
@@ -167,11 +177,11 @@ class PositionTracker:
         is_early = newest - stepped_at < FREQUENT_STEP_MS if is_frequent else now - newest < _SETTLED_MS
         found = self._positions.choose_site(average_readings(new))
         if is_early or found is None:
-            self._waiting.add(device)
+            self._waiting[device] = None
             return None
         site, levels = found
         if not is_frequent and len(levels) < MIN_ANCHORS and now - new[0].time < _WINDOW_MS // 2:
-            self._waiting.add(device)
+            self._waiting[device] = None
             return None
         self._stepped_at[device] = newest
         seconds = FREQUENT_STEP_MS / 1000 if is_frequent else _WINDOW_MS / 1000
@@ -192,8 +202,14 @@ class PositionTracker:
             motion: DeviceMotion = import_module("meshfleet.service.positions.device_motion").DeviceMotion()
             self._motion = motion
         followed = await asyncio.to_thread(self._motion.follow, model, steps, areas)
+        self._positions.current.keep(
+            CurrentPosition(
+                each.device, each.time, FREQUENT_STEP_MS if each.is_frequent else 0, model, each.located
+            )
+            for each in followed
+        )
         self._subscriber.on_positions(
-            [TrackedPosition(each.device, site, each.time, each.estimate) for each in followed]
+            [TrackedPosition(each.device, site, each.time, each.located.estimate) for each in followed]
         )
         return [
             change
@@ -207,6 +223,7 @@ class PositionTracker:
         if 0 <= now - self._cleaned_at < _CLEANUP_MS:
             return
         self._cleaned_at = now
+        self._positions.current.drop_old(now)
         self._stepped_at = {
             device: time for device, time in self._stepped_at.items() if time > now - _WINDOW_MS
         }
