@@ -162,6 +162,29 @@ def test_minutes_remain_when_single_readings_are_gone(service_on_each_database: 
     assert fmean(measure_errors(items, [place] * 10)) < 3.0
     jumps = [hypot(after["x"] - before["x"], after["y"] - before["y"]) for before, after in pairwise(items)]
     assert median(jumps[-5:]) < 0.4  # readings of minutes in which it does not move are averaged
+    late = next(iter(site.anchors))
+    service.ingest(report_rssi(start + 2 * MINUTE + 30 * SECOND, device, late, -60))
+    service.ingest(*site.read(device, place, start + 30 * MINUTE))
+    assert site.get_position(device, At=format_millis(start + 3 * MINUTE))["position"] is not None
+    query["To"] = format_millis(start + 31 * MINUTE)
+    later = get(service, path, **query)["items"]
+    # A late reading replaces no minute, and newer readings do not hide older minutes.
+    times = [format_millis(start + n * MINUTE) for n in (*range(1, 11), 30)]
+    assert [each["time"] for each in later] == times
+
+
+@pytest.mark.rule("rest-258")
+def test_a_device_that_moves_to_another_site_is_on_one_site_at_a_time(service: LiveService) -> None:
+    sites = [SyntheticSite(service, number=number) for number in (11, 12)]
+    for each in sites:
+        each.populate(6, minutes=1)
+    device, start = sites[0].new_device(), service.clock() // MINUTE * MINUTE - DAY
+    seen = [sites[0]] * 4 + [sites[1]] * 3
+    for minute, each in enumerate(seen):
+        service.ingest(*each.read(device, TruePlace(6, 9), start + minute * MINUTE + SECOND))
+    path = f"/api/v1/devices/bmac-{device}/positions"
+    query = {"From": format_millis(start), "To": format_millis(start + DAY)}
+    assert [each["site"] for each in get(service, path, **query)["items"]] == [each.id for each in seen]
 
 
 @pytest.mark.rule("rest-92")
@@ -185,6 +208,7 @@ def test_an_unknown_position_has_a_reason(
     if reports:
         site.service.ingest(*reports)
     assert site.get_position(device) == {"position": None, "reason": reason}
+    assert get(site.service, f"/api/v1/devices/bmac-{device}/positions")["items"] == []
 
 
 @pytest.mark.rule("rest-91")
@@ -206,8 +230,9 @@ def test_extreme_readings_and_anchors_on_one_line_are_honest(site: SyntheticSite
     loud, line = site.new_device(), site.new_device()
     anchors = list(site.anchors)
     site.service.ingest(*(report_rssi(now, loud, each, 20) for each in anchors))
-    position = site.get_position(loud)["position"]
-    assert position is None or position["radius"] > 2.0
+    assert site.get_position(loud) == {"position": None, "reason": CONTRADICTION}
+    for _ in range(20):  # more than one of a hundred readings of the site
+        site.service.ingest(*(report_rssi(now, site.new_device(), each, -32_767) for each in anchors))
     on_line = [mac for mac, place in site.anchors.items() if place.y == 0.5]
     assert len(on_line) == 3
     site.service.ingest(*site.read(line, TruePlace(10, 6), now, anchors=on_line))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from meshfleet.positioning.estimate import estimate_places
 from meshfleet.positioning.motion import MotionFilter
 from meshfleet.positioning.posterior import normalize
+from meshfleet.service.positions.positions import MAX_MISFIT_DB, MIN_ANCHORS
+from meshfleet.service.positions.reading_steps import Step
 from meshfleet.service.positions.still_levels import merge_if_still
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from meshfleet.positioning.estimate import Estimate
     from meshfleet.service.positions.reading_store import AnchorLevel
@@ -19,14 +20,6 @@ if TYPE_CHECKING:
 
 MINUTE_STEP_MS: Final = 60_000
 """Length of a step of a device that reports about once a minute, and of minute roll-ups."""
-_MIN_ANCHORS: Final = 3
-
-
-class Step(NamedTuple):
-    """End of a step as Unix time in milliseconds, and what anchors have read in it."""
-
-    time: int
-    levels: Mapping[int, AnchorLevel]
 
 
 class TimedEstimate(NamedTuple):
@@ -36,15 +29,13 @@ class TimedEstimate(NamedTuple):
     estimate: Estimate
 
 
-def locate_steps(
-    model: SiteModel, device: int, steps: Sequence[tuple[int, Mapping[int, AnchorLevel]]], step_ms: int
-) -> list[TimedEstimate]:
-    """Estimate the place of a device at each step that enough anchors contributed to.
+def locate_steps(model: SiteModel, device: int, steps: Sequence[Step], step_ms: int) -> list[TimedEstimate]:
+    """Estimate the place of a device at each step that enough anchors contributed to, without contradiction.
 
     Short steps are smoothed: a device that moves is within walking distance of where it is before and after.
     In a minute a device can be anywhere; minutes in which it stands still are averaged.
     """
-    used = [Step(time, levels) for time, levels in steps if len(levels) >= _MIN_ANCHORS]
+    used = [step for step in steps if len(step.levels) >= MIN_ANCHORS]
     if not used:
         return []
     is_fast = step_ms < MINUTE_STEP_MS
@@ -56,8 +47,12 @@ def locate_steps(
         probabilities = MotionFilter(model.grid).smooth(logs, seconds)
     else:
         probabilities = normalize(logs)
-    estimates = estimate_places(probabilities, model.grid)
-    return [TimedEstimate(step.time, each) for step, each in zip(used, estimates, strict=True)]
+    found = []
+    for step, row in zip(used, probabilities, strict=True):
+        located = model.explain(device, step.levels, row)
+        if located.misfit_db <= MAX_MISFIT_DB:
+            found.append(TimedEstimate(step.time, located.estimate))
+    return found
 
 
 def _average_still_steps(steps: Sequence[Step]) -> list[Step]:

@@ -14,10 +14,11 @@ from meshfleet.db.samples.sample import SampleKind, SampleQuery
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest.positions import FloorProbability, PastPosition, Position, PositionAnswer, PositionReading
+from meshfleet.rest.positions import FloorProbability, Position, PositionAnswer, PositionReading
 from meshfleet.rest.sites import format_site_id
 from meshfleet.service.ingest.minute_rollup import decode_minute
 from meshfleet.service.positions.current_positions import CURRENT_MS, CurrentPosition, CurrentPositions
+from meshfleet.service.positions.reading_steps import choose_site, merge_levels, split_into_steps
 from meshfleet.service.positions.reading_store import AnchorLevel, average_readings
 
 _log = logging.getLogger(__name__)
@@ -43,12 +44,8 @@ CLOCK_SLACK_MS: Final = 2_000
 _SITE_CHECK_SECONDS: Final = 5.0
 """Seconds between two checks for sites that other processes have changed."""
 
-MAX_STEPS: Final = 1000
-"""Maximum number of positions on a page."""
-MOVING_STEP_MS: Final = 3_000
-"""Length of a step of a device whose readings are frequent enough to follow it while it moves."""
-_FAST_MS: Final = 3_000
-"""Readings are frequent if there are some in at least half of all intervals of this length."""
+MIN_COMPLETENESS: Final = 1 / 2
+"""Share of the readings of a minute that must be there singly: otherwise its roll-up is used."""
 
 MAX_MISFIT_DB: Final = 14.0
 """Root mean square residual above which readings contradict each other."""
@@ -72,14 +69,6 @@ class WindowLevels(NamedTuple):
     levels: Mapping[int, AnchorLevel]
     newest: int
     """Time of the newest reading, as Unix time in milliseconds."""
-
-
-class PastPositions(NamedTuple):
-    """Positions of a device over time."""
-
-    items: list[PastPosition]
-    end: int | None
-    """Time from which on there are more; None if there are none."""
 
 
 class PositionFinder:
@@ -174,38 +163,6 @@ class PositionFinder:
         )
         return None if unused else current
 
-    async def list_past(self, device: int, since: int, until: int, *, limit: int) -> PastPositions:
-        """Return the positions of a device over time, the oldest first, from at most `limit` steps."""
-        readings = self.readings.list_readings(device, since - 1, until - 1)
-        step_ms = _MINUTE_MS
-        if readings:
-            duration = readings[-1].time - readings[0].time
-            if len({each.time // _FAST_MS for each in readings}) * _FAST_MS * 2 >= duration:
-                step_ms = MOVING_STEP_MS
-            steps = split_into_steps(readings, step_ms)
-        else:
-            minutes = await self.load_minutes(device, since, until)
-            steps = [(time + _MINUTE_MS, levels) for time, levels in minutes]
-        end = steps[limit - 1][0] + 1 if len(steps) > limit else None
-        steps = steps[:limit]
-        chosen = self.choose_site(merge_minutes(steps))
-        if chosen is None or (model := await self.get_model(chosen[0])) is None:
-            return PastPositions([], None)
-        history = import_module("meshfleet.service.positions.history")
-        located = await asyncio.to_thread(history.locate_steps, model, device, steps, step_ms)
-        items = [
-            PastPosition(
-                time=format_millis(time),
-                site=format_site_id(chosen[0]),
-                floor=estimate.floor,
-                x=round(estimate.x, 3),
-                y=round(estimate.y, 3),
-                radius=round(estimate.radius, 2),
-            )
-            for time, estimate in located
-        ]
-        return PastPositions(items, end)
-
     async def list_current(self, site: int) -> list[CurrentPosition]:
         """Return the newest positions of all devices that a site received in the last minutes.
 
@@ -254,7 +211,7 @@ class PositionFinder:
         minutes: dict[int, list[AnchorReading]] = {}
         for each in readings:
             minutes.setdefault((newest - each.time) // _MINUTE_MS, []).append(each)
-        found = self.choose_site(average_readings(minutes[0]))
+        found = choose_site(average_readings(minutes[0]), self.readings.anchors)
         if found is None or found[0] != site or len(found[1]) < MIN_ANCHORS:
             return None
         return [
@@ -281,14 +238,29 @@ class PositionFinder:
     async def load_window(self, device: int, since: int, until: int) -> WindowLevels | None:
         """Load what anchors have read of a device after `since`, up to `until`. None if there is nothing."""
         readings = self.readings.list_readings(device, since, until)
-        if readings:
-            by_site = self.choose_site(average_readings(readings))
+        if readings and await self._are_complete(device, since, until):
+            by_site = choose_site(average_readings(readings), self.readings.anchors)
             newest = max(each.time for each in readings)
         else:
             minutes = await self.load_minutes(device, since, until)
-            by_site = self.choose_site(merge_minutes(minutes))
+            by_site = choose_site(merge_levels(levels for _, levels in minutes), self.readings.anchors)
             newest = max((time + _MINUTE_MS for time, _ in minutes), default=0)
         return None if by_site is None else WindowLevels(*by_site, min(newest, until))
+
+    async def _are_complete(self, device: int, since: int, until: int) -> bool:
+        """Return whether the single readings of a time range are there, and not only some that came late."""
+        if since >= self._now() - self.readings.retention_ms:
+            return True
+        counts = Counter(
+            each.time // _MINUTE_MS
+            for each in self.readings.list_readings(
+                device, since - since % _MINUTE_MS - 1, until - until % _MINUTE_MS + _MINUTE_MS
+            )
+        )
+        return all(
+            counts[start // _MINUTE_MS] >= MIN_COMPLETENESS * sum(level.count for level in levels.values())
+            for start, levels in await self.load_minutes(device, since, until)
+        )
 
     async def load_minutes(
         self, device: int, since: int, until: int
@@ -304,18 +276,20 @@ class PositionFinder:
             [*stored, *(each for each in unwritten if start <= each.time < until)], self.readings.anchors
         )
 
-    def choose_site(self, levels: Mapping[int, AnchorLevel]) -> tuple[int, dict[int, AnchorLevel]] | None:
-        """Return the site whose anchors received the device, and their levels; of several, the best one."""
-        anchors = self.readings.anchors
-        by_site: dict[int, dict[int, AnchorLevel]] = {}
-        for anchor, level in levels.items():
-            if (site := anchors.get(anchor)) is not None:
-                by_site.setdefault(site, {})[anchor] = level
-        if not by_site:
-            return None
-        return max(
-            by_site.items(), key=lambda each: (len(each[1]), max(level.rssi for level in each[1].values()))
+    async def find_next_minute(self, device: int, since: int, until: int) -> int | None:
+        """Return the start of the first minute in a time range in which an anchor has received a device."""
+        kinds, anchors = frozenset({SampleKind.LINK}), self.readings.anchors
+        start = since - since % _MINUTE_MS
+        unwritten = [
+            each.time
+            for each in self._rollups.list_unwritten_minutes(device, kinds)
+            if start <= each.time < until and each.identifier in anchors
+        ]
+        stored = await self._samples.read(
+            SampleQuery(device=device, kinds=kinds, since=start, until=until),
+            lambda samples: next((each.time for each in samples if each.identifier in anchors), None),
         )
+        return min([*unwritten, *([] if stored is None else [stored])], default=None)
 
 
 def build_position(model: SiteModel, located: LocatedDevice, time: int) -> Position:
@@ -345,19 +319,6 @@ def build_position(model: SiteModel, located: LocatedDevice, time: int) -> Posit
     )
 
 
-def merge_minutes(
-    minutes: Sequence[tuple[int, Mapping[int, AnchorLevel]]],
-) -> dict[int, AnchorLevel]:
-    """Return the mean RSSI and the number of readings by anchor of several minutes."""
-    totals: Counter[int] = Counter()
-    sums: dict[int, float] = {}
-    for _, levels in minutes:
-        for anchor, level in levels.items():
-            totals[anchor] += level.count
-            sums[anchor] = sums.get(anchor, 0.0) + level.rssi * level.count
-    return {anchor: AnchorLevel(sums[anchor] / count, count) for anchor, count in totals.items()}
-
-
 def _group_minutes(
     samples: Iterable[StoredSample], anchors: Mapping[int, int]
 ) -> list[tuple[int, dict[int, AnchorLevel]]]:
@@ -371,16 +332,6 @@ def _group_minutes(
             levels = by_minute.setdefault(sample.time, {})
             levels.setdefault(sample.identifier, AnchorLevel(float(sample.number), minute.count))
     return sorted(by_minute.items())
-
-
-def split_into_steps(
-    readings: Sequence[AnchorReading], step_ms: int
-) -> list[tuple[int, dict[int, AnchorLevel]]]:
-    """Divide readings, which are sorted by time, into steps: the end of each step, and its levels."""
-    steps: dict[int, list[AnchorReading]] = {}
-    for reading in readings:
-        steps.setdefault(-(-reading.time // step_ms) * step_ms, []).append(reading)
-    return [(end, average_readings(each)) for end, each in sorted(steps.items())]
 
 
 def _explain(reason: str) -> PositionAnswer:

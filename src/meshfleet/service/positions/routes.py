@@ -36,7 +36,8 @@ from meshfleet.service.http.query import FromTime, MaxResults, NextToken, QueryR
 from meshfleet.service.http.request import ApiRequest
 from meshfleet.service.positions import position_csv
 from meshfleet.service.positions.current_positions import CurrentPosition
-from meshfleet.service.positions.positions import MAX_STEPS, PositionFinder
+from meshfleet.service.positions.past_positions import MAX_STEPS, list_past_positions
+from meshfleet.service.positions.positions import PositionFinder
 from meshfleet.service.sites.parameters import parse_path_site
 from meshfleet.service.sites.places import load_device_names
 from meshfleet.service.sites.store import check_site_exists
@@ -157,7 +158,7 @@ async def list_positions(
         start, end = pages.decode(scope, next_token)
     # More than in other lists by default: a page is smoothed as a whole.
     limit = MAX_STEPS if max_results is None else parse_limit(max_results)
-    found = await positions.list_past(mac_to_int(device), start, end, limit=min(limit, MAX_STEPS))
+    found = await list_past_positions(positions, mac_to_int(device), start, end, limit=min(limit, MAX_STEPS))
     next_page = None if found.end is None else pages.encode(scope, (found.end, end))
     return Response(PastPositionPage(items=found.items, next_token=next_page))
 
@@ -168,7 +169,7 @@ async def _encode_history(
     """Yield the positions of a device over time as CSV."""
     start: int | None = since
     while start is not None:
-        found = await positions.list_past(device, start, until, limit=MAX_STEPS)
+        found = await list_past_positions(positions, device, start, until, limit=MAX_STEPS)
         yield position_csv.encode_history_rows(found.items)
         start = found.end
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from meshfleet.errors import UnknownSite
 from meshfleet.service.positions import survey_store
 from meshfleet.service.positions.fingerprints import select_fingerprints
-from meshfleet.service.positions.positions import split_into_steps
+from meshfleet.service.positions.reading_steps import split_into_steps
 from meshfleet.service.positions.reading_store import DeviceMinute
 from meshfleet.service.positions.site_model import MIN_ANCHORS, SiteModel, SurveyedPlace
 from meshfleet.service.sites.places import load_site_geometry
@@ -156,7 +156,7 @@ class SiteModels:
                 device, now - _SAMPLED_MS, now, arrived_since=now - _SAMPLED_MS
             )
             minutes += [
-                DeviceMinute(device, end - _MINUTE_MS, levels)
+                DeviceMinute(device, end - _MINUTE_MS, dict(levels))
                 for end, levels in split_into_steps(readings, _MINUTE_MS)
             ]
         return minutes

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from meshfleet.positioning.motion import StillAverage, average_if_still
+from meshfleet.service.positions.reading_steps import merge_levels
 from meshfleet.service.positions.reading_store import AnchorLevel
 
 if TYPE_CHECKING:
@@ -82,17 +83,6 @@ class Stillness:
         merged = merge_if_still(self._average, levels)
         self._blocks = 1 if merged is None else self._blocks + 1
         self._average = levels if merged is None else merged
-
-
-def merge_levels(steps: Iterable[Mapping[int, AnchorLevel]]) -> dict[int, AnchorLevel]:
-    """Return the mean RSSI and the number of readings by anchor of several steps."""
-    counts: dict[int, int] = {}
-    sums: dict[int, float] = {}
-    for levels in steps:
-        for anchor, level in levels.items():
-            counts[anchor] = counts.get(anchor, 0) + level.count
-            sums[anchor] = sums.get(anchor, 0.0) + level.rssi * level.count
-    return {anchor: AnchorLevel(sums[anchor] / count, count) for anchor, count in counts.items()}
 
 
 def _to_arrays(levels: Mapping[int, AnchorLevel], anchors: Sequence[int]) -> tuple[Floats, Floats]:

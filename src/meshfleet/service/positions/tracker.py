@@ -16,6 +16,7 @@ from meshfleet.rest.sites import format_site_id
 from meshfleet.service.positions import visit_store
 from meshfleet.service.positions.current_positions import CurrentPosition
 from meshfleet.service.positions.positions import CLOCK_SLACK_MS, MIN_ANCHORS
+from meshfleet.service.positions.reading_steps import choose_site
 from meshfleet.service.positions.reading_store import average_readings
 from meshfleet.service.positions.zone_presence import ZoneChange, ZonePresence
 
@@ -175,7 +176,7 @@ class PositionTracker:
         since = max(stepped_at, newest - FREQUENT_STEP_MS) if is_frequent else stepped_at
         new = [each for each in readings if each.time > since]
         is_early = newest - stepped_at < FREQUENT_STEP_MS if is_frequent else now - newest < _SETTLED_MS
-        found = self._positions.choose_site(average_readings(new))
+        found = choose_site(average_readings(new), self._positions.readings.anchors)
         if is_early or found is None:
             self._waiting[device] = None
             return None
