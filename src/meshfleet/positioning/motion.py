@@ -8,6 +8,7 @@ on what is known to the next step: the device is within walking distance of wher
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -31,6 +32,10 @@ _OTHER_FLOOR_SHARE: Final = 0.01
 """Probability that a device changes its floor in a step."""
 
 _KERNEL_DEVIATIONS: Final = 3.0
+_MAX_METERS: Final = 20.0
+"""Distance after which a device may be nearly anywhere: some minutes of walking."""
+_MAX_KERNELS: Final = 4
+"""Maximum number of step lengths whose matrices are kept: those of a large floor take 30 MB."""
 
 
 class MotionFilter:
@@ -39,7 +44,7 @@ class MotionFilter:
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._uniform = (grid.is_walkable / grid.is_walkable.sum()).astype(np.float32)
-        self._kernels: dict[float, list[tuple[Floats32, Floats32]]] = {}
+        self._kernels: OrderedDict[float, list[tuple[Floats32, Floats32]]] = OrderedDict()
 
     def advance(self, probabilities: Floats32, seconds: float) -> Floats32:
         """Return where a device may be some seconds later. `probabilities` has one row per device."""
@@ -92,9 +97,13 @@ class MotionFilter:
 
     def _get_kernels(self, seconds: float) -> list[tuple[Floats32, Floats32]]:
         """Return for each floor the matrices that blur rows and columns."""
-        meters = round(_STEP_METERS * sqrt(max(seconds, 0.1) / STEP_SECONDS), 1)
-        if meters not in self._kernels:
+        meters = min(round(_STEP_METERS * sqrt(max(seconds, 0.1) / STEP_SECONDS), 1), _MAX_METERS)
+        if meters in self._kernels:
+            self._kernels.move_to_end(meters)
+        else:
             self._kernels[meters] = [_build_kernels(each, meters) for each in self._grid.rasters]
+            if len(self._kernels) > _MAX_KERNELS:
+                self._kernels.popitem(last=False)
         return self._kernels[meters]
 
 

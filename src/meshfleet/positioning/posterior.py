@@ -101,7 +101,7 @@ class PosteriorSolver:
                 pairs = np.ix_(is_silent, is_possible)
                 spread = np.sqrt(self._variance[pairs] + readings.offset_variances[row])
                 margin = readings.sensitivity - self._map.mean[pairs] - readings.offsets[row]
-                result[row, is_possible] -= np.log1p(np.exp(-_PROBIT_SCALE * margin / spread)).sum(axis=0)
+                result[row, is_possible] -= np.logaddexp(0.0, -_PROBIT_SCALE * margin / spread).sum(axis=0)
                 result[row, ~is_possible] = -np.inf
 
 

@@ -41,6 +41,12 @@ class CurrentPositions:
             device: each for device, each in self._by_device.items() if each.time > now - CURRENT_MS
         }
 
+    def forget_site(self, site: int) -> None:
+        """Forget the positions on a site that was deleted."""
+        self._by_device = {
+            device: each for device, each in self._by_device.items() if each.model.geometry.site != site
+        }
+
     def find(self, device: int) -> CurrentPosition | None:
         """Return the position of a device; None if it has none."""
         return self._by_device.get(device)

@@ -19,7 +19,7 @@ from meshfleet.service.positions.site_model import DeviceLevels
 from meshfleet.service.positions.still_levels import Stillness
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from meshfleet.positioning.arrays import Floats32
     from meshfleet.positioning.grid import Grid
@@ -105,12 +105,24 @@ class DeviceMotion:
             found.append(FollowedDevice(device, step.time, step.is_frequent, located, inside))
         return found
 
+    def keep_sites(self, sites: Collection[int]) -> None:
+        """Forget everything about other sites, which were deleted: a model takes megabytes."""
+        self._views = {site: view for site, view in self._views.items() if site in sites}
+        self._forget_motions(lambda motion: motion.model.geometry.site not in sites)
+
+    def _forget_motions(self, is_old: Callable[[_Motion], bool]) -> None:
+        for device in [device for device, motion in self._moving.items() if is_old(motion)]:
+            del self._moving[device]
+
     def _get_view(self, model: SiteModel, zones: Sequence[ZoneArea]) -> _SiteView:
         site = model.geometry.site
         view = self._views.get(site)
         if view is None or view.model is not model or view.zones != zones:
             view = _SiteView(model, zones, _build_masks(model.grid, zones), MotionFilter(model.grid))
             self._views[site] = view
+            self._forget_motions(
+                lambda motion: motion.model.geometry.site == site and motion.model is not model
+            )
         return view
 
     def _locate(

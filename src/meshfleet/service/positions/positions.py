@@ -19,12 +19,17 @@ from meshfleet.rest.sites import format_site_id
 from meshfleet.service.ingest.minute_rollup import decode_minute
 from meshfleet.service.positions.current_positions import CURRENT_MS, CurrentPosition, CurrentPositions
 from meshfleet.service.positions.reading_steps import choose_site, merge_levels, split_into_steps
-from meshfleet.service.positions.reading_store import AnchorLevel, average_readings
+from meshfleet.service.positions.reading_store import (
+    MAX_RSSI,
+    MIN_RSSI,
+    AnchorLevel,
+    average_readings,
+)
 
 _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from meshfleet.db import Database
     from meshfleet.db.samples.sample import SampleStore, StoredSample
@@ -93,7 +98,18 @@ class PositionFinder:
         self._models: SiteModels | None = None
         self.current = CurrentPositions()
         """Positions of the devices that the tracker follows."""
-        site_changes.subscribe(lambda _site: self.update_anchors())
+        site_changes.subscribe(self._handle_site_change)
+
+    def _handle_site_change(self, site: int) -> None:
+        self.update_anchors()
+        if self._models is not None and site not in self._site_changes.revisions:
+            self._models.forget(site)
+            self.current.forget_site(site)
+
+    @property
+    def sites(self) -> Collection[int]:
+        """Numbers of all sites."""
+        return self._site_changes.revisions.keys()
 
     def update_anchors(self) -> None:
         """Keep the readings of the anchors that there are now."""
@@ -326,6 +342,8 @@ def _group_minutes(
     by_minute: dict[int, dict[int, AnchorLevel]] = {}
     for sample in samples:
         if sample.identifier not in anchors or sample.number is None:
+            continue
+        if not MIN_RSSI <= sample.number <= MAX_RSSI:
             continue
         minute = decode_minute(sample)
         if minute is not None:  # a single reading with an implausible time has no minute

@@ -19,6 +19,7 @@ from meshfleet.positioning.grid import MAX_CELLS, FloorArea, Grid
 from meshfleet.positioning.posterior import DEFAULT_SENSITIVITY, PosteriorSolver, Readings
 from meshfleet.positioning.signal_model import Anchors
 from meshfleet.positioning.survey_map import SURVEY_NOISE_DB2, KnownPoints, build_survey_map
+from meshfleet.service.positions.reading_store import MAX_RSSI, MIN_RSSI
 from meshfleet.service.positions.still_levels import average_since_moved
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ _MIN_SILENCE_SECONDS: Final = 30.0
 _SENSITIVITY_SHARE: Final = 0.01
 """Share of the readings that may be below the assumed sensitivity."""
 _MIN_SENSITIVITY_READINGS: Final = 100
+_MAX_SENSITIVITY: Final = -70.0
+"""Highest assumed sensitivity in dBm: a site with only strong readings says nothing about weak ones."""
 
 
 _NEAR_ANCHORS: Final = 24
@@ -264,7 +267,8 @@ class SiteModel:
         levels = np.full((len(rows), len(self._columns)), np.nan)
         for row, by_anchor in enumerate(rows):
             for anchor, level in by_anchor.items():
-                if (column := self._columns.get(anchor)) is not None:
+                column = self._columns.get(anchor)
+                if column is not None and MIN_RSSI <= level.rssi <= MAX_RSSI:
                     levels[row, column] = level.rssi
         return levels
 
@@ -377,7 +381,7 @@ def _estimate_sensitivity(levels: Floats) -> float:
     readings = levels[~np.isnan(levels)]
     if len(readings) < _MIN_SENSITIVITY_READINGS:
         return DEFAULT_SENSITIVITY
-    return float(np.quantile(readings, _SENSITIVITY_SHARE))
+    return min(float(np.quantile(readings, _SENSITIVITY_SHARE)), _MAX_SENSITIVITY)
 
 
 def _average_pairs(pairs: Sequence[SurveyedPlace]) -> list[SurveyedPlace]:

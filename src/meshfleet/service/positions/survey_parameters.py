@@ -31,7 +31,7 @@ NOT_RECEIVED: Final = "was not received by an anchor of this site in this time"
 _DEFAULT_MS: Final = 60_000
 _MAX_MS: Final = 3_600_000
 _FUTURE_MS: Final = 60_000
-"""Milliseconds by which times of an import may be ahead: clocks of computers differ."""
+"""Milliseconds by which times may be ahead: clocks of computers differ."""
 
 
 class PointKey(NamedTuple):
@@ -100,9 +100,7 @@ def _read_record(reader: QueryReader, body: NewSurveyRecord, field: str, now: in
     number = reader.read(_parse_id, body.id, f"{field}id", default=None)
     parsed = _read_survey_time(reader, body, field, now)
     created_at = reader.read(parse_millis, body.created_at, f"{field}createdAt", default=now)
-    for name, time in (("to", parsed.until), ("createdAt", created_at)):
-        if time > now + _FUTURE_MS:
-            reader.faults.append(Fault(f"{field}{name}", "must not be in the future"))
+    _check_past(reader, created_at, f"{field}createdAt", now)
     levels = None
     if body.readings is not None:
         for name, text in (("from", body.since), ("to", body.until)):
@@ -121,7 +119,13 @@ def _read_survey_time(
     since = reader.read(parse_millis, body.since, f"{field}from", default=until - _DEFAULT_MS)
     if not reader.faults and not 0 < until - since <= _MAX_MS:
         reader.faults.append(Fault(f"{field}from", "must be before to, by at most an hour"))
+    _check_past(reader, until, f"{field}to", now)
     return SurveyTime(device, since, until)
+
+
+def _check_past(reader: QueryReader, time: int, field: str, now: int) -> None:
+    if time > now + _FUTURE_MS:
+        reader.faults.append(Fault(field, "must not be in the future"))
 
 
 def _read_levels(

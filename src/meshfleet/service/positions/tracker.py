@@ -225,6 +225,8 @@ class PositionTracker:
             return
         self._cleaned_at = now
         self._positions.current.drop_old(now)
+        if self._motion is not None:
+            self._motion.keep_sites(self._positions.sites)
         self._stepped_at = {
             device: time for device, time in self._stepped_at.items() if time > now - _WINDOW_MS
         }
