@@ -51,7 +51,7 @@ from meshfleet.service.metric_table import add_build_metrics, add_live_metrics, 
 from meshfleet.service.metrics import Metrics
 from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.positions import routes as position_routes
-from meshfleet.service.positions import visit_routes
+from meshfleet.service.positions import coverage_routes, visit_routes
 from meshfleet.service.positions.positions import PositionFinder
 from meshfleet.service.positions.reading_store import ReadingStore
 from meshfleet.service.presence import routes as presence_routes
@@ -92,6 +92,7 @@ _ROUTERS: Final = (
     position_routes.device_router,
     position_routes.site_router,
     visit_routes.router,
+    coverage_routes.router,
     job_routes.device_updates_router,
     sample_routes.router,
     export_routes.router,

@@ -51,6 +51,7 @@ VALID_VALUES = {
     "Floor": "0",
     "X": "1.5",
     "Y": "-2",
+    "MinRssi": "-80",
     "Types": "report",
     "Jobs": "job-1",
     "Version": "2.4.0-beta.1",
