@@ -1,4 +1,7 @@
-"""Coverage: how anchors are expected to receive a device in each part of a floor, and how exact positions are there."""
+"""Coverage: how anchors are expected to receive a device in each part of a floor.
+
+It follows from the signal map alone, and so does how exact positions are there.
+"""
 
 from __future__ import annotations
 

@@ -132,8 +132,8 @@ class FloorCoverage(ResponseBody, frozen=True, kw_only=True):
     """Expected coverage of a floor for a device of usual transmit power (rest-266).
 
     The floor is divided into cells of equal size, at most 1,000. The lists have a value per cell, row by row
-    from the corner with the smallest coordinates. The last column and row may reach beyond the floor. Values are
-    null where devices cannot be.
+    from the corner with the smallest coordinates. The last column and row may reach beyond the floor. Values
+    are null where devices cannot be.
     """
 
     floor: int

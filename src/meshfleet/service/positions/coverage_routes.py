@@ -33,8 +33,8 @@ MinRssiText = Annotated[
     str | None,
     QueryParameter(
         name="MinRssi",
-        description=f"RSSI in dBm from which a reading counts: {_MIN_RSSI} to {_MAX_RSSI}. Default: what anchors of"
-        " the site receive.",
+        description=f"RSSI in dBm from which a reading counts: {_MIN_RSSI} to {_MAX_RSSI}. Default:"
+        " what anchors of the site receive.",
         schema_extra={"type": "integer", "minimum": _MIN_RSSI, "maximum": _MAX_RSSI},
     ),
 ]
@@ -50,8 +50,8 @@ async def show_coverage(
 ) -> CoverageAnswer:
     """Show how the anchors of a site are expected to receive a device on a floor.
 
-    The model that positions are computed with says how many anchors receive a device of usual transmit power in
-    each cell of the floor, and how exact its position is there. It needs no measurement in these cells.
+    The model that positions are computed with says how many anchors receive a device of usual transmit power
+    in each cell of the floor, and how exact its position is there. It needs no measurement in these cells.
     """
     key = parse_path_floor(site_id, floor)
     reader = QueryReader()
