@@ -36,6 +36,9 @@ def test_positions_and_surveys_are_printed(admin: Shell, service: RunningFleet, 
     sentence = admin.text("where", device, "--at", "15m", "--window", "120").rstrip()
     assert sentence.endswith(answer["reason"].replace(" 60 s", " 120 s"))
     assert admin.text("sites", "positions", site, "--csv").rstrip() == "device,name,time,floor,x,y,radius"
+    reason = "The site has fewer than 3 devices with a place."
+    assert admin.text("sites", "coverage", site, "0", "--min-rssi", "-85").rstrip() == reason
+    assert admin.json("sites", "coverage", site, "0") == {"coverage": None, "reason": reason}
     assert admin.json("sites", "positions", site) == {"items": [], "suspiciousAnchors": []}
     file = tmp_path / "survey.jsonl"
     lines = [
