@@ -21,7 +21,7 @@ export function drawHeat(
   measure: Measure,
 ): void {
   const { minX, minY, columns, rows, columnMeters, rowMeters } = coverage;
-  const style = getComputedStyle(document.documentElement);
+  const colors = readColors();
   const [start, end] = [view.toPixels({ x: floor.minX, y: floor.maxY }), view.toPixels({ x: floor.maxX, y: floor.minY })];
   context.save();
   context.beginPath();
@@ -31,15 +31,21 @@ export function drawHeat(
     for (let column = 0; column < columns; column += 1) {
       const found = classifyCell(coverage, measure, row * columns + column);
       if (found === null) continue;
-      const { token, opacity } = SHADES[found.shade];
       // Edges on whole pixels: neither gaps nor overlaps between cells are visible.
       const from = view.toPixels({ x: minX + column * columnMeters, y: minY + (row + 1) * rowMeters });
       const to = view.toPixels({ x: minX + (column + 1) * columnMeters, y: minY + row * rowMeters });
       const [left, top] = [Math.round(from.x), Math.round(from.y)];
-      context.fillStyle = style.getPropertyValue(token).trim();
-      context.globalAlpha = opacity;
+      context.fillStyle = colors.get(found.shade) ?? "";
+      context.globalAlpha = SHADES[found.shade].opacity;
       context.fillRect(left, top, Math.round(to.x) - left, Math.round(to.y) - top);
     }
   }
   context.restore();
+}
+
+/** Return the colors of the shades in the current theme. */
+function readColors(): ReadonlyMap<Shade, string> {
+  const style = getComputedStyle(document.documentElement);
+  const shades = Object.entries(SHADES) as [Shade, { readonly token: string }][];
+  return new Map(shades.map(([shade, { token }]) => [shade, style.getPropertyValue(token).trim()]));
 }
