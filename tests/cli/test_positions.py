@@ -40,6 +40,9 @@ def test_positions_and_surveys_are_printed(admin: Shell, service: RunningFleet, 
     assert admin.text(*history, "--csv").rstrip() == "time,site,floor,x,y,radius"
     assert admin.text(*history).split()[:3] == ["time", "site", "floor"]
     admin.expect_failure(*history, "--csv", "--limit", "5", code=2)
+    reason = "The site has fewer than 3 devices with a place."
+    assert admin.text("sites", "coverage", site, "0", "--min-rssi", "-85").rstrip() == reason
+    assert admin.json("sites", "coverage", site, "0") == {"coverage": None, "reason": reason}
     assert admin.json("sites", "positions", site) == {"items": [], "suspiciousAnchors": []}
     file = tmp_path / "survey.jsonl"
     lines = [

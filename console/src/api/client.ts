@@ -42,6 +42,13 @@ export function requireBody<Body>(answer: { data?: Body }): Body {
   return answer.data;
 }
 
+/** Return the body of an answer that is CSV for requests that accept it; others, such as those of the console, get JSON. */
+export function requireJson<Body>(answer: { data?: Body }): Exclude<Body, string> {
+  const body = requireBody(answer);
+  if (typeof body === "string") throw new Error("the service answered with CSV");
+  return body as Exclude<Body, string>;
+}
+
 const authorize: Middleware = {
   onRequest({ request }) {
     // A sign-out sends the token that the session has dropped already.

@@ -4,7 +4,7 @@ import { parseDeviceId } from "../text/format";
 
 export interface LiveEvent {
   readonly id: string;
-  readonly type: "device" | "report" | "gateway" | "job" | "execution" | "topology" | "resync";
+  readonly type: "device" | "report" | "gateway" | "job" | "execution" | "topology" | "position" | "zone" | "resync";
   readonly time: string;
   readonly data: Record<string, unknown>;
 }
@@ -36,7 +36,7 @@ function getGateway({ type, data }: LiveEvent): string {
 
 function getDevice(event: LiveEvent): string {
   const { type, data } = event;
-  if (type === "report" || type === "topology") return String(data["device"] ?? "");
+  if (type === "report" || type === "topology" || type === "position" || type === "zone") return String(data["device"] ?? "");
   return String((type === "gateway" || type === "execution" ? data["deviceId"] : data["id"]) ?? "");
 }
 

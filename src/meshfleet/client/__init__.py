@@ -66,6 +66,8 @@ from meshfleet.rest.live import (
 )
 from meshfleet.rest.operations import Health, Ready, Storage, StoragePart, StoragePartSize
 from meshfleet.rest.positions import (
+    CoverageAnswer,
+    FloorCoverage,
     FloorProbability,
     PastPosition,
     Position,
@@ -129,6 +131,7 @@ __all__ = [
     "Concurrency",
     "Connectivity",
     "ConnectivityChange",
+    "CoverageAnswer",
     "Criterion",
     "DeletedJob",
     "Device",
@@ -147,6 +150,7 @@ __all__ = [
     "Firmware",
     "Fleet",
     "Floor",
+    "FloorCoverage",
     "FloorProbability",
     "ForgottenDevice",
     "Gate",

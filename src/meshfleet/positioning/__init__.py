@@ -9,6 +9,7 @@ place, floor and radius from these probabilities (`estimate`).
 - `calibration`: fits the signal model to readings of devices whose places are unknown, or known
 - `survey_map`: corrects the model around places where a person has stood with a device
 - `motion`: combines the readings of a device over time
+- `coverage`: predicts where on a floor anchors receive a device, and how exact positions are there
 - `anchor_check`: finds anchors that are not where they are said to be
 
 Levels: 0 needs the places of anchors only, 1 uses anchors that receive each other, 2 uses survey points.

@@ -153,6 +153,11 @@ def nearest_path(site: str) -> str:
     return f"{site_path(site)}/nearest"
 
 
+def coverage_path(site: str, floor: int) -> str:
+    """Return the REST path of the expected coverage of a floor (rest-266)."""
+    return f"{site_path(site)}/floors/{floor}/coverage"
+
+
 def survey_path(site: str) -> str:
     """Return the REST path of the survey points of a site (rest-261)."""
     return f"{site_path(site)}/survey"

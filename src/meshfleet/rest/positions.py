@@ -126,3 +126,39 @@ class SitePositions(ResponseBody, frozen=True, kw_only=True):
 
     items: list[SitePosition]
     suspicious_anchors: list[SuspiciousAnchor]
+
+
+class FloorCoverage(ResponseBody, frozen=True, kw_only=True):
+    """Expected coverage of a floor for a device of usual transmit power (rest-266).
+
+    The floor is divided into cells of equal size, at most 1,000. The lists have a value per cell, row by row
+    from the corner with the smallest coordinates. The last column and row may reach beyond the floor. Values
+    are null where devices cannot be.
+    """
+
+    floor: int
+    min_rssi: float
+    """RSSI in dBm from which a reading counts."""
+    level: Literal[0, 1, 2]
+    """Level of the positions of the site, as in a position."""
+    located_share: float
+    """Share of the floor where at least three anchors receive a device."""
+    min_x: float
+    min_y: float
+    columns: int
+    rows: int
+    column_meters: float
+    row_meters: float
+    anchors: list[int | None]
+    """Number of anchors that receive a device."""
+    rssi: list[float | None]
+    """RSSI in dBm at the anchor that receives a device best; null where none does."""
+    radius: list[float | None]
+    """Radius of the position of a device in meters; null where fewer than three anchors receive it."""
+
+
+class CoverageAnswer(ResponseBody, frozen=True, kw_only=True):
+    """Expected coverage of a floor, or the reason why it is unknown (rest-266)."""
+
+    coverage: FloorCoverage | None
+    reason: str | None

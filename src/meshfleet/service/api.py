@@ -50,8 +50,8 @@ from meshfleet.service.live.live_events import LIVE_TIMINGS, LiveEvents, LiveTim
 from meshfleet.service.metric_table import add_build_metrics, add_live_metrics, add_storage_metrics
 from meshfleet.service.metrics import Metrics
 from meshfleet.service.operations import routes as operations_routes
+from meshfleet.service.positions import coverage_routes, survey_routes, visit_routes
 from meshfleet.service.positions import routes as position_routes
-from meshfleet.service.positions import survey_routes, visit_routes
 from meshfleet.service.positions.positions import PositionFinder
 from meshfleet.service.positions.reading_store import ReadingStore
 from meshfleet.service.presence import routes as presence_routes
@@ -93,6 +93,7 @@ _ROUTERS: Final = (
     position_routes.site_router,
     survey_routes.router,
     visit_routes.router,
+    coverage_routes.router,
     job_routes.device_updates_router,
     sample_routes.router,
     export_routes.router,

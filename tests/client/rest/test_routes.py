@@ -91,6 +91,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "listPositions": ("devices.positions", lambda method: method(DEVICE)),
     "listSitePositions": ("sites.positions", lambda method: method("site-1")),
     "listNearest": ("sites.nearest", lambda method: method("site-1", 0, 1, 2.5)),
+    "showCoverage": ("sites.coverage", lambda method: method("site-1", 0)),
     "createSurveyPoint": ("sites.add_survey_point", lambda method: method("site-1", DEVICE, 0, 1, 2.5)),
     "listSurveyPoints": ("sites.survey_points", lambda method: method("site-1")),
     "exportSurvey": ("sites.export_survey", lambda method: method("site-1")),

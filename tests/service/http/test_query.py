@@ -51,6 +51,7 @@ VALID_VALUES = {
     "Floor": "0",
     "X": "1.5",
     "Y": "-2",
+    "MinRssi": "-80",
     "Types": "report",
     "Jobs": "job-1",
     "Version": "2.4.0-beta.1",
@@ -79,11 +80,11 @@ def gateway(service: RunningService) -> str:
 
 @pytest.fixture(scope="module")
 def site(service: RunningService) -> dict[str, str]:
-    """Create a site with a zone, and return their ids by the name of the path parameter."""
+    """Create a site with a floor and a zone, and return their ids by the name of the path parameter."""
     site = create_site(service)["id"]
     zone = {"name": "Area", "floor": 0, "polygon": ROOM}
     created = service.operator.post(f"/api/v1/sites/{site}/zones", json=zone)
-    return {"site_id": site, "zone_id": created.json()["id"]}
+    return {"site_id": site, "floor": "0", "zone_id": created.json()["id"]}
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 /** Samples of a device: reading them in pages, finding them in live events, and telling them apart. */
-import { type Schemas, api, requireBody } from "../../api/client";
+import { type Schemas, api, requireJson } from "../../api/client";
 import type { LiveEvent } from "../../live/socket.svelte";
 
 export type Sample = Schemas["Sample"];
@@ -16,10 +16,7 @@ export async function readSamples(
 ): Promise<Schemas["SamplePage"]> {
   const query = { Kind: [...kinds], MaxResults: size, ...(token === undefined ? {} : { NextToken: token }) };
   const params = { path: { device_id: deviceId }, query };
-  const page = requireBody(await api.GET("/api/v1/devices/{device_id}/samples", { params, signal }));
-  // The endpoint also returns CSV, if the request accepts it.
-  if (typeof page === "string") throw new Error("the service answered with CSV");
-  return page;
+  return requireJson(await api.GET("/api/v1/devices/{device_id}/samples", { params, signal }));
 }
 
 /** Return the samples among events of type `report`. Other reports, such as heartbeats, are left out. */

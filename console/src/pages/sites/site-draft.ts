@@ -1,7 +1,7 @@
 /** Site as it is typed in a form. */
 import type { Schemas } from "../../api/client";
+import { formatField, parseMeters } from "../../floors/meters";
 import { en } from "../../text/en";
-import { formatField, parseMeters } from "./meters";
 
 export interface FloorDraft {
   /** Identity of the row while the number is being typed. */

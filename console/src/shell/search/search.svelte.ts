@@ -9,10 +9,12 @@ import {
   searchJobs,
   searchLabels,
   searchPages,
+  searchSites,
   readFirmware,
   readGateways,
   readJobs,
   readLabels,
+  readSites,
 } from "./sources";
 import { recentResults } from "./recent-pages.svelte";
 
@@ -36,6 +38,7 @@ export class ConsoleSearch {
   #labels = createLazyReader(readLabels);
   #jobs = createLazyReader(readJobs);
   #firmware = createLazyReader(readFirmware);
+  #sites = createLazyReader(readSites);
   #pending: AbortController | null = null;
   #timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -68,6 +71,7 @@ export class ConsoleSearch {
       this.#labels().then((all) => searchLabels(text, all)),
       this.#jobs().then((all) => searchJobs(text, all)),
       this.#firmware().then((all) => searchFirmware(text, all)),
+      this.#sites().then((all) => searchSites(text, all)),
     ]);
     if (this.#pending !== asking) return;
     const found = answers.map((answer) => (answer.status === "fulfilled" ? answer.value : []));
@@ -99,11 +103,12 @@ function buildIdleGroups(): readonly ResultGroup[] {
 }
 
 function groupResults(text: string, found: readonly (readonly SearchResult[])[]): readonly ResultGroup[] {
-  const [devices = [], gateways = [], labels = [], jobs = [], firmware = []] = found;
+  const [devices = [], gateways = [], labels = [], jobs = [], firmware = [], sites = []] = found;
   const { groups } = en.shell.search;
   return removeEmpty([
     [groups.devices, devices],
     [groups.gateways, gateways.slice(0, MAX_RESULTS)],
+    [groups.sites, sites.slice(0, MAX_RESULTS)],
     [groups.labels, labels.slice(0, MAX_RESULTS)],
     [groups.jobs, jobs.slice(0, MAX_RESULTS)],
     [groups.firmware, firmware.slice(0, MAX_RESULTS)],

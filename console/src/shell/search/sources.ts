@@ -1,6 +1,8 @@
 /** Search sources. The service searches devices; of the other lists one page is loaded and searched here. Gateways
  * beyond that page are found as devices. */
+import Building from "@lucide/svelte/icons/building-2";
 import Chip from "@lucide/svelte/icons/cpu";
+import Layers from "@lucide/svelte/icons/layers";
 import Package from "@lucide/svelte/icons/package";
 import Rollout from "@lucide/svelte/icons/refresh-cw";
 import Antenna from "@lucide/svelte/icons/router";
@@ -27,7 +29,7 @@ export interface SearchResult {
 
 const MAX_DEVICES = 8;
 const MAX_ITEMS = 1000;
-/** Number of jobs and firmware to search: users mostly look for recent ones. */
+/** Number of jobs, firmware and sites to search: users mostly look for recent ones. */
 const MAX_RECENT = 200;
 
 export async function searchDevices(text: string, signal: AbortSignal): Promise<readonly SearchResult[]> {
@@ -101,6 +103,27 @@ export function searchFirmware(text: string, firmware: readonly Schemas["Firmwar
       href: `/firmware/${encodeURIComponent(id)}`,
       icon: Package,
     }));
+}
+
+export async function readSites(): Promise<readonly Schemas["Site"][]> {
+  const query = { MaxResults: MAX_RECENT };
+  // openapi-fetch widens the corners of areas to lists of any length.
+  return (requireBody(await api.GET("/api/v1/sites", { params: { query } })) as Schemas["SitePage"]).items;
+}
+
+/** Search sites by name, and their floors by theirs. */
+export function searchSites(text: string, sites: readonly Schemas["Site"][]): readonly SearchResult[] {
+  return sites.flatMap(({ id, name, floors }) => {
+    const href = `/sites/${encodeURIComponent(id)}`;
+    const found = has(name, text)
+      ? [{ name, detail: en.sites.floorCount(floors.length), isMono: false, href, icon: Building }]
+      : [];
+    const named = floors
+      .map(({ floor, name: own }) => ({ floor, name: en.sites.floorName(floor, own) }))
+      .filter((each) => has(each.name, text))
+      .map((each) => ({ name: each.name, detail: name, isMono: false, href: `${href}?floor=${each.floor}`, icon: Layers }));
+    return [...found, ...named];
+  });
 }
 
 export function searchPages(text: string): readonly SearchResult[] {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -26,7 +27,7 @@ from meshfleet.rest.sites import NewFloor
 from meshfleet.service.positions.position_csv import encode_site_header, encode_site_rows
 
 if TYPE_CHECKING:
-    from meshfleet.client import Floor
+    from meshfleet.client import Floor, FloorCoverage
 
 _COLUMNS: Final = (
     Column("id", lambda each: each.id, no_wrap=True),
@@ -126,6 +127,31 @@ def positions(site: str, *, as_csv: bool, as_json: bool) -> None:
         for each in found.suspicious_anchors:
             text = f"Anchor {each.anchor} does not seem to be at its place: {each.difference:.1f} dB off."
             click.echo(text, err=True)
+
+
+@sites.command()
+@site_argument
+@click.argument("floor", type=int)
+@click.option(
+    "--min-rssi",
+    type=click.IntRange(-127, 20),
+    help="RSSI in dBm from which a reading counts; by default what the anchors receive.",
+)
+@json_option
+def coverage(site: str, floor: int, min_rssi: int | None, *, as_json: bool) -> None:
+    """Show how much of a floor anchors are expected to hear well enough for positions."""
+    found = call_service(lambda fleet: fleet.sites.coverage(site, floor, min_rssi=min_rssi))
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(found.reason if found.coverage is None else describe_coverage(found.coverage))
+
+
+def describe_coverage(found: FloorCoverage) -> str:
+    """Describe the expected coverage of a floor in one sentence."""
+    share = f"{100 * found.located_share:.0f} % of floor {found.floor} is heard by at least 3 anchors"
+    radii = [each for each in found.radius if each is not None]
+    return f"{share}; positions there are within {median(radii):.1f} m." if radii else f"{share}."
 
 
 @sites.command()

@@ -80,6 +80,7 @@ class Sites(Proxy[sites.Sites]):
     visits = wrap_generator(sites.Sites.visits)
     positions = wrap_method(sites.Sites.positions)
     nearest = wrap_method(sites.Sites.nearest)
+    coverage = wrap_method(sites.Sites.coverage)
     survey_points = wrap_generator(sites.Sites.survey_points)
     add_survey_point = wrap_method(sites.Sites.add_survey_point)
     remove_survey_point = wrap_method(sites.Sites.remove_survey_point)

@@ -15,6 +15,7 @@ from meshfleet.client.rest.http_messages import HttpRequest, build_query
 from meshfleet.client.rest.multipart import MultipartUpload
 from meshfleet.rest.paths import (
     SITES_PATH,
+    coverage_path,
     nearest_path,
     places_path,
     plan_path,
@@ -28,7 +29,7 @@ from meshfleet.rest.paths import (
     zone_path,
     zones_path,
 )
-from meshfleet.rest.positions import SitePositions, ZoneVisitPage
+from meshfleet.rest.positions import CoverageAnswer, SitePositions, ZoneVisitPage
 from meshfleet.rest.sites import (
     BatchPlace,
     Corner,
@@ -198,6 +199,14 @@ class Sites(RestResource):
         query = build_query({"Floor": floor, "X": str(x), "Y": str(y), "MaxResults": limit})
         found = await self._caller.get(SitePositions, nearest_path(to_site_id(site)), query)
         return tuple(found.items)
+
+    async def coverage(self, site: str | Site, floor: int, *, min_rssi: int | None = None) -> CoverageAnswer:
+        """Get the expected coverage of a floor, or the reason why it is unknown.
+
+        Readings below `min_rssi` (dBm) do not count, by default those that the anchors do not receive.
+        """
+        query = build_query({"MinRssi": min_rssi})
+        return await self._caller.get(CoverageAnswer, coverage_path(to_site_id(site), floor), query)
 
     def survey_points(self, site: str | Site) -> AsyncGenerator[SurveyPoint, None]:
         """List the survey points of a site, the oldest first."""

@@ -85,6 +85,7 @@ REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "DELETE /api/v1/sites/{site_id}/floors/{floor}/plan": Role.OPERATOR,
     "GET /api/v1/sites/{site_id}/positions": Role.VIEWER,
     "GET /api/v1/sites/{site_id}/nearest": Role.VIEWER,
+    "GET /api/v1/sites/{site_id}/floors/{floor}/coverage": Role.VIEWER,
     "GET /api/v1/sites/{site_id}/survey": Role.VIEWER,
     "POST /api/v1/sites/{site_id}/survey": Role.OPERATOR,
     "DELETE /api/v1/sites/{site_id}/survey/{point_id}": Role.OPERATOR,

@@ -14,6 +14,7 @@ from meshfleet.positioning.calibration import (
     Fingerprints,
     calibrate,
 )
+from meshfleet.positioning.coverage import CoverageMap, Receivers, predict_coverage
 from meshfleet.positioning.estimate import estimate_places
 from meshfleet.positioning.grid import MAX_CELLS, FloorArea, Grid
 from meshfleet.positioning.posterior import DEFAULT_SENSITIVITY, PosteriorSolver, Readings
@@ -258,6 +259,31 @@ class SiteModel:
             (level.rssi, self._columns[anchor]) for anchor, level in levels.items() if anchor in self._columns
         ]
         return max(known)[1]
+
+    @property
+    def sensitivity(self) -> float:
+        """RSSI in dBm below which the anchors of the site receive nothing."""
+        return self._sensitivity
+
+    def predict_coverage(self, floor: int, *, min_level: float) -> CoverageMap | None:
+        """Predict how anchors receive a device of usual transmit power on a floor.
+
+        Readings below `min_level` do not count. Return None if the site does not have the floor.
+        """
+        raster = next((each for each in self.grid.rasters if each.floor == floor), None)
+        if raster is None:
+            return None
+        # Before the first reading, all anchors count as switched on.
+        is_listening = np.ones_like(self._is_active) if not self._is_active.any() else self._is_active
+        return predict_coverage(
+            self._solver,
+            self._signal_map,
+            self.grid,
+            raster,
+            offset=self.model.unknown,
+            receivers=Receivers(is_listening, min_level, _CAP if self._is_capped else None),
+            min_anchors=MIN_ANCHORS,
+        )
 
     def _count_anchors(self, levels: Mapping[int, AnchorLevel]) -> int:
         return sum(anchor in self._columns for anchor in levels)

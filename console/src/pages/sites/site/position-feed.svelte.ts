@@ -1,28 +1,44 @@
-/** Current positions of the devices on a site.
- *
- * The service has no live events of positions yet, so they are requested regularly while the tab is visible. This module
- * is the only one to change when it has.
- */
-import { type Schemas, api, requireBody } from "../../../api/client";
+/** Current positions of the devices on a site: loaded once, then followed by live events. */
+import { type Schemas, api, requireJson } from "../../../api/client";
+import { fetchDeviceNames } from "../../../api/device-names.svelte";
 import { Resource } from "../../../api/resource.svelte";
+import { type LivePosition, isCurrent, parsePositions } from "../../../floors/live-positions";
+import { batchPerFrame } from "../../../live/frames";
 import { startPolling } from "../../../live/polling";
 import { live } from "../../../live/socket.svelte";
 
 type SitePositions = Schemas["SitePositions"];
+type SitePosition = Schemas["SitePosition"];
+
+/** Milliseconds between two requests: devices that fell silent, and anchors that do not fit, have no events. */
+const POLL_INTERVAL = 60_000;
 
 export class PositionFeed {
   readonly loaded = new Resource<SitePositions>();
-  readonly items = $derived<SitePositions["items"]>(this.loaded.value?.items ?? []);
+  readonly items = $derived.by<readonly SitePosition[]>(() => [...this.byDevice.values()]);
   readonly suspiciousAnchors = $derived<SitePositions["suspiciousAnchors"]>(this.loaded.value?.suspiciousAnchors ?? []);
-  readonly byDevice = $derived(new Map(this.items.map((each) => [each.device, each])));
+  readonly byDevice = $derived.by(() => this.#mergePositions());
+
+  /** Newest event of each device that was on this site when the page was opened, or came since. */
+  #events = $state.raw<ReadonlyMap<string, LivePosition>>(new Map());
+  /** Names of devices that came since the list was loaded. */
+  #names = $state.raw<ReadonlyMap<string, string>>(new Map());
 
   constructor(readonly siteId: string) {}
 
   /** Keep the positions up to date until the returned function is called. */
   start(): () => void {
-    const stopPolling = startPolling(() => this.load());
+    const frames = batchPerFrame((events) => this.#apply(parsePositions(events)));
+    const unsubscribe = live.subscribe({
+      filter: { Types: ["position"] },
+      onEvent: frames.add,
+      onResync: () => void this.load(),
+    });
+    const stopPolling = startPolling(() => this.load(), POLL_INTERVAL);
     void this.load();
     return () => {
+      unsubscribe();
+      frames.stop();
       stopPolling();
       this.loaded.stop();
     };
@@ -31,9 +47,37 @@ export class PositionFeed {
   async load(): Promise<void> {
     const params = { path: { site_id: this.siteId } };
     await this.loaded.load(async (signal) => {
-      const positions = requireBody(await api.GET("/api/v1/sites/{site_id}/positions", { params, signal }));
+      const positions = requireJson(await api.GET("/api/v1/sites/{site_id}/positions", { params, signal }));
       // Values do not change while the user has paused them.
       return live.state === "paused" && this.loaded.value ? this.loaded.value : positions;
     });
+  }
+
+  /** Apply positions of all sites: a device that another site receives better has left this one. */
+  #apply(positions: readonly LivePosition[]): void {
+    const known = this.byDevice;
+    const wanted = positions.filter(({ device, site }) => site === this.siteId || known.has(device));
+    if (wanted.length === 0) return;
+    this.#events = new Map([...this.#events, ...wanted.map((each) => [each.device, each] as const)]);
+    void this.#loadNames(wanted.map(({ device }) => device).filter((device) => !known.has(device)));
+  }
+
+  async #loadNames(devices: readonly string[]): Promise<void> {
+    if (devices.length === 0) return;
+    const names = await fetchDeviceNames(devices).catch(() => new Map<string, string>());
+    this.#names = new Map([...this.#names, ...names]);
+  }
+
+  #mergePositions(): ReadonlyMap<string, SitePosition> {
+    const listed = this.loaded.value?.items ?? [];
+    const merged = new Map(listed.map((each) => [each.device, each]));
+    for (const event of this.#events.values()) {
+      const before = merged.get(event.device);
+      if (before && !isCurrent(event, before)) continue;
+      const { device, site, floor, x, y, radius, time } = event;
+      if (site !== this.siteId) merged.delete(device);
+      else merged.set(device, { device, name: before?.name ?? this.#names.get(device) ?? "", floor, x, y, radius, time });
+    }
+    return merged;
   }
 }

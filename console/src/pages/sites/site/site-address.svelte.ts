@@ -1,10 +1,13 @@
-/** Address of the page of a site: floor, part of the page, selected device, and time range of its playback. */
+/** Address of the page of a site: floor, part of the page, selected device, time range of its playback, and what the
+ * coverage shows. */
 import type { PageAddress } from "../../../page-address.svelte";
 import { withParam, withoutParams } from "../../../query";
+import { MEASURES, type Measure } from "./coverage/classes";
+import { LEVELS, type Level } from "./coverage/levels";
 import { RANGE_NAMES, type Range } from "./devices/playback.svelte";
 
-export type Part = "devices" | "anchors" | "survey" | "zones";
-export const PARTS: readonly Part[] = ["devices", "anchors", "survey", "zones"];
+export type Part = "devices" | "anchors" | "survey" | "zones" | "coverage";
+export const PARTS: readonly Part[] = ["devices", "anchors", "survey", "zones", "coverage"];
 
 export class SiteAddress {
   readonly #query = $derived.by(() => this.page.query);
@@ -13,7 +16,11 @@ export class SiteAddress {
   readonly part = $derived(PARTS.find((name) => name === this.#query.get("view")) ?? "devices");
   /** Id of the selected device. */
   readonly device = $derived(this.#query.get("device"));
+  /** Id of a device whose place is to be entered. */
+  readonly placing = $derived(this.#query.get("place"));
   readonly range = $derived(RANGE_NAMES.find((name) => name === this.#query.get("playback")) ?? null);
+  readonly measure = $derived(MEASURES.find((name) => name === this.#query.get("measure")) ?? "anchors");
+  readonly level = $derived(LEVELS.find((name) => name === this.#query.get("level")) ?? "any");
 
   constructor(readonly page: PageAddress) {}
 
@@ -22,12 +29,12 @@ export class SiteAddress {
   }
 
   withPart(part: Part): string {
-    return this.#format(withParam(this.#query, "view", part === "devices" ? null : part));
+    return this.#format(withParam(withoutParams(this.#query, "place"), "view", part === "devices" ? null : part));
   }
 
   /** Return the address that shows a device on its floor. */
   withDevice(device: string, floor: number): string {
-    const query = withoutParams(this.#query, "view", "playback");
+    const query = withoutParams(this.#query, "view", "playback", "place");
     return this.#format(withParam(withParam(query, "floor", String(floor)), "device", device));
   }
 
@@ -37,6 +44,11 @@ export class SiteAddress {
 
   withRange(range: Range | null): string {
     return this.#format(withParam(this.#query, "playback", range));
+  }
+
+  withCoverage(measure: Measure, level: Level): string {
+    const query = withParam(this.#query, "measure", measure === "anchors" ? null : measure);
+    return this.#format(withParam(query, "level", level === "any" ? null : level));
   }
 
   #format(query: URLSearchParams): string {

@@ -1,7 +1,9 @@
 /** Place of a device that is being entered, with fields or on the plan. */
 import { api } from "../../../../api/client";
-import { formatField, parseMeters } from "../../meters";
-import type { Point } from "../geometry";
+import { fetchDeviceNames } from "../../../../api/device-names.svelte";
+import type { Point } from "../../../../floors/geometry";
+import { formatField, parseMeters } from "../../../../floors/meters";
+import { formatMac, parseDeviceId } from "../../../../text/format";
 
 export interface PlacedDevice {
   readonly id: string;
@@ -25,6 +27,13 @@ export class PlaceEditor {
     this.device = device;
     if (point === null) this.x = this.y = "";
     else this.pick(point);
+  }
+
+  /** Begin to enter the place of a device by its id. */
+  async openDevice(id: string): Promise<void> {
+    const mac = parseDeviceId(id);
+    const names = await fetchDeviceNames([id]).catch(() => new Map<string, string>());
+    this.open({ id, name: names.get(id) || formatMac(mac) }, null);
   }
 
   close(): void {

@@ -1,5 +1,5 @@
 /** Past positions of a device. */
-import { type Schemas, api, requireBody } from "../../../../api/client";
+import { type Schemas, api, requireJson } from "../../../../api/client";
 
 export interface PastPositions {
   readonly items: readonly Schemas["PastPosition"][];
@@ -23,9 +23,8 @@ export async function fetchPastPositions(
     const range = { From: new Date(from).toISOString(), To: new Date(to).toISOString() };
     const query = { ...range, ...(token !== null && { NextToken: token }) };
     const params = { path: { device_id: device }, query };
-    const page: Schemas["PastPositionPage"] = requireBody(
-      await api.GET("/api/v1/devices/{device_id}/positions", { params, signal }),
-    );
+    const answer = await api.GET("/api/v1/devices/{device_id}/positions", { params, signal });
+    const page: Schemas["PastPositionPage"] = requireJson(answer);
     items.push(...page.items.filter(({ site }) => site === siteId));
     token = page.nextToken;
   } while (token !== null && items.length < MAX_POSITIONS);

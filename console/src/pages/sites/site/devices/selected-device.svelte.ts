@@ -1,46 +1,64 @@
 /** Selected device of a site: its position with readings, and the trail of the last minutes. */
-import { type Schemas, api, requireBody } from "../../../../api/client";
 import { Resource } from "../../../../api/resource.svelte";
 import { clock } from "../../../../clock.svelte";
-import { startPolling } from "../../../../live/polling";
-import { live } from "../../../../live/socket.svelte";
+import { DevicePosition } from "../../../../floors/device-position.svelte";
+import type { LivePosition } from "../../../../floors/live-positions";
 import { type PastPositions, fetchPastPositions } from "./past-positions";
 
 const TRAIL_MS = 300_000;
 
+/** Place of a device at a time. */
+type Spot = Omit<LivePosition, "device">;
+
 export class SelectedDevice {
-  readonly answer = new Resource<Schemas["PositionAnswer"]>();
-  readonly position = $derived(this.answer.value?.position ?? null);
+  readonly now: DevicePosition;
   readonly #past = new Resource<PastPositions>();
-  /** Positions of the last minutes, the oldest first. They follow a moving device faster than the current position,
-   * which is the mean of a minute. */
-  readonly trail = $derived(this.#past.value?.items ?? []);
+  /** Positions since the past ones were loaded. */
+  #events = $state.raw<readonly LivePosition[]>([]);
+  /** Positions of the last minutes on the site, the oldest first. */
+  readonly trail = $derived.by<readonly Spot[]>(() => {
+    const first = Date.parse(this.#events[0]?.time ?? "");
+    const before = (this.#past.value?.items ?? []).filter(({ time }) => !(Date.parse(time) >= first));
+    return [...before, ...this.#events.filter(({ site }) => site === this.siteId)];
+  });
+  /** Where the device is now: the end of its trail. Null if its position is unknown. */
+  readonly spot = $derived.by<Spot | null>(() => {
+    const { position, followed } = this.now;
+    if (position === null || followed !== null) return followed;
+    const last = this.trail.at(-1);
+    // The time of a past position is the end of its step, which may be to come.
+    return last?.site === position.site ? { ...last, time: position.time } : position;
+  });
 
   constructor(
     readonly id: string,
     readonly siteId: string,
-  ) {}
+  ) {
+    this.now = new DevicePosition(id);
+  }
 
   /** Keep the position up to date until the returned function is called. */
   start(): () => void {
-    const stopPolling = startPolling(() => this.load());
-    void this.load();
+    const stop = this.now.start({
+      onPosition: (position) => this.#follow(position),
+      onResync: () => void this.#loadTrail(),
+    });
+    void this.#loadTrail();
     return () => {
-      stopPolling();
-      this.answer.stop();
+      stop();
       this.#past.stop();
     };
   }
 
-  async load(): Promise<void> {
-    const before = this.position?.time;
-    const params = { path: { device_id: this.id } };
-    await this.answer.load(async (signal) => {
-      const answer = requireBody(await api.GET("/api/v1/devices/{device_id}/position", { params, signal }));
-      return live.state === "paused" && this.answer.value ? this.answer.value : answer;
-    });
-    if (this.position === null || this.position.time === before) return;
+  /** Load the past positions, which replace those of events that came before. */
+  async #loadTrail(): Promise<void> {
     const now = clock.read();
     await this.#past.load((signal) => fetchPastPositions(this.id, this.siteId, [now - TRAIL_MS, now], signal));
+    if (this.#past.problem === null) this.#events = this.#events.filter(({ time }) => Date.parse(time) >= now);
+  }
+
+  #follow(position: LivePosition): void {
+    const oldest = Date.parse(position.time) - TRAIL_MS;
+    this.#events = [...this.#events, position].filter(({ time }) => Date.parse(time) > oldest);
   }
 }

@@ -1,6 +1,6 @@
 /** Dots of devices on the canvas of a floor, their radii and trails, and clusters of them. */
-import type { Point } from "../geometry";
-import type { FloorView } from "./floor-view.svelte";
+import type { FloorView } from "../../../../floors/floor-view.svelte";
+import type { Point } from "../../../../floors/geometry";
 
 export interface Dot extends Point {
   readonly id: string;

@@ -1,5 +1,5 @@
 /** Lines of the grid, and the length of the scale bar. */
-import type { FloorView } from "./floor-view.svelte";
+import type { FloorView } from "../../../../floors/floor-view.svelte";
 
 /** Pixels that lines of the grid are at least apart. */
 const MIN_GAP = 48;

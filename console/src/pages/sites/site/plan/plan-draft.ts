@@ -1,7 +1,7 @@
 /** Plan as it is typed in a form: a picture and two points whose pixels and meters are known. */
 import type { Schemas } from "../../../../api/client";
-import { formatField, parseMeters } from "../../meters";
-import { type Box, measureDistance } from "../geometry";
+import { type Box, measureDistance } from "../../../../floors/geometry";
+import { formatField, parseMeters } from "../../../../floors/meters";
 
 export interface PointDraft {
   px: string;

@@ -1,9 +1,9 @@
 /** Recording of a survey point: the user stays at a place with a device for a minute. */
 import { type Schemas, api, describeError, requireBody } from "../../../../api/client";
 import { clock } from "../../../../clock.svelte";
-import { formatField } from "../../meters";
+import type { Point } from "../../../../floors/geometry";
+import { formatField } from "../../../../floors/meters";
 import { parsePoint, roundMeters } from "../anchors/place-editor.svelte";
-import type { Point } from "../geometry";
 
 export const RECORDING_MS = 60_000;
 

@@ -3,7 +3,7 @@
  * The uncertainty of positions would say it better, but the service does not map it. Distance is good enough: the model
  * of a site is least certain where nothing was measured.
  */
-import { type Box, type Corner, type Point, isInside, measureDistance } from "../geometry";
+import { type Box, type Corner, type Point, isInside, measureDistance } from "../../../../floors/geometry";
 
 /** Number of candidates along the longer side of a floor. */
 const STEPS = 40;

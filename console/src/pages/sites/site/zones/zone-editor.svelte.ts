@@ -1,8 +1,8 @@
 /** Zone that is being drawn: its corners are typed, or added on the plan. */
 import { type Schemas, api } from "../../../../api/client";
+import type { Corner, Point } from "../../../../floors/geometry";
+import { formatField, parseMeters } from "../../../../floors/meters";
 import { en } from "../../../../text/en";
-import { formatField, parseMeters } from "../../meters";
-import type { Corner, Point } from "../geometry";
 
 const MIN_CORNERS = 3;
 const MAX_CORNERS = 100;

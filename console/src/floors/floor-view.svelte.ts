@@ -1,5 +1,5 @@
 /** Visible part of a floor: conversion between meters and pixels of the map, panning and zooming. */
-import type { Box, Point } from "../geometry";
+import type { Box, Point } from "./geometry";
 
 const MIN_SCALE = 0.2;
 const MAX_SCALE = 400;

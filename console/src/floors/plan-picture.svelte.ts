@@ -1,6 +1,6 @@
 /** Picture of a floor. Its download needs the token of the session, so it is shown from a blob. */
-import { type Schemas, api, requireBody } from "../../../../api/client";
-import { Resource } from "../../../../api/resource.svelte";
+import { type Schemas, api, requireBody } from "../api/client";
+import { Resource } from "../api/resource.svelte";
 
 interface Picture {
   readonly blob: Blob;
