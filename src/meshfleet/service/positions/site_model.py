@@ -138,7 +138,7 @@ class SiteModel:
         levels = np.concatenate((own_levels, self._build_levels([each.levels for each in survey])))
         heard = (~np.isnan(own_levels)).sum(axis=1)
         self._is_capped = not len(heard) or int(heard.max()) <= _MAX_CAPPED_READINGS
-        self._is_active = (~np.isnan(levels)).any(axis=0)
+        self._is_active: Bools = np.any(~np.isnan(levels), axis=0)
         self._sensitivity = _estimate_sensitivity(own_levels)
         devices = [*(each.device for each in minutes), *(each.device for each in survey)]
         self.model: SignalModel = calibrate(
@@ -274,7 +274,7 @@ class SiteModel:
         if raster is None:
             return None
         # Before the first reading, all anchors count as switched on.
-        is_listening = np.ones_like(self._is_active) if not self._is_active.any() else self._is_active
+        is_listening = self._is_active if self._is_active.any() else ~self._is_active
         return predict_coverage(
             self._solver,
             self._signal_map,
