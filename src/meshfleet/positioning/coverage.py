@@ -25,7 +25,7 @@ _PARTS_PER_SLICE: Final = 100
 
 
 class Receivers(NamedTuple):
-    """What is known about the anchors of a site as receivers of a device."""
+    """Anchors of a site as receivers: which ones listen, and which readings of them count."""
 
     is_listening: Bools
     """Whether each anchor is switched on."""

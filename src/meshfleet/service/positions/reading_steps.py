@@ -20,7 +20,7 @@ class Step(NamedTuple):
 
 
 class SiteLevels(NamedTuple):
-    """What the anchors of one site have read."""
+    """Readings of a device by the anchors of one site."""
 
     site: int
     levels: dict[int, AnchorLevel]
