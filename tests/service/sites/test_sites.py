@@ -155,7 +155,10 @@ def test_a_deleted_site_takes_everything_on_it_along(service: RunningService) ->
         assert (response.status_code, response.json()["code"]) == (404, "unknown-site"), path
     assert service.viewer.get(f"/api/v1/devices/{devices[0]}").json()["live"]["place"] is None
     assert service.viewer.get(f"{SITES_PATH}/{other}").status_code == 200
-    assert list_audit(service, site)[-1] == ("site.delete", {"name": "Site", "places": 2, "zones": 1})
+    assert list_audit(service, site)[-1] == (
+        "site.delete",
+        {"name": "Site", "places": 2, "zones": 1, "surveyPoints": 0},
+    )
 
 
 @pytest.mark.rule("rest-255")

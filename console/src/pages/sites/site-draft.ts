@@ -22,7 +22,7 @@ export interface SiteDraft {
 
 export type FloorFaults = Partial<Record<"number" | "width" | "depth" | "minX" | "minY", string>>;
 
-const MAX_NAME_LENGTH = 64;
+const MAX_NAME_LENGTH = 128;
 const LOWEST_FLOOR = -20;
 const HIGHEST_FLOOR = 200;
 const MIN_EXTENT = 1;

@@ -40,7 +40,7 @@ export const sites = {
     created: (name: string) => `Site “${isolateBidi(name)}” was created.`,
     saved: (name: string) => `Site “${isolateBidi(name)}” was saved.`,
     faults: {
-      name: "The site needs a name of at most 64 characters.",
+      name: "The site needs a name of at most 128 characters.",
       number: "A whole number from -20 to 200.",
       twice: "Another floor has this number.",
       extent: "From 1 to 2,000 m.",

@@ -159,9 +159,9 @@ def describe_coverage(found: FloorCoverage) -> str:
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def remove(site: str, *, yes: bool, as_json: bool) -> None:
-    """Delete a site with its floors, plans and zones, and the places of devices on it."""
+    """Delete a site with everything on it: floors, plans, places, zones and their visits, survey points."""
     if not yes:
-        click.confirm(f"Delete {site}, its plans, zones and places?", abort=True, err=True)
+        click.confirm(f"Delete {site} and everything on it?", abort=True, err=True)
     call_service(lambda fleet: fleet.sites.remove(site))
     print_result({"id": site, "removed": True}, f"{site} is deleted.", as_json=as_json)
 

@@ -97,7 +97,7 @@ class Sites(RestResource):
         return await self._caller.put(Site, site_path(to_site_id(site)), body)
 
     async def remove(self, site: str | Site) -> None:
-        """Delete a site with its floors, plans and zones, and the places of devices on it."""
+        """Delete a site with everything on it: floors, plans, places, zones, visits and survey points."""
         await self._caller.delete(site_path(to_site_id(site)))
 
     def places(self, site: str | Site) -> AsyncGenerator[SitePlace, None]:

@@ -76,7 +76,7 @@ async def remove_site(
     site_changes: Given[SkipValidation[SiteChanges]],
     now: Given[Now],
 ) -> None:
-    """Delete a site with its floors, plans and zones, and the places of devices on it."""
+    """Delete a site with everything on it: floors, plans, places, zones and their visits, survey points."""
     await database.write(store.delete_site, parse_path_site(site_id), by=actor, now=now())
     await site_changes.check()
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 from sqlalchemy import delete, func, insert, select, tuple_, update
 
-from meshfleet.db.tables import floor, place, plan, site, zone
+from meshfleet.db.tables import floor, place, plan, site, survey_point, zone
 from meshfleet.errors import UnknownSite
 from meshfleet.rest.sites import Floor, Polygon, Site, format_site_id
 from meshfleet.service.audit import log as audit
@@ -125,14 +125,18 @@ def replace_site(connection: Connection, number: int, new: SiteDescription, *, b
 
 
 def delete_site(connection: Connection, number: int, *, by: Actor, now: int) -> None:
-    """Delete a site with its floors, plans, zones, and the places of devices on it (rest-250)."""
+    """Delete a site with everything on it: floors, plans, places, zones with visits, and survey points.
+
+    The audit log has how many there were (rest-250).
+    """
     begin_change(connection, [number])
     name = connection.execute(select(site.c.name).where(site.c.id == number)).scalar()
-    places = connection.execute(select(func.count()).where(place.c.site == number)).scalar()
-    zones = connection.execute(select(func.count()).where(zone.c.site == number)).scalar()
+    counts = {
+        key: connection.execute(select(func.count()).where(table.c.site == number)).scalar()
+        for key, table in (("places", place), ("zones", zone), ("surveyPoints", survey_point))
+    }
     connection.execute(delete(site).where(site.c.id == number))
-    target = format_site_id(number)
-    audit.record_change(connection, by, "site.delete", target, now=now, name=name, places=places, zones=zones)
+    audit.record_change(connection, by, "site.delete", format_site_id(number), now=now, name=name, **counts)
 
 
 def begin_change(connection: Connection, sites: Iterable[int]) -> None:
