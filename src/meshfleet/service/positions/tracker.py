@@ -40,7 +40,7 @@ _WINDOW_MS: Final = 60_000
 _MAX_DEVICES: Final = 1_000
 """Maximum number of devices in one look; the others wait for the next one."""
 _MAX_LOAD: Final = 0.25
-"""Share of the time that looks take at most: with more devices, each is located less often."""
+"""Share of the time that looks take at most: with more devices, each is located less often (rest-262)."""
 _DEVICES_PER_SLICE: Final = 100
 """Number of devices after which other tasks of the event loop get their turn."""
 _CLEANUP_MS: Final = 60_000
@@ -99,6 +99,8 @@ class PositionTracker:
         self._stepped_at: dict[int, int] = {}
         """Time of the newest reading that was used, by device."""
         self._cleaned_at = 0
+        self._seconds = 0.0
+        """Seconds that the last look took, without waiting for a calibration or the database."""
 
     async def restore(self) -> None:
         """Load the devices that were in zones when the previous process ended. Call this before `run`."""
@@ -106,14 +108,12 @@ class PositionTracker:
 
     async def run(self) -> None:
         """Follow devices until canceled."""
-        seconds = 0.0
         while True:
-            await asyncio.sleep(max(_TICK_SECONDS, seconds * (1 / _MAX_LOAD - 1)))
-            started = monotonic()
+            await asyncio.sleep(max(_TICK_SECONDS, self._seconds * (1 / _MAX_LOAD - 1)))
+            self._seconds = 0.0
             try:
                 await self.track()
                 await self._clean_up()
-                seconds = monotonic() - started
             except (DatabaseUnavailable, DBAPIError) as exc:
                 _log.warning("visits to zones cannot be stored (%s); trying again", type(exc).__name__)
 
@@ -125,7 +125,9 @@ class PositionTracker:
         chosen = list(islice(self._waiting, _MAX_DEVICES))
         for device in chosen:
             del self._waiting[device]
+        started = monotonic()
         by_site = await self._collect_steps(chosen)
+        self._seconds += monotonic() - started
         if not by_site:
             return
         areas = await self._database.read(visit_store.load_areas)
@@ -202,7 +204,9 @@ class PositionTracker:
         if self._motion is None:
             motion: DeviceMotion = import_module("meshfleet.service.positions.device_motion").DeviceMotion()
             self._motion = motion
+        started = monotonic()
         followed = await asyncio.to_thread(self._motion.follow, model, steps, areas)
+        self._seconds += monotonic() - started
         self._positions.current.keep(
             CurrentPosition(
                 each.device, each.time, FREQUENT_STEP_MS if each.is_frequent else 0, model, each.located
