@@ -153,6 +153,7 @@ def test_a_walk_is_followed_and_a_still_device_keeps_its_position(site: Syntheti
         tracking.move(still, *([TruePlace(6, 8)] * 6))
         events = [_next_of(stream, "position") for _ in range(5)]
         places = [(each["x"], each["y"]) for each in events if each["device"] == f"bmac-{still}"][-3:]
+        assert len(places) == 3
         assert all(hypot(x - places[0][0], y - places[0][1]) < 0.7 for x, y in places)
         tracking.move(still, TruePlace(6, 8), seconds=2)
         while (last := _next_of(stream, "position"))["time"] < format_millis(service.clock() - 3 * SECOND):

@@ -172,13 +172,12 @@ def test_a_change_of_the_parent_is_stored_once_and_published(service_on_each_dat
             "gateway": A,
             "time": format_millis(now),
         }
-        for minute in range(1, 6):  # R and Q both report the device: no change
+        for _ in range(5):  # R and Q both report the device: no change
             service.clock.move(seconds=60)
             at = service.clock()
             service.ingest_and_flush(
                 link(at, P, A), link(at, Q, P), link(at, R, P), link(at, D, Q), link(at, D, R)
             )
-            assert minute
         for _ in range(3):  # then only R does
             service.clock.move(seconds=60)
             at = service.clock()
