@@ -96,6 +96,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "listSurveyPoints": ("sites.survey_points", lambda method: method("site-1")),
     "exportSurvey": ("sites.export_survey", lambda method: method("site-1")),
     "importSurvey": ("sites.import_survey", lambda method: method("site-1", [])),
+    "showSurveyPoint": ("sites.survey_point", lambda method: method("site-1", "survey-1")),
     "removeSurveyPoint": ("sites.remove_survey_point", lambda method: method("site-1", "survey-1")),
     "listGateways": ("gateways.list", lambda method: method()),
     "claimGateway": ("gateways.claim", lambda method: method(GATEWAY)),

@@ -60,6 +60,7 @@ def test_survey_points_are_added_listed_and_withdrawn(service_on_each_database: 
         refused = service.operator.put(site.path, json={"name": "Site", "floors": [floor]})
         assert (refused.status_code, refused.json()["code"]) == (409, "floor-in-use")
         assert listed in refused.json()["detail"]
+    assert get(service, f"{site.path}/survey/{second['id']}") == second
     for each in (point, second):
         assert service.operator.delete(f"{site.path}/survey/{each['id']}").status_code == 204
     assert service.operator.delete(f"{site.path}/survey/{point['id']}").status_code == 404

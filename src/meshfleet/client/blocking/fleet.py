@@ -82,6 +82,7 @@ class Sites(Proxy[sites.Sites]):
     nearest = wrap_method(sites.Sites.nearest)
     coverage = wrap_method(sites.Sites.coverage)
     survey_points = wrap_generator(sites.Sites.survey_points)
+    survey_point = wrap_method(sites.Sites.survey_point)
     add_survey_point = wrap_method(sites.Sites.add_survey_point)
     remove_survey_point = wrap_method(sites.Sites.remove_survey_point)
     export_survey = wrap_method(sites.Sites.export_survey)

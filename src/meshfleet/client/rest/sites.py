@@ -237,6 +237,10 @@ class Sites(RestResource):
         )
         return await self._caller.post(SurveyPoint, survey_path(to_site_id(site)), body)
 
+    async def survey_point(self, site: str | Site, point: str) -> SurveyPoint:
+        """Get a survey point by its id."""
+        return await self._caller.get(SurveyPoint, survey_point_path(to_site_id(site), point))
+
     async def remove_survey_point(self, site: str | Site, point: str | SurveyPoint) -> None:
         """Withdraw a survey point."""
         point_id = check_text(point if isinstance(point, str) else point.id, "point")

@@ -89,6 +89,7 @@ REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "GET /api/v1/sites/{site_id}/survey": Role.VIEWER,
     "POST /api/v1/sites/{site_id}/survey": Role.OPERATOR,
     "DELETE /api/v1/sites/{site_id}/survey/{point_id}": Role.OPERATOR,
+    "GET /api/v1/sites/{site_id}/survey/{point_id}": Role.VIEWER,
     "GET /api/v1/sites/{site_id}/survey/export": Role.VIEWER,
     "POST /api/v1/sites/{site_id}/survey/import": Role.OPERATOR,
     "GET /api/v1/sites/{site_id}/places": Role.VIEWER,

@@ -147,6 +147,15 @@ async def import_survey(
     return SurveyCount(added=added, unchanged=len(points) - added)
 
 
+@get("/{site_id:str}/survey/{point_id:str}")
+async def show_survey_point(
+    site_id: FromPath[str], point_id: FromPath[str], database: Given[Database]
+) -> SurveyPoint:
+    """Get a survey point of a site."""
+    number, point = parse_path_site(site_id), parse_survey_id(point_id)
+    return await database.read(survey_store.load_point, number, point)
+
+
 @delete("/{site_id:str}/survey/{point_id:str}")
 async def remove_survey_point(
     site_id: FromPath[str],
@@ -192,6 +201,7 @@ router = Router(
         list_survey_points,
         export_survey,
         import_survey,
+        show_survey_point,
         remove_survey_point,
     ],
     tags=["Positions"],
