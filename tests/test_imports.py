@@ -14,15 +14,26 @@ if TYPE_CHECKING:
 
 SOURCE = Path(__file__).parent.parent / "src" / "meshfleet"
 
-_SHARED = {"errors", "protocol", "rest", "tls", "event_loop", "mqtt", "mqtt.codec", "mqtt.client"}
+_SHARED = {
+    "errors",
+    "protocol",
+    "rest",
+    "csv_format",
+    "tls",
+    "event_loop",
+    "mqtt",
+    "mqtt.codec",
+    "mqtt.client",
+}
 
 PACKAGES = {
     "errors": set[str](),
     "tls": {"errors"},
     "event_loop": set[str](),
+    "csv_format": set[str](),
     "ip_networks": set[str](),
     "protocol": {"errors"},
-    "rest": {"errors", "protocol"},
+    "rest": {"errors", "protocol", "csv_format"},
     "mqtt": {"errors"},
     "mqtt.codec": {"errors"},
     "mqtt.client": {"errors", "mqtt", "mqtt.codec", "tls", "event_loop"},
@@ -40,7 +51,7 @@ PACKAGES = {
 """Packages, and the packages that each may import."""
 
 SERVICE_ORDER = (
-    *("byte_format", "csv_format", "clock", "actor", "metrics", "readiness"),
+    *("byte_format", "clock", "actor", "metrics", "readiness"),
     *("sockets", "secret_store", "transport", "locks", "backup", "systemd", "server_certificate", "reload"),
     *("http", "audit", "accounts", "catalogue", "console", "asyncapi", "devices", "labels"),
     *("ingest", "backfill", "telemetry", "sites", "positions", "influx", "presence", "requests", "metadata"),

@@ -34,7 +34,7 @@ def test_every_command_of_the_guide_is_valid(
 ) -> None:
     name, *arguments = shlex.split(line.replace("…", "1234567890abcdef"))
     monkeypatch.chdir(tmp_path)
-    for image in (argument for argument in arguments if argument.endswith((".zip", ".bin"))):
+    for image in (argument for argument in arguments if argument.endswith((".zip", ".bin", ".raucb"))):
         Path(image).touch()  # the image must exist
     command: click.Command = main
     context: click.Context | None = None

@@ -13,7 +13,7 @@ from meshfleet.cli.commands.where import describe_position
 from meshfleet.cli.survey_files import read_survey_file
 from meshfleet.client import LivePosition, LiveZoneChange, Position, SitePosition
 from meshfleet.protocol.ids import to_device_id
-from meshfleet.service.positions.position_csv import encode_site_rows
+from meshfleet.rest.position_csv import encode_site_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

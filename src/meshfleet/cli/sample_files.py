@@ -13,8 +13,8 @@ import click
 import msgspec
 from msgspec import Struct
 
+from meshfleet.csv_format import escape_formula
 from meshfleet.protocol.times import to_millis
-from meshfleet.service.csv_format import escape_formula
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

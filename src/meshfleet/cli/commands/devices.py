@@ -31,7 +31,7 @@ from meshfleet.cli.terminal import to_printable
 from meshfleet.cli.topology_output import print_path
 from meshfleet.client.rest.devices import Sort
 from meshfleet.errors import NotFound
-from meshfleet.service.positions.position_csv import encode_history_header, encode_history_rows
+from meshfleet.rest.position_csv import encode_history_header, encode_history_rows
 
 if TYPE_CHECKING:
     from meshfleet.client import Fleet

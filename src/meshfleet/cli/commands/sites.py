@@ -23,8 +23,8 @@ from meshfleet.cli.output import (
 from meshfleet.cli.place_csv import format_places
 from meshfleet.cli.service_access import call_service
 from meshfleet.cli.site_files import export_site, import_site, read_site_file
+from meshfleet.rest.position_csv import encode_site_header, encode_site_rows
 from meshfleet.rest.sites import NewFloor
-from meshfleet.service.positions.position_csv import encode_site_header, encode_site_rows
 
 if TYPE_CHECKING:
     from meshfleet.client import Floor, FloorCoverage

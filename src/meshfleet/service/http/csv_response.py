@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, OpenAPIType, Operation, Schema
 from litestar.response import Stream
 
+from meshfleet.csv_format import CONTENT_TYPE, MEDIA_TYPE, wants_csv
 from meshfleet.errors import Fault, InvalidRequest
-from meshfleet.service.csv_format import CONTENT_TYPE, MEDIA_TYPE, wants_csv
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

@@ -16,6 +16,7 @@ from meshfleet.db import Database
 from meshfleet.errors.protocol import MalformedText
 from meshfleet.protocol.ids import mac_from_int, mac_to_int, to_device_id
 from meshfleet.protocol.times import format_millis, parse_millis
+from meshfleet.rest import position_csv
 from meshfleet.rest.paths import DEVICES_PATH, SITES_PATH
 from meshfleet.rest.positions import (
     DEFAULT_WINDOW,
@@ -34,7 +35,6 @@ from meshfleet.service.http.csv_response import JsonOrCsv, prefers_csv, stream_c
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import FromTime, MaxResults, NextToken, QueryReader, ToTime, parse_limit
 from meshfleet.service.http.request import ApiRequest
-from meshfleet.service.positions import position_csv
 from meshfleet.service.positions.current_positions import CurrentPosition
 from meshfleet.service.positions.past_positions import MAX_STEPS, list_past_positions
 from meshfleet.service.positions.positions import PositionFinder

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from meshfleet.csv_format import encode_csv
 from meshfleet.errors import quote_input
 from meshfleet.errors.protocol import MalformedInput
 from meshfleet.rest.survey import NewSurveyReading
-from meshfleet.service.csv_format import encode_csv
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

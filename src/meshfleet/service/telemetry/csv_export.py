@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from meshfleet.csv_format import encode_csv, escape_formula
 from meshfleet.rest.telemetry import ExportedSample, Sample
-from meshfleet.service.csv_format import encode_csv, escape_formula
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,11 +10,11 @@ from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, OpenAPIType
 from litestar.params import QueryParameter, SkipValidation
 from litestar.response import Stream
 
+from meshfleet import csv_format
 from meshfleet.db import Database
 from meshfleet.db.samples.sample import SampleStore
 from meshfleet.errors import Fault, InvalidRequest
 from meshfleet.rest.telemetry import EXPORT_FORMATS, JSON_LINES_TYPE
-from meshfleet.service import csv_format
 from meshfleet.service.devices.model import DeviceFilter
 from meshfleet.service.devices.parameters import parse_device_filter
 from meshfleet.service.http.csv_response import prefers_csv

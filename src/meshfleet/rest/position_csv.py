@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshfleet.service.csv_format import encode_csv, escape_formula
+from meshfleet.csv_format import encode_csv, escape_formula
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
