@@ -130,15 +130,14 @@ class DeviceMotion:
     ) -> Iterator[tuple[DeviceLevels, Floats32]]:
         """Return the levels that locate each device now, and the probabilities of all cells."""
         still: list[DeviceLevels] = []
-        for step in steps:
+        for each in steps:
+            step = each._replace(levels=model.select_known(each.levels))
             average = self._average(step)
-            if average is None:
-                if (probabilities := self._move(model, motion_filter, step)) is not None:
-                    yield DeviceLevels(step.device, step.levels), probabilities
-            elif len(average) >= MIN_ANCHORS:
-                still.append(DeviceLevels(step.device, average))
             if average is not None:
+                still.append(DeviceLevels(step.device, average))
                 self._moving.pop(step.device, None)
+            elif (probabilities := self._move(model, motion_filter, step)) is not None:
+                yield DeviceLevels(step.device, step.levels), probabilities
         yield from model.locate_many(still, seconds=STILL_SECONDS)
 
     def _average(self, step: DeviceStep) -> dict[int, AnchorLevel] | None:
@@ -155,7 +154,7 @@ class DeviceMotion:
         """Return the probabilities of all cells for a device that moves; None if they are unknown."""
         before = self._moving.get(step.device)
         is_known = before is not None and before.model is model and before.time < step.time
-        if not is_known and len(step.levels) < MIN_ANCHORS:
+        if not step.levels or (not is_known and len(step.levels) < MIN_ANCHORS):
             return None
         logs = model.compute_log_likelihoods(step.device, [step.levels], seconds=step.seconds)
         if before is not None and is_known:

@@ -154,13 +154,21 @@ class PositionFinder:
                 f"{_count(len(window.levels), 'anchor')} received the device in the {seconds} s before this"
                 f" time; {MIN_ANCHORS} are needed."
             )
+        return await self._locate_window(device, window, since, seconds=seconds)
+
+    async def _locate_window(
+        self, device: int, window: WindowLevels, since: int, *, seconds: int
+    ) -> PositionAnswer:
+        """Return the position of a device from a window, and from the minutes before if it stands still."""
         model = await self.get_model(window.site)
         if model is None:
             return _explain(
                 f"The site has fewer than {MIN_ANCHORS} devices with a place that receive others."
             )
         earlier = [] if seconds < STILL_WINDOW else await self._load_earlier(device, since, site=window.site)
-        steps = [*earlier, window.levels]
+        steps = [model.select_known(each) for each in (*earlier, window.levels)]
+        if len(steps[-1]) < MIN_ANCHORS:
+            return _explain("Places of anchors have changed, and the site is being calibrated again.")
         located = await asyncio.to_thread(model.locate_still, device, steps, seconds=seconds)
         if located.misfit_db > MAX_MISFIT_DB:
             return _explain("The readings contradict each other: no place fits to all of them.")

@@ -209,9 +209,12 @@ class SiteModel:
     ) -> Iterator[tuple[DeviceLevels, Floats32]]:
         """Compute the probabilities of all cells for each of many devices, in any order.
 
-        Devices near each other share a matrix product: it needs only the anchors that received one of them.
+        Devices with too few readings are left out. Devices near each other share a matrix product: it needs
+        only the anchors that received one of them.
         """
-        ordered = sorted(readings, key=lambda each: self._order[self._find_strongest(each.levels)])
+        known = [DeviceLevels(each.device, self.select_known(each.levels)) for each in readings]
+        usable = [each for each in known if len(each.levels) >= MIN_ANCHORS]
+        ordered = sorted(usable, key=lambda each: self._order[self._find_strongest(each.levels)])
         for start in range(0, len(ordered), _BATCH):
             batch = ordered[start : start + _BATCH]
             rows = self._solver.solve(
@@ -252,6 +255,10 @@ class SiteModel:
             (self.geometry.anchors[each.anchor].device, each.difference_db)
             for each in find_misplaced_anchors(self.model, self._areas, self._anchors, readings)
         ]
+
+    def select_known(self, levels: Mapping[int, AnchorLevel]) -> dict[int, AnchorLevel]:
+        """Return the levels of the anchors of this model: others may have got a place since it was built."""
+        return {anchor: level for anchor, level in levels.items() if anchor in self._columns}
 
     def _find_strongest(self, levels: Mapping[int, AnchorLevel]) -> int:
         """Return the column of the anchor with the strongest reading."""
