@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from time import monotonic
+from time import thread_time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.errors import UnknownSite
@@ -29,10 +29,10 @@ _GROWTH: Final = 1.15
 """Factor by which the number of received minutes must grow for a new calibration."""
 _MAX_AGE_MS: Final = 600_000
 """Milliseconds after which new minutes are used in any case."""
-_PATIENCE_SECONDS: Final = 5.0
-"""Seconds for which requests wait for a new model while there is an old one."""
+_LONG_SECONDS: Final = 5.0
+"""CPU time of a calibration from which on requests do not wait longer for the next one."""
 _MAX_LOAD: Final = 0.1
-"""Share of the time that the calibration of a site takes at most, if one takes longer than that."""
+"""Share of a processor that long calibrations of a site take at most."""
 _MAX_DEVICES: Final = 800
 """Maximum number of devices whose minutes are compared; of more, every second or third is chosen."""
 _SAMPLED_MS: Final = 900_000
@@ -54,8 +54,13 @@ class _Entry(NamedTuple):
     model: SiteModel
     minute_count: int
     built_at: int
-    rest_ms: int
-    """Milliseconds after which more readings lead to a new model."""
+    seconds: float
+    """CPU time of the calibration."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the calibration takes too long for clients to wait for it."""
+        return self.seconds >= _LONG_SECONDS
 
 
 class SiteModels:
@@ -83,7 +88,8 @@ class SiteModels:
                 return before.model
             build = self._start_build(site)
             # A client that leaves does not cancel the build: others wait for it.
-            await asyncio.wait({build}, timeout=None if before is None else _PATIENCE_SECONDS)
+            timeout = _LONG_SECONDS if before is not None and before.is_long else None
+            await asyncio.wait({build}, timeout=timeout)
             if before is not None and not build.done():
                 return before.model
             entry = build.result()
@@ -109,13 +115,13 @@ class SiteModels:
             return False
         count, before = self._readings.count_minutes(site), entry.minute_count
         age = self._now() - entry.built_at
-        if 0 <= age < entry.rest_ms:
+        if entry.is_long and 0 <= age < entry.seconds / _MAX_LOAD * 1000:
             return True
         return count == before or (count < before * _GROWTH + 1 and age < _MAX_AGE_MS)
 
     async def _build(self, site: int) -> _Entry | None:
         """Build the model of a site from all inputs that there are now, and keep it."""
-        count, now, started = self._readings.count_minutes(site), self._now(), monotonic()
+        count, now = self._readings.count_minutes(site), self._now()
         try:
             inputs = await self._database.read(_load_inputs, site)
         except UnknownSite:  # it was deleted after its revision was read, maybe by another process
@@ -132,12 +138,16 @@ class SiteModels:
         survey = [
             SurveyedPlace(each.device, each.floor, each.x, each.y, each.levels) for each in inputs.survey
         ]
-        model = await asyncio.to_thread(SiteModel, inputs.geometry, minutes, survey, products)
+
+        def calibrate() -> tuple[SiteModel, float]:
+            started = thread_time()
+            model = SiteModel(inputs.geometry, minutes, survey, products)
+            return model, thread_time() - started
+
+        model, seconds = await asyncio.to_thread(calibrate)
         if minutes != inputs.stored:
             await self._database.write(survey_store.save_calibration, site, minutes, now=now)
-        seconds = monotonic() - started
-        rest = 0.0 if seconds < _PATIENCE_SECONDS else seconds / _MAX_LOAD
-        entry = self._entries[site] = _Entry(model, count, now, round(rest * 1000))
+        entry = self._entries[site] = _Entry(model, count, now, seconds)
         return entry
 
     async def _list_minutes(self, site: int, anchors: AbstractSet[int]) -> list[DeviceMinute]:
