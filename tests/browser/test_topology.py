@@ -18,7 +18,7 @@ from tests.browser.topology_bodies import large_topology, list_devices
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
 
     from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
@@ -128,6 +128,35 @@ def test_two_thousand_nodes_are_drawn_once_and_stay_usable(
     page.keyboard.press("Enter")
     expect(page.locator("[role=treeitem][aria-selected=true]")).to_be_in_viewport()
     expect(page.get_by_role("alert")).to_contain_text(re.compile("device", re.IGNORECASE))
+
+
+def test_new_values_do_not_restart_the_layout_by_forces(
+    open_as: Open, page: Page, demo: ServiceProcess
+) -> None:
+    device = "c0ffee0000a2"
+    workers: list[Route] = []
+    requests: list[Route] = []
+    with new_mac(demo) as mac:
+        account = demo.claim(mac)
+        body = large_topology(mac, 20)
+
+        def answer(route: Route) -> None:
+            requests.append(route)
+            route.fulfill(json=body)
+
+        open_as("/healthz")
+        page.route("**/api/v1/gateways/*/topology", answer)
+        page.route("**/force-worker*", lambda route: workers.append(route))  # noqa: PLW0108 # Playwright marks it
+        page.goto(f"/topology?Gateway={mac}&Layout=force")
+        wait_until(page, lambda: workers, "a worker")
+        before = len(requests)
+        with connected_gateway(demo, mac, account.password) as gateway:
+            _report_link(gateway, device, mac, -60)
+            wait_until(page, lambda: len(requests) > before, "newer values")
+        workers[0].continue_()
+        expect(drawing(page, "force")).to_be_visible()
+        assert len(workers) == 1
+        demo.call("DELETE", f"/api/v1/devices/bmac-{device}")
 
 
 def test_the_past_is_shown_and_played(open_as: Open, demo: ServiceProcess) -> None:
