@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from meshfleet.protocol.times import format_millis
 from tests.browser.axe import find_violations_in_all_themes
-from tests.browser.conftest import visit, wait_for_responses, wait_until
+from tests.browser.conftest import visit, wait_for_responses, wait_until, wait_until_connected
 from tests.browser.demo_gateways import connected_gateway, new_mac
 from tests.browser.topology_bodies import large_topology, list_devices
 
@@ -237,6 +237,8 @@ def test_an_unknown_gateway_and_a_failed_request_are_explained(
     page.route("**/api/v1/gateways/*/topology", lambda route: route.fulfill(status=500, json=problem))
     visit(page, "/labels")
     visit(page, ADDRESS)
+    # Failed requests are retried when the connection is established.
+    wait_until_connected(page)
     expect(page.get_by_text("It broke.")).to_be_visible()
     page.unroute_all()
     page.get_by_role("button", name="Try again").click()
