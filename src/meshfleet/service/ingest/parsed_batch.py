@@ -42,6 +42,7 @@ class ParsedBatch:
         "acking_gateways",
         "clock_shifts",
         "earliest",
+        "encoded_readings",
         "foreign_names",
         "implausible_count",
         "is_shift_confirmed",
@@ -95,6 +96,8 @@ class ParsedBatch:
         """Range of reported times that are stored unchanged; empty while a report needs a correction."""
         self.rows: dict[int, list[SampleRow]] = {}
         self.readings: list[Reading] = []
+        self.encoded_readings = b""
+        """The readings as the transaction of this batch wrote them to the journal."""
         self.rejects: list[RejectedReport] = []
         self.foreign_names: dict[int, str] = {}
         """Identifier names that are not in the catalogue, by the negative hash that their samples store."""

@@ -59,7 +59,8 @@ def insert_batch(connection: Connection, batch: ParsedBatch, rejects: Sequence[R
         )
     if not batch.readings:
         return None
-    return bulk.insert_row(connection, reading_journal, readings.encode_readings(batch.readings))
+    batch.encoded_readings = readings.encode_readings(batch.readings)
+    return bulk.insert_row(connection, reading_journal, batch.encoded_readings)
 
 
 class JournalEntry(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
 from sqlalchemy import delete, insert, select
 
 from meshfleet.db.tables import anchor_reading
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 _CLEANUP_MS: Final = 60_000
 """Milliseconds between two deletions of readings whose retention has ended."""
 
+_encode_parts = msgspec.msgpack.Encoder().encode
+_decode_parts = msgspec.msgpack.Decoder(list[bytes]).decode
+
 
 class StoredReadings(NamedTuple):
     """Readings that the last process stored."""
@@ -39,16 +43,17 @@ class ReadingLog:
 
     def __init__(self, readings: ReadingStore) -> None:
         self._readings = readings
-        self._unwritten: list[Reading] = []
+        self._unwritten: list[bytes] = []
+        """Encoded readings since the last flush; some may be of parents that are no anchors."""
         self._cleaned_at = 0
 
     def load(self, connection: Connection) -> StoredReadings:
         """Load the readings of the last process."""
         columns = anchor_reading.c
         query = select(columns.arrived_at, columns.readings).order_by(columns.id)
-        rows = connection.execute(query)
+        rows = connection.execute(query).tuples()
         return StoredReadings(
-            [(row.arrived_at, decode_readings(row.readings)) for row in rows],
+            [(at, decode_readings(part)) for at, parts in rows for part in _decode_parts(parts)],
             [reading for entry in load_journal(connection) for reading in entry.readings],
         )
 
@@ -60,18 +65,21 @@ class ReadingLog:
         for arrived_at, readings in stored.arrivals:
             self._readings.add(self._readings.select(readings), arrived_at)
             await asyncio.sleep(0)  # there may be millions, and clients already send requests
-        self._keep(stored.journal, now)
+        if kept := self._readings.select(stored.journal):
+            self._readings.add(kept, now)
+            self._unwritten.append(encode_readings(kept))
         self._readings.drop_expired(now)
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Keep the readings of anchors in a committed batch."""
-        self._keep(batch.readings, batch.now)
-
-    def _keep(self, readings: Sequence[Reading], now: int) -> None:
-        kept = self._readings.select(readings)
-        if kept:
-            self._readings.add(kept, now)
-            self._unwritten += kept
+        kept = self._readings.select(batch.readings)
+        if not kept:
+            return
+        self._readings.add(kept, batch.now)
+        # Ingest has encoded all readings of the batch for its journal. Writing some more is cheaper than
+        # encoding most of them again.
+        is_most = 2 * len(kept) >= len(batch.readings)
+        self._unwritten.append(batch.encoded_readings if is_most else encode_readings(kept))
 
     def prepare_flush(self, states: PendingStates, now: int) -> ReadingFlush:  # noqa: ARG002 # of the protocol
         """Return the readings since the last flush."""
@@ -86,15 +94,15 @@ class ReadingLog:
 class ReadingFlush:
     """Readings to write in the transaction of a flush."""
 
-    def __init__(self, readings: Sequence[Reading], now: int, cutoff: int | None) -> None:
-        self._readings = readings
+    def __init__(self, parts: Sequence[bytes], now: int, cutoff: int | None) -> None:
+        self._parts = parts
         self._now = now
         self._cutoff = cutoff
 
     def write(self, connection: Connection, added: Collection[int]) -> None:  # noqa: ARG002 # of the protocol
         """Write the readings, and delete those whose retention has ended."""
-        if self._readings:
-            values = {"arrived_at": self._now, "readings": encode_readings(self._readings)}
+        if self._parts:
+            values = {"arrived_at": self._now, "readings": _encode_parts(self._parts)}
             connection.execute(insert(anchor_reading).values(values))
         if self._cutoff is not None:
             connection.execute(delete(anchor_reading).where(anchor_reading.c.arrived_at <= self._cutoff))
