@@ -51,7 +51,7 @@ class ReadingLog:
         """Load the readings of the last process."""
         columns = anchor_reading.c
         query = select(columns.arrived_at, columns.readings).order_by(columns.id)
-        rows = connection.execute(query).tuples()
+        rows = connection.execute(query)
         return StoredReadings(
             [(at, decode_readings(part)) for at, parts in rows for part in _decode_parts(parts)],
             [reading for entry in load_journal(connection) for reading in entry.readings],
