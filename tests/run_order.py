@@ -1,9 +1,9 @@
 """Order of the tests, so that the CPU is busy from the beginning of a run to its end.
 
 `--dist worksteal` gives each worker an equally long sequence of tests; an idle worker takes tests from the
-end of another sequence. So the first tests of a sequence stay with their worker. Every second worker begins
-with the browser tests, which take longest, so that the others start neither a browser nor a demo fleet. One
-of four begins with tests that mostly wait: run together they would leave the CPU idle.
+end of another sequence. So the first tests of a sequence stay with their worker. Every third worker begins
+with the browser tests, which take longest, so that the others start neither a browser nor a demo fleet.
+Another third begins with tests that mostly wait: run together they would leave the CPU idle.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def _assign_sequences(items: Sequence[pytest.Item], workers: int) -> list[pytest
     for worker in range(workers):
         length = (len(items) - len(ordered)) // (workers - worker)
         first: Sequence[pytest.Item] = []
-        if worker % 2 == 0:
-            first = _share(browser, worker // 2, (workers + 1) // 2)
-        elif worker % 4 == 1:
-            first = _share(waiting, worker // 4, (workers + 2) // 4)
+        if worker % 3 == 0:
+            first = _share(browser, worker // 3, (workers + 2) // 3)
+        elif worker % 3 == 1:
+            first = _share(waiting, worker // 3, (workers + 1) // 3)
         overflow += first[length:]
         ordered += [*first[:length], *islice(others, max(0, length - len(first)))]
     return [*ordered, *overflow, *others]

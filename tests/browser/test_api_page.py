@@ -55,11 +55,6 @@ def execute_operation(page: Page, method: str, path: str, body: dict[str, str] |
     return found.locator(".live-responses-table .response")
 
 
-def _keep_tried_paths(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document with only the operations that are tried."""
-    return {**document, "paths": {path: document["paths"][path] for path in TRIED_PATHS}}
-
-
 def token_card(page: Page) -> Locator:
     return page.get_by_role("region", name="Try requests")
 
@@ -87,32 +82,20 @@ def test_every_operation_is_listed(page: Page, demo: ServiceProcess, browser_log
     assert swagger_requests(browser_log)
 
 
-@pytest.mark.rule("auth-31", "rest-163")
-def test_operations_are_tried_with_a_token_kept_in_memory(
-    page: Page, demo: ServiceProcess, browser_log: BrowserLog
-) -> None:
-    # Rendering all operations takes many seconds.
+@pytest.fixture
+def small_document(page: Page, demo: ServiceProcess) -> None:
+    """Show only the operations that are tried: rendering all takes many seconds."""
     document = demo.call("GET", "/api/v1/openapi.json")
-    page.route("**/api/v1/openapi.json", lambda route: route.fulfill(json=_keep_tried_paths(document)))
-    page.goto(PAGE)
-    expect(page.get_by_role("heading", level=1)).to_have_text("API")
+    small = {**document, "paths": {path: document["paths"][path] for path in TRIED_PATHS}}
+    page.route("**/api/v1/openapi.json", lambda route: route.fulfill(json=small))
+
+
+@pytest.mark.usefixtures("small_document")
+@pytest.mark.rule("auth-31", "rest-163")
+def test_a_token_is_kept_in_memory_only(open_as: Open, browser_log: BrowserLog) -> None:
+    page = open_as(PAGE)
     expect(page.locator(".opblock")).to_have_count(len(TRIED_PATHS))
     assert swagger_requests(browser_log)
-
-    # Without a session, the login operation provides the token.
-    credentials = {"username": "admin", "password": PASSWORD}
-    expect(execute_operation(page, "POST", "/api/v1/auth/login", credentials)).to_contain_text("200")
-    expect(token_card(page).get_by_role("status")).to_contain_text("with the token from the login operation")
-    expect(execute_operation(page, "GET", "/api/v1/auth/me")).to_contain_text('"username": "admin"')
-    assert "meshfleet.token" not in page.evaluate(STORED_DATA)
-    page.get_by_role("link", name="Sign in").click()
-    page.get_by_label("User name").fill("admin")
-    page.get_by_label("Password").fill(PASSWORD)
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("navigation", name="Pages")).to_be_visible()
-    expect(page.get_by_role("heading", level=1)).to_have_text("API")
-
-    # A token is kept in memory only.
     browser_log.expect(401)
     card = token_card(page)
     expect(card).to_contain_text("after a reload you have to enter it again")
@@ -127,7 +110,29 @@ def test_operations_are_tried_with_a_token_kept_in_memory(
     # The session of the console is unaffected.
     expect(page.get_by_role("navigation", name="Pages")).to_be_visible()
 
+
+@pytest.mark.part("long")
+@pytest.mark.usefixtures("small_document")
+def test_operations_are_tried_with_the_token_of_a_login(page: Page) -> None:
+    page.goto(PAGE)
+    expect(page.get_by_role("heading", level=1)).to_have_text("API")
+    expect(page.locator(".opblock")).to_have_count(len(TRIED_PATHS))
+
+    # Without a session, the login operation provides the token.
+    credentials = {"username": "admin", "password": PASSWORD}
+    expect(execute_operation(page, "POST", "/api/v1/auth/login", credentials)).to_contain_text("200")
+    expect(token_card(page).get_by_role("status")).to_contain_text("with the token from the login operation")
+    expect(execute_operation(page, "GET", "/api/v1/auth/me")).to_contain_text('"username": "admin"')
+    assert "meshfleet.token" not in page.evaluate(STORED_DATA)
+    page.get_by_role("link", name="Sign in").click()
+    page.get_by_label("User name").fill("admin")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("navigation", name="Pages")).to_be_visible()
+    expect(page.get_by_role("heading", level=1)).to_have_text("API")
+
     # Use the token of the session.
+    card = token_card(page)
     card.get_by_role("button", name="Try with my session").click()
     expect(card.get_by_role("status")).to_contain_text("as admin")
     answer = execute_operation(page, "GET", "/api/v1/auth/me")
@@ -140,6 +145,7 @@ def test_operations_are_tried_with_a_token_kept_in_memory(
     assert find_violations(page) == []
 
 
+@pytest.mark.part("long")
 @pytest.mark.rule("rest-163")
 def test_every_channel_is_described_with_its_messages(
     page: Page, demo: ServiceProcess, browser_log: BrowserLog

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
+import pytest
 from playwright.sync_api import expect
 
 from meshfleet.rest.accounts import Role
@@ -123,6 +124,7 @@ def test_values_update_until_the_user_pauses(open_as: Open, demo: ServiceProcess
     expect(row.first).not_to_have_text(moment)
 
 
+@pytest.mark.part("long")
 def test_live_samples_are_merged_with_history_and_with_charts_loading_meanwhile(
     open_as: Open, page: Page, demo: ServiceProcess
 ) -> None:

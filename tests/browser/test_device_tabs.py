@@ -313,6 +313,7 @@ def test_loaded_events_are_kept_when_a_few_were_missed(
         expect_numbers(9, 8)
 
 
+@pytest.mark.part("long")
 def test_the_tabs_are_accessible(open_as: Open, browser_log: BrowserLog) -> None:
     page = open_as(_build_path(SENSOR, "properties"))
     for tab in ("Properties", "Events", "History"):

@@ -61,6 +61,7 @@ def click_button(page: Page, name: str) -> None:
     page.get_by_role("button", name=name, exact=True).click()
 
 
+@pytest.mark.part("long")
 @pytest.mark.rule("rest-121", "rest-141", "rest-144")
 def test_a_job_is_followed_to_its_end_and_shows_its_evidence(
     open_as: Open, demo: ServiceProcess, tmp_path: Path
@@ -128,6 +129,7 @@ def test_a_job_is_followed_to_its_end_and_shows_its_evidence(
         ]
 
 
+@pytest.mark.part("long")
 @pytest.mark.rule("rest-137")
 def test_a_job_is_paused_resumed_and_canceled_by_its_name(
     open_as: Open, demo: ServiceProcess, tmp_path: Path
@@ -161,6 +163,7 @@ def test_a_job_is_paused_resumed_and_canceled_by_its_name(
         expect(rows(page).filter(has_text="Canceled")).to_have_count(2)
 
 
+@pytest.mark.part("long")
 @pytest.mark.rule("rest-139", "rest-207")
 def test_failures_are_grouped_by_reason_and_can_be_retried(
     open_as: Open, demo: ServiceProcess, tmp_path: Path

@@ -88,6 +88,7 @@ def test_devices_of_an_earlier_job_are_excluded_and_have_not_failed(
     expect(page.get_by_text("1 of these devices is still in another job")).to_be_visible()
 
 
+@pytest.mark.part("long")
 @pytest.mark.rule("rest-137", "rest-199")
 def test_staged_firmware_is_installed_on_request(open_as: Open, demo: ServiceProcess, tmp_path: Path) -> None:
     with update_target(demo, tmp_path) as home:
@@ -104,6 +105,7 @@ def test_staged_firmware_is_installed_on_request(open_as: Open, demo: ServicePro
         expect(find_state(page)).to_have_text("Done", timeout=90_000)
 
 
+@pytest.mark.part("long")
 @pytest.mark.rule("rest-141", "rest-204")
 def test_evidence_of_a_finished_device_is_not_reloaded_for_others(
     open_as: Open, browser_log: BrowserLog, demo: ServiceProcess, tmp_path: Path

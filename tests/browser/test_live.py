@@ -79,6 +79,7 @@ def metric(page: Page, name: str) -> Locator:
     return figures.get_by_role("link", name=re.compile(f"^{name}")).locator("strong")
 
 
+@pytest.mark.part("long")
 def test_a_tab_reconnects_receives_missed_events_and_reloads_once(
     make_window: Callable[..., tuple[BrowserContext, BrowserLog]], tmp_path: Path
 ) -> None:
@@ -226,6 +227,7 @@ def test_a_silently_dead_connection_is_noticed(
         wait_until_connected(page)
 
 
+@pytest.mark.part("long")
 def test_a_silent_service_is_never_shown_as_both_live_and_unreachable(
     make_window: Callable[..., tuple[BrowserContext, BrowserLog]], service: ServiceProcess
 ) -> None:
@@ -259,6 +261,7 @@ def test_a_silent_service_is_never_shown_as_both_live_and_unreachable(
         assert list_contradictions(page) == []
 
 
+@pytest.mark.part("long")
 def test_a_handshake_without_a_response_is_retried(
     make_window: Callable[..., tuple[BrowserContext, BrowserLog]], service: ServiceProcess
 ) -> None:

@@ -161,6 +161,7 @@ def test_new_reports_wait_while_the_user_reads(open_as: Open, demo: ServiceProce
         expect(page.get_by_text("No reports yet")).to_be_visible()
 
 
+@pytest.mark.part("long")
 def test_all_reports_are_counted_and_few_are_rendered(open_as: Open, demo: ServiceProcess) -> None:
     with new_mac(demo) as mac, connected_gateway(demo, mac, demo.claim(mac).password) as gateway:
         page = open_as(f"/messages?Gateway={mac}&Kind=event", Role.VIEWER)

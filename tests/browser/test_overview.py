@@ -80,6 +80,7 @@ def test_numbers_that_cannot_be_refreshed_stay_with_a_warning(
     expect(page.get_by_role("alert")).to_have_count(0)
 
 
+@pytest.mark.part("long")
 def test_an_empty_fleet_shows_the_first_steps_and_ticks_them_off(
     make_window: Callable[..., tuple[BrowserContext, BrowserLog]], empty_service: ServiceProcess
 ) -> None:

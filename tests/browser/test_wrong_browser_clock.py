@@ -45,6 +45,7 @@ def test_a_session_lasts_and_is_renewed_in_time(page: Page, browser_log: Browser
     expect(page.get_by_role("heading", level=1)).to_have_text("Labels")
 
 
+@pytest.mark.part("long")
 @pytest.mark.usefixtures("own_window")
 def test_ages_are_right_and_values_are_loaded_once(
     open_as: Open, page: Page, browser_log: BrowserLog
