@@ -1,4 +1,4 @@
-"""`meshfleet sites`, `meshfleet place` and `meshfleet places`, with a running service."""
+"""`meshfleet sites`, `meshfleet place`, `meshfleet places` and `meshfleet zones`, with a running service."""
 
 from __future__ import annotations
 
@@ -98,6 +98,38 @@ def test_a_site_and_places_are_managed(admin: Shell, fleet: Fleet, devices: list
     assert admin("sites", "remove", site, stdin="n\n").exit_code == 1
     assert admin.json("sites", "remove", site, "--yes") == {"id": site, "removed": True}
     assert admin.json_lines("sites", "list") == []
+
+
+@pytest.mark.rule("rest-251", "rest-255")
+def test_plans_and_zones_are_managed(admin: Shell, fleet: Fleet, tmp_path: Path) -> None:
+    site = _create(admin)
+    image = tmp_path / "plan.svg"
+    image.write_bytes(SVG)
+    plan = ("sites", "upload-plan", site, "-1", str(image), "--reference", "0", "0", "0", "10")
+    assert admin.text(*plan, "--reference", "200", "0", "20", "10") == (
+        f"Floor -1 of {site} has a plan of 20.0 x 10.0 m.\n"
+    )
+    assert fleet.sites.download_plan(site, -1) == SVG
+    assert "must have 2 points" in admin.expect_failure(*plan, code=2)
+    corners = ("--corner", "-1", "-2", "--corner", "9", "-2", "--corner", "9", "8")
+    zone = admin.json("zones", "create", site, "Loading bay", "0", *corners)
+    assert zone["polygon"] == [[-1, -2], [9, -2], [9, 8]]
+    assert "zone" in admin.expect_failure("zones", "create", site, "loading bay", "0", *corners)
+    cellar = admin.text(
+        "zones", "create", site, "Cellar", "-1", "--corner", "9", "0", "--corner", "0", "0", *corners[-3:]
+    )
+    assert cellar.endswith(" is Cellar.\n")
+    listed = admin.text("zones", "list", site).splitlines()
+    assert listed[0].split() == ["id", "name", "floor", "corners"]
+    assert [line.split()[1:] for line in listed[1:]] == [["Cellar", "-1", "3"], ["Loading", "bay", "0", "3"]]
+    assert admin.json_lines("zones", "visits", site, zone["id"], "--from", "1d") == []
+    assert admin("zones", "remove", site, zone["id"], stdin="n\n").exit_code == 1
+    assert admin.text("zones", "remove", site, zone["id"], "--yes") == f"{zone['id']} is deleted.\n"
+    assert [each.name for each in fleet.sites.zones(site)] == ["Cellar"]
+    assert admin.json_lines("sites", "nearest", site, "-1", "1.5", "2", "--limit", "3") == []
+    assert admin.text("sites", "nearest", site, "0", "-1", "-2").split()[:2] == ["distance", "(m)"]
+    reason = "The site has fewer than 3 devices with a place."
+    assert admin.text("sites", "coverage", site, "-1").rstrip() == reason
 
 
 @pytest.mark.rule("rest-256")

@@ -55,6 +55,7 @@ _COMMANDS: Final = {
     "watch": "Show reports of devices as they arrive.",
     "where": "Show where a device is on its site.",
     "write": "Write a property of a device.",
+    "zones": "List, create and remove zones of a site, and list visits to them.",
 }
 """Help text of each command, by name. The command's function has this name, with underscores for hyphens."""
 

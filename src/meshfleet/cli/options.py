@@ -79,6 +79,8 @@ class TextParamType(click.ParamType[Any]):
 class NumberParamType(click.FloatRange):
     """Parameter type for a number within a range. Rejects NaN, which click accepts."""
 
+    name = "number"
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse a number within the range. Fail with a usage error for NaN."""
         number = super().convert(value, param, ctx)
@@ -118,6 +120,11 @@ def _parse_prefix(text: str) -> str:
 
 
 TEXT = TextParamType("text", parse_text)
+METERS = NumberParamType(-10_000, 10_000)
+"""Parameter type for a coordinate on a site."""
+
+ALLOW_NEGATIVE_NUMBERS: Final = {"ignore_unknown_options": True}
+"""Context settings of commands with floors or coordinates as arguments: `-1` is no option."""
 MAC = TextParamType("mac", parse_any_mac)
 VERSION = TextParamType("version", Version.parse)
 ADDRESS = TextParamType("url", BrokerAddress.parse)

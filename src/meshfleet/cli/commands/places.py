@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from meshfleet.cli.arguments import device_argument, site_argument
-from meshfleet.cli.options import NumberParamType
+from meshfleet.cli.options import ALLOW_NEGATIVE_NUMBERS, METERS
 from meshfleet.cli.output import Column, json_option, limit_option, print_list, print_result
 from meshfleet.cli.place_csv import import_places
 from meshfleet.cli.service_access import call_service
 
 if TYPE_CHECKING:
     from meshfleet.protocol.ids import Mac
-
-_METERS: Final = NumberParamType(-10_000, 10_000)
 
 _COLUMNS: Final = (
     Column("device", lambda each: each.device, no_wrap=True),
@@ -28,12 +26,12 @@ _COLUMNS: Final = (
 )
 
 
-@click.command(context_settings={"ignore_unknown_options": True})  # for negative numbers
+@click.command(context_settings=ALLOW_NEGATIVE_NUMBERS)
 @device_argument
 @site_argument
 @click.argument("floor", type=int)
-@click.argument("x", type=_METERS)
-@click.argument("y", type=_METERS)
+@click.argument("x", type=METERS)
+@click.argument("y", type=METERS)
 @json_option
 def place(device: Mac, site: str, floor: int, x: float, y: float, *, as_json: bool) -> None:  # noqa: PLR0913 # the arguments
     """Set the place of a device: SITE, FLOOR, and coordinates X and Y in meters."""

@@ -1,4 +1,4 @@
-"""`meshfleet sites`: list, create, export and import sites."""
+"""`meshfleet sites`: list, create, export and import sites, and show the positions on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from meshfleet.cli.arguments import site_argument
-from meshfleet.cli.options import TEXT
+from meshfleet.cli.options import ALLOW_NEGATIVE_NUMBERS, METERS, TEXT
 from meshfleet.cli.output import (
     Column,
     json_option,
@@ -24,7 +24,7 @@ from meshfleet.cli.place_csv import format_places
 from meshfleet.cli.service_access import call_service
 from meshfleet.cli.site_files import export_site, import_site, read_site_file
 from meshfleet.rest.position_csv import encode_site_header, encode_site_rows
-from meshfleet.rest.sites import NewFloor
+from meshfleet.rest.sites import NewFloor, ReferencePoint
 
 if TYPE_CHECKING:
     from meshfleet.client import Floor, FloorCoverage
@@ -59,6 +59,8 @@ _POSITION_COLUMNS: Final = (
     Column("radius (m)", lambda each: f"{each.radius:.1f}"),
     Column("time", lambda each: each.time),
 )
+
+_NEAREST_COLUMNS: Final = (Column("distance (m)", lambda each: f"{each.distance:.1f}"), *_POSITION_COLUMNS)
 
 
 @click.group()
@@ -129,7 +131,56 @@ def positions(site: str, *, as_csv: bool, as_json: bool) -> None:
             click.echo(text, err=True)
 
 
-@sites.command()
+@sites.command(context_settings=ALLOW_NEGATIVE_NUMBERS)
+@site_argument
+@click.argument("floor", type=int)
+@click.argument("x", type=METERS)
+@click.argument("y", type=METERS)
+@click.option(
+    "--limit", type=click.IntRange(1), default=10, show_default=True, help="Maximum number of devices."
+)
+@json_option
+def nearest(site: str, floor: int, x: float, y: float, *, limit: int, as_json: bool) -> None:  # noqa: PLR0913
+    """Show the devices on a floor that are nearest to a point: coordinates X and Y in meters."""
+    found = call_service(lambda fleet: fleet.sites.nearest(site, floor, x, y, limit=limit))
+    if as_json:
+        for each in found:
+            print_json(each)
+    else:
+        print_table(_NEAREST_COLUMNS, found)
+
+
+@sites.command("upload-plan", context_settings=ALLOW_NEGATIVE_NUMBERS)
+@site_argument
+@click.argument("floor", type=int)
+@click.argument("image", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option(
+    "--reference",
+    "references",
+    type=(float, float, METERS, METERS),
+    metavar="PX PY X Y",
+    multiple=True,
+    required=True,
+    help="Pixel in the picture (PX, PY) and its coordinates on the floor in meters (X, Y); two are needed.",
+)
+@json_option
+def upload_plan(
+    site: str,
+    floor: int,
+    image: Path,
+    references: tuple[tuple[float, float, float, float], ...],
+    *,
+    as_json: bool,
+) -> None:
+    """Upload the picture of a floor (PNG, JPEG or SVG, at most 20 MiB), or replace it."""
+    points = [ReferencePoint(px=px, py=py, x=x, y=y) for px, py, x, y in references]
+    plan = call_service(lambda fleet: fleet.sites.upload_plan(site, floor, image, points))
+    scale = plan.transform.scale
+    size = f"{plan.width * scale:.1f} x {plan.height * scale:.1f} m"
+    print_result(plan, f"Floor {floor} of {site} has a plan of {size}.", as_json=as_json)
+
+
+@sites.command(context_settings=ALLOW_NEGATIVE_NUMBERS)
 @site_argument
 @click.argument("floor", type=int)
 @click.option(
