@@ -213,9 +213,35 @@ def test_readings_that_do_not_change_are_averaged_until_the_device_moves() -> No
     still = average_if_still(start, np.array([-61.0, nan, -80.0]), np.array([6.0, 0.0, 3.0]))
     assert still is not None
     assert still.levels.tolist() == [-60.5, -70.0, -80.0]
-    assert still.counts.tolist() == [12.0, 6.0, 3.0]
+    assert still.counts.tolist() == [12.0, 3.0, 3.0]
     assert average_if_still(still, np.array([-72.0, -58.0, -66.0]), np.array([6.0, 6.0, 6.0])) is None
     assert average_if_still(start, np.array([nan, nan, -80.0]), np.array([0.0, 0.0, 9.0])) is None
+
+
+def test_a_device_has_moved_if_strong_anchors_are_replaced_by_others() -> None:
+    """One anchor of six may receive a device alike at two places, if only six are reported at each."""
+    nan = np.nan
+    before = np.array([-50.0, -55.0, -58.0, -60.0, -62.0, -70.0, nan, nan, nan, nan, nan])
+    after = np.array([nan, nan, nan, nan, nan, -71.0, -50.0, -55.0, -58.0, -60.0, -62.0])
+
+    def add(levels: Floats, counts: int, average: StillAverage) -> StillAverage | None:
+        return average_if_still(average, levels, np.where(np.isnan(levels), 0.0, float(counts)))
+
+    starts = [StillAverage(before, np.where(np.isnan(before), 0.0, count)) for count in (1.0, 6.0)]
+    assert [add(after, readings, start) for readings, start in zip((1, 6), starts, strict=True)] == [
+        None,
+        None,
+    ]
+    # A weak anchor may be replaced by another one, and a strong one may be silent for a while.
+    similar = np.array([-50.5, nan, -58.0, -60.0, -62.0, nan, nan, nan, nan, nan, -69.0])
+    still = add(similar, 6, starts[1])
+    assert still is not None
+    assert still.levels[10] == -69.0
+    for _ in range(9):
+        still = add(np.where(np.arange(11) == 1, nan, before), 6, still)
+        assert still is not None
+    assert still.counts[1] == 0
+    assert np.isnan(still.levels[1])
 
 
 def test_few_or_contradicting_readings_give_a_large_radius() -> None:

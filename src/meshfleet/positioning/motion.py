@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from meshfleet.positioning.arrays import Floats, Floats32
+    from meshfleet.positioning.arrays import Bools, Floats, Floats32
     from meshfleet.positioning.grid import Grid, Raster
 
 STEP_SECONDS: Final = 3.0
@@ -131,6 +131,15 @@ _STILL_NOISE_DB2: Final = 1.5
 """Variance between averages of a device that does not move: people and doors, in dB²."""
 _MOVED_RATIO: Final = 3.0
 """Mean squared change, relative to that of a still device, above which the device has moved."""
+_CLEAR_DB: Final = 6.0
+"""Difference to the weakest other reading from which the silence of an anchor means something: gateways may
+report only the anchors that receive a device best."""
+_SILENT_RATIO: Final = 6.0
+"""What the silence of an anchor counts as a squared change, at most; less if the others have few readings."""
+_SILENT_HALF: Final = 0.5
+"""Number of readings of others with which silence counts half: single packets get lost."""
+_SILENT_SHARE: Final = 0.5
+"""Share of its weight that an anchor keeps in the average when it is silent."""
 _MAX_STEP_WEIGHT: Final = 12.0
 """Weight in readings of a step at most: more readings of one moment share the same disturbance."""
 _MAX_AVERAGE_WEIGHT: Final = 120.0
@@ -148,17 +157,37 @@ class StillAverage(NamedTuple):
 
 def average_if_still(average: StillAverage, levels: Floats, counts: Floats) -> StillAverage | None:
     """Add the readings of a device to its average. Return None if they show that the device has moved."""
-    is_common = (average.counts > 0) & (counts > 0)
+    was_received, is_received = average.counts > 0, counts > 0
+    is_common = was_received & is_received
     if not is_common.any():
         return None
     change = levels[is_common] - average.levels[is_common]
     expected = (
         _READING_NOISE_DB2 * (1.0 / counts[is_common] + 1.0 / average.counts[is_common]) + _STILL_NOISE_DB2
     )
-    if float((change**2 / expected).mean()) > _MOVED_RATIO:
+    is_silent = was_received & ~is_received & _is_clear(average.levels, levels[is_received])
+    is_new = is_received & ~was_received & _is_clear(levels, average.levels[was_received])
+    silence = is_silent.sum() * _weigh_silence(counts) + is_new.sum() * _weigh_silence(average.counts)
+    compared = is_common.sum() + is_silent.sum() + is_new.sum()
+    if float((change**2 / expected).sum() + silence) > _MOVED_RATIO * compared:
         return None
     before, added = np.minimum(average.counts, _MAX_AVERAGE_WEIGHT), np.minimum(counts, _MAX_STEP_WEIGHT)
+    before = np.where(is_silent, _SILENT_SHARE * before, before)
+    before[before < 1.0] = 0.0
     sums = np.nan_to_num(average.levels) * before + np.nan_to_num(levels) * added
     with np.errstate(invalid="ignore"):
         mean = np.where(before + added > 0, sums / (before + added), np.nan)
-    return StillAverage(mean, average.counts + counts)
+    return StillAverage(mean, np.where(is_silent, before, average.counts) + counts)
+
+
+def _weigh_silence(counts: Floats) -> float:
+    """Return what silence counts as a squared change, while anchors that are not silent have `counts`."""
+    readings = float(counts.max())
+    return _SILENT_RATIO * readings / (readings + _SILENT_HALF)
+
+
+def _is_clear(levels: Floats, others: Floats) -> Bools:
+    """Return which readings are clearly above the weakest of others; none that are missing."""
+    with np.errstate(invalid="ignore"):
+        is_clear: Bools = levels > others.min() + _CLEAR_DB
+    return is_clear

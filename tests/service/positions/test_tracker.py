@@ -181,6 +181,59 @@ def test_a_device_with_frequent_readings_that_stands_still_is_not_filtered(site:
     assert hypot(moved["x"] - 16, moved["y"] - 4) < 5.0
 
 
+@pytest.mark.rule("rest-257", "rest-262")
+def test_readings_that_come_late_change_the_position(site: SyntheticSite) -> None:
+    """Another gateway may deliver what its anchors received seconds later, with the time of the reception."""
+    tracking, device = Tracking(site), site.new_device()
+    early, late = list(site.anchors)[:4], list(site.anchors)[4:]
+    for _ in range(4):
+        now = site.service.clock()
+        for anchors, seconds in ((early, 6), (late, 48)):
+            site.service.ingest(*site.read(device, TruePlace(6, 8), now, anchors=anchors))
+            answer = site.get_position(device)["position"]
+            assert {each["anchor"] for each in answer["readings"]} >= set(anchors)
+            site.service.clock.move(seconds=3)
+            site.service.run_in_loop(tracking.tracker.track())
+            site.service.clock.move(seconds=seconds - 3)
+        answer = site.get_position(device)["position"]
+        assert {each["anchor"] for each in answer["readings"]} == {*early, *late}
+    assert {each["count"] for each in answer["readings"]} == {4}  # each reading counts once
+
+
+@pytest.mark.rule("rest-257")
+@each_row("steps", [6, 7])  # the tracker waits for more readings after every second step
+def test_the_last_readings_of_a_device_that_falls_silent_count(site: SyntheticSite, steps: int) -> None:
+    tracking, device = Tracking(site), site.new_device()
+    tracking.move(device, *([TruePlace(4, 4)] * steps), seconds=2)
+    last = site.service.clock()
+    site.service.ingest(*site.read(device, TruePlace(4, 4), last))
+    for _ in range(2):
+        site.service.clock.move(seconds=2)
+        site.service.run_in_loop(tracking.tracker.track())
+    assert site.get_position(device)["position"]["time"] == format_millis(last)
+
+
+@pytest.mark.parametrize("seconds", [60, 2])
+def test_devices_are_followed_after_the_clock_was_set_back(
+    service_on_each_database: LiveService, seconds: float
+) -> None:
+    service = service_on_each_database
+    site = SyntheticSite(service, number=1)
+    site.populate(8, minutes=1)
+    tracking, device = Tracking(site), site.new_device()
+    tracking.move(device, *([TruePlace(16, 4)] * 20), seconds=seconds)
+    service.clock.set(seconds=-7200)
+    tracking.move(device, *([TruePlace(4, 10)] * 20), seconds=seconds)
+    tracking.move(device, TruePlace(4, 10), seconds=2)
+    found = site.get_position(device)["position"]
+    assert hypot(found["x"] - 4, found["y"] - 10) < 4
+    assert found["time"] > format_millis(service.clock() - 5 * SECOND)
+    (listed,) = (
+        each for each in get(service, f"{site.path}/positions")["items"] if each["device"] == f"bmac-{device}"
+    )
+    assert (listed["x"], listed["time"]) == (found["x"], found["time"])
+
+
 def test_a_service_without_sites_follows_nothing(service_on_each_database: LiveService) -> None:
     tracker = PositionTracker(
         service_on_each_database.database,
@@ -222,6 +275,15 @@ def test_entering_needs_two_positions_and_leaving_one(
         presence.apply(changes)
         found += [("entered" if each.left_at is None else "left", each.time) for each in changes]
     assert found == expected
+
+
+def test_a_device_that_was_inside_once_is_forgotten_after_a_while() -> None:
+    presence = ZonePresence()
+    assert presence.find_changes(1, 5, {7: 0.9}) == []
+    presence.forget_first_inside(6)
+    assert presence.find_changes(1, 6, {7: 0.9}) == []
+    presence.forget_first_inside(6)
+    assert presence.find_changes(1, 7, {7: 0.9}) == [ZoneChange(Stay(7, 1), 6, None)]
 
 
 def test_a_deleted_zone_is_forgotten() -> None:

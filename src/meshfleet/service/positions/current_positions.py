@@ -11,18 +11,33 @@ if TYPE_CHECKING:
 
 CURRENT_MS: Final = 900_000
 """Milliseconds after its last reading for which a device counts as being where it was."""
+CLOCK_SLACK_MS: Final = 2_000
+"""Milliseconds by which readings of now may be ahead: clocks of gateways are corrected only roughly."""
+
+
+class UsedReadings(NamedTuple):
+    """Readings that a position was computed from. Times are Unix times in milliseconds."""
+
+    since: int
+    """Time after which they are."""
+    newest: int
+    reading_count: int
 
 
 class CurrentPosition(NamedTuple):
     """Newest position of a device."""
 
     device: int
-    time: int
-    """Time of the newest reading, as Unix time in milliseconds."""
-    step_ms: int
-    """Milliseconds of newer readings that have to arrive before the next position is computed."""
+    used: UsedReadings
+    is_frequent: bool
+    """Whether the readings of the device are frequent, so that the next ones are used soon."""
     model: SiteModel
     located: LocatedDevice
+
+    @property
+    def time(self) -> int:
+        """Time of the newest reading, as Unix time in milliseconds."""
+        return self.used.newest
 
 
 class CurrentPositions:
@@ -37,9 +52,7 @@ class CurrentPositions:
 
     def drop_old(self, now: int) -> None:
         """Forget the positions of devices that have not been received for some minutes."""
-        self._by_device = {
-            device: each for device, each in self._by_device.items() if each.time > now - CURRENT_MS
-        }
+        self._by_device = {device: each for device, each in self._by_device.items() if _is_recent(each, now)}
 
     def forget_site(self, site: int) -> None:
         """Forget the positions on a site that was deleted."""
@@ -56,5 +69,10 @@ class CurrentPositions:
         return [
             each
             for each in self._by_device.values()
-            if each.model.geometry.site == site and each.time > now - CURRENT_MS
+            if each.model.geometry.site == site and _is_recent(each, now)
         ]
+
+
+def _is_recent(position: CurrentPosition, now: int) -> bool:
+    """Return whether a position still counts: not if it is old, or if the clock was set back since."""
+    return now - CURRENT_MS < position.time <= now + CLOCK_SLACK_MS

@@ -48,6 +48,8 @@ class DeviceStep(NamedTuple):
     """Length of the step."""
     is_frequent: bool
     """Whether readings are frequent enough to follow the device while it moves."""
+    is_repeated: bool
+    """Whether this is the last step once more, with readings that came late."""
 
 
 class FollowedDevice(NamedTuple):
@@ -148,7 +150,7 @@ class DeviceMotion:
             self._still.popitem(last=False)
         if step.is_frequent:
             return stillness.add_frequent(step.time, step.levels)
-        return stillness.add(step.levels)
+        return stillness.add(step.levels, is_repeated=step.is_repeated)
 
     def _move(self, model: SiteModel, motion_filter: MotionFilter, step: DeviceStep) -> Floats32 | None:
         """Return the probabilities of all cells for a device that moves; None if they are unknown."""

@@ -17,7 +17,13 @@ from meshfleet.protocol.times import format_millis
 from meshfleet.rest.positions import FloorProbability, Position, PositionAnswer, PositionReading
 from meshfleet.rest.sites import format_site_id
 from meshfleet.service.ingest.minute_rollup import decode_minute
-from meshfleet.service.positions.current_positions import CURRENT_MS, CurrentPosition, CurrentPositions
+from meshfleet.service.positions.current_positions import (
+    CLOCK_SLACK_MS,
+    CURRENT_MS,
+    CurrentPosition,
+    CurrentPositions,
+    UsedReadings,
+)
 from meshfleet.service.positions.reading_steps import choose_site, merge_levels, split_into_steps
 from meshfleet.service.positions.reading_store import (
     MAX_RSSI,
@@ -44,8 +50,6 @@ MIN_ANCHORS: Final = 3
 """Minimum number of anchors that must have received a device."""
 
 _MINUTE_MS: Final = 60_000
-CLOCK_SLACK_MS: Final = 2_000
-"""Milliseconds by which readings of now may be ahead: clocks of gateways are corrected only roughly."""
 _SITE_CHECK_SECONDS: Final = 5.0
 """Seconds between two checks for sites that other processes have changed."""
 
@@ -61,6 +65,8 @@ STILL_WINDOW: Final = 60
 minutes count too while a device stands still."""
 _EARLIER_MS: Final = 900_000
 """Milliseconds before the window from which readings of a device that stands still are used."""
+FOLLOWED_MS: Final = 6_000
+"""Age after which the tracker has used all readings of a device that it follows while it moves."""
 _MAX_COMPUTED: Final = 1_000
 """Maximum number of devices in a list that the tracker has not located yet."""
 _DEVICES_PER_SLICE: Final = 50
@@ -182,10 +188,14 @@ class PositionFinder:
         geometry = current.model.geometry
         if self._site_changes.revisions.get(geometry.site) != geometry.revision:
             return None
-        unused = self.readings.list_readings(
-            device, current.time + current.step_ms, until, arrived_since=current.time
-        )
-        return None if unused else current
+        used = current.used
+        readings = self.readings.list_readings(device, used.since, until, arrived_since=used.since)
+        unused = sum(each.time > used.newest for each in readings)
+        if current.is_frequent:
+            is_current = not unused or readings[-1].time > self._now() - FOLLOWED_MS
+        else:
+            is_current = len(readings) <= used.reading_count
+        return current if is_current else None
 
     async def list_current(self, site: int) -> list[CurrentPosition]:
         """Return the newest positions of all devices that a site received in the last minutes.
@@ -207,7 +217,7 @@ class PositionFinder:
     ) -> list[CurrentPosition]:
         """Compute the positions of devices that the tracker does not follow."""
         steps: dict[int, list[dict[int, AnchorLevel]]] = {}
-        times: dict[int, int] = {}
+        used: dict[int, UsedReadings] = {}
         for number, device in enumerate(devices):
             if number % _DEVICES_PER_SLICE == _DEVICES_PER_SLICE - 1:
                 await asyncio.sleep(0)
@@ -217,10 +227,11 @@ class PositionFinder:
                 device, until - CURRENT_MS, until, arrived_since=until - CURRENT_MS
             )
             if found := self._split_minutes(readings, site=model.geometry.site):
-                steps[device], times[device] = found, readings[-1].time
+                steps[device] = found
+                used[device] = UsedReadings(readings[0].time - 1, readings[-1].time, len(readings))
         located = await asyncio.to_thread(model.locate_all_still, steps, seconds=_MINUTE_MS / 1000)
         return [
-            CurrentPosition(device, times[device], 0, model, each)
+            CurrentPosition(device, used[device], is_frequent=False, model=model, located=each)
             for device, each in located
             if each.misfit_db <= MAX_MISFIT_DB
         ]

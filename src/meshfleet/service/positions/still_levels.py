@@ -48,20 +48,27 @@ def average_since_moved(steps: Iterable[Mapping[int, AnchorLevel]]) -> dict[int,
 class Stillness:
     """Average readings of a device since it last moved."""
 
-    __slots__ = ("_average", "_block", "_block_started_at", "_blocks")
+    __slots__ = ("_average", "_average_before", "_block", "_block_started_at", "_blocks")
 
     def __init__(self) -> None:
         self._average: dict[int, AnchorLevel] = {}
+        self._average_before: dict[int, AnchorLevel] = {}
+        """Average before the last rare step."""
         self._block: list[Mapping[int, AnchorLevel]] = []
         """Levels of the frequent steps that are not part of the average yet."""
         self._block_started_at = 0
         self._blocks = 0
         """Number of blocks of frequent steps in the average."""
 
-    def add(self, levels: Mapping[int, AnchorLevel]) -> dict[int, AnchorLevel]:
-        """Add a rare step, in which the device may have moved anywhere. Return the average."""
+    def add(self, levels: Mapping[int, AnchorLevel], *, is_repeated: bool) -> dict[int, AnchorLevel]:
+        """Add a rare step, in which the device may have moved anywhere. Return the average.
+
+        A step is repeated, with more readings, when some of them came late: it replaces the one before.
+        """
         self._block.clear()
-        self._average = merge_if_still(self._average, levels) or dict(levels)
+        if not is_repeated:
+            self._average_before = self._average
+        self._average = merge_if_still(self._average_before, levels) or dict(levels)
         self._blocks = _STILL_BLOCKS
         return self._average
 
@@ -69,6 +76,8 @@ class Stillness:
         """Add a short step that ends at a Unix time in milliseconds. Return None if the device moves."""
         if self._average and merge_if_still(self._average, levels) is None:
             self._average, self._blocks = {}, 0
+            self._block.clear()
+        if time < self._block_started_at:  # the clock was set back
             self._block.clear()
         if not self._block:
             self._block_started_at = time

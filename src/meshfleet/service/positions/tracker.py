@@ -14,8 +14,13 @@ from sqlalchemy.exc import DBAPIError
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.rest.sites import format_site_id
 from meshfleet.service.positions import visit_store
-from meshfleet.service.positions.current_positions import CurrentPosition
-from meshfleet.service.positions.positions import CLOCK_SLACK_MS, MIN_ANCHORS
+from meshfleet.service.positions.current_positions import (
+    CLOCK_SLACK_MS,
+    CURRENT_MS,
+    CurrentPosition,
+    UsedReadings,
+)
+from meshfleet.service.positions.positions import MIN_ANCHORS
 from meshfleet.service.positions.reading_steps import choose_site
 from meshfleet.service.positions.reading_store import average_readings
 from meshfleet.service.positions.zone_presence import ZoneChange, ZonePresence
@@ -53,6 +58,9 @@ _MIN_INTERVALS: Final = 3
 """Readings are frequent if there are some in at least this many of the last intervals."""
 _SETTLED_MS: Final = 2_000
 """Age of the newest reading from which all anchors have reported that received the same transmission."""
+
+
+_NOTHING_USED: Final = UsedReadings(0, 0, 0)
 
 
 class TrackedPosition(NamedTuple):
@@ -96,8 +104,8 @@ class PositionTracker:
         self._motion: DeviceMotion | None = None
         self._waiting: dict[int, None] = {}
         """Devices with readings that are not used yet, those that wait longest first."""
-        self._stepped_at: dict[int, int] = {}
-        """Time of the newest reading that was used, by device."""
+        self._used: dict[int, UsedReadings] = {}
+        """Readings of the last step of each device."""
         self._cleaned_at = 0
         self._seconds = 0.0
         """Seconds that the last look took, without waiting for a calibration or the database."""
@@ -165,19 +173,23 @@ class PositionTracker:
         self, device: int, readings: Sequence[AnchorReading], now: int
     ) -> tuple[int, DeviceStep] | None:
         """Return the site and the next step of a device; None if it must wait for readings."""
-        stepped_at = self._stepped_at.get(device, 0)
-        if not readings or readings[-1].time <= stepped_at:
+        used = self._used.get(device, _NOTHING_USED)
+        if used.newest > now + CLOCK_SLACK_MS:  # the clock was set back
+            used = _NOTHING_USED
+        is_frequent = _are_frequent(readings)
+        is_late = not is_frequent and used.reading_count < sum(
+            used.since < each.time <= used.newest for each in readings
+        )
+        if not readings or (readings[-1].time <= used.newest and not is_late):
             return None
         newest = readings[-1].time
-        intervals = {
-            (newest - each.time) // FREQUENT_STEP_MS
-            for each in readings
-            if newest - each.time < _FREQUENT_INTERVALS * FREQUENT_STEP_MS
-        }
-        is_frequent = len(intervals) >= _MIN_INTERVALS
-        since = max(stepped_at, newest - FREQUENT_STEP_MS) if is_frequent else stepped_at
+        since = max(used.since if is_late else used.newest, now - _WINDOW_MS)
+        if is_frequent:
+            since = max(since, newest - FREQUENT_STEP_MS)
         new = [each for each in readings if each.time > since]
-        is_early = newest - stepped_at < FREQUENT_STEP_MS if is_frequent else now - newest < _SETTLED_MS
+        is_early = now - newest < _SETTLED_MS
+        if is_frequent:
+            is_early &= newest - used.newest < FREQUENT_STEP_MS
         found = choose_site(average_readings(new), self._positions.readings.anchors)
         if is_early or found is None:
             self._waiting[device] = None
@@ -186,11 +198,11 @@ class PositionTracker:
         if not is_frequent and len(levels) < MIN_ANCHORS and now - new[0].time < _WINDOW_MS // 2:
             self._waiting[device] = None
             return None
-        self._stepped_at[device] = newest
+        self._used[device] = UsedReadings(since, newest, len(new))
         seconds = FREQUENT_STEP_MS / 1000 if is_frequent else _WINDOW_MS / 1000
         # Imported with numpy, which most fleets never need.
         step: DeviceStep = import_module("meshfleet.service.positions.device_motion").DeviceStep(
-            device, newest, levels, seconds, is_frequent
+            device, newest, levels, seconds, is_frequent, is_late
         )
         return site, step
 
@@ -208,9 +220,7 @@ class PositionTracker:
         followed = await asyncio.to_thread(self._motion.follow, model, steps, areas)
         self._seconds += monotonic() - started
         self._positions.current.keep(
-            CurrentPosition(
-                each.device, each.time, FREQUENT_STEP_MS if each.is_frequent else 0, model, each.located
-            )
+            CurrentPosition(each.device, self._used[each.device], each.is_frequent, model, each.located)
             for each in followed
         )
         self._subscriber.on_positions(
@@ -231,9 +241,18 @@ class PositionTracker:
         self._positions.current.drop_old(now)
         if self._motion is not None:
             self._motion.keep_sites(self._positions.sites)
-        self._stepped_at = {
-            device: time for device, time in self._stepped_at.items() if time > now - _WINDOW_MS
-        }
+        self._used = {device: used for device, used in self._used.items() if used.newest > now - _WINDOW_MS}
+        self._presence.forget_first_inside(now - CURRENT_MS)
         self._presence.keep_stays((await self._database.read(visit_store.load_stays)).keys())
         if self.retention_ms is not None:
             await self._database.write(visit_store.delete_ended_visits, now - self.retention_ms)
+
+
+def _are_frequent(readings: Sequence[AnchorReading]) -> bool:
+    """Return whether the last readings of a device are frequent enough to follow it while it moves."""
+    intervals = {
+        (readings[-1].time - each.time) // FREQUENT_STEP_MS
+        for each in readings
+        if readings[-1].time - each.time < _FREQUENT_INTERVALS * FREQUENT_STEP_MS
+    }
+    return len(intervals) >= _MIN_INTERVALS

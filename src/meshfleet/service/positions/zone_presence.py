@@ -93,6 +93,13 @@ class ZonePresence:
             self._first_inside.pop(stay, None)
             self._leave(stay)
 
+    def forget_first_inside(self, before: int) -> None:
+        """Forget that devices were inside for the first time before a Unix time in milliseconds.
+
+        Gateways may report any number of devices that are never received again.
+        """
+        self._first_inside = {stay: time for stay, time in self._first_inside.items() if time >= before}
+
     def keep_stays(self, stays: AbstractSet[Stay]) -> None:
         """Forget all stays but these, which are stored: a device may have been deleted while in a zone."""
         self.forget(self._entered_at.keys() - stays)
