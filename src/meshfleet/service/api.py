@@ -42,6 +42,7 @@ from meshfleet.service.http.query import QueryNameMiddleware, parse_limit
 from meshfleet.service.http.request import ApiRequest
 from meshfleet.service.ingest.commit_timer import CommitTimer
 from meshfleet.service.ingest.rollups import Rollups
+from meshfleet.service.devices.state_writer import StateWriter
 from meshfleet.service.jobs import routes as job_routes
 from meshfleet.service.jobs.notifications import JobNotifier, RunnerWakeup
 from meshfleet.service.labels import routes as label_routes
@@ -144,6 +145,7 @@ class RouteDependencies(NamedTuple):
     positions: PositionFinder
     passwords: PasswordVerifier
     readiness: Readiness
+    state_writer: StateWriter
     logins: Logins
     rollups: Rollups
     samples: SampleStore
@@ -196,6 +198,7 @@ class RestApi:
             monotonic=monotonic,
         )
         self.rollups = Rollups()
+        self.state_writer = StateWriter()
         self.site_changes = SiteChanges(database)
         self.positions = PositionFinder(
             database,
@@ -243,6 +246,7 @@ class RestApi:
             positions=self.positions,
             passwords=self._passwords,
             readiness=self.readiness,
+            state_writer=self.state_writer,
             logins=self.logins,
             rollups=self.rollups,
             samples=samples,

@@ -208,6 +208,7 @@ class Runtime:
             timings=timings,
             now=clock.now,
         )
+        api.state_writer.attach(self._ingest.flush)
         self._readings = ReadingLog(api.positions.readings)
         self._positions = PositionTracker(
             database,

@@ -226,6 +226,7 @@ def run_live_service(
             ingest = IngestPipeline(
                 database, samples, prefix="", admission=None, rollups=api.rollups, now=clock
             )
+            api.state_writer.attach(ingest.flush)
             readings = ReadingLog(api.positions.readings)
             for subscriber in (api.live.reports, api.traffic, readings, api.parent_tracker):
                 ingest.subscribe(subscriber)

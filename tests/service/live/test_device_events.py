@@ -168,3 +168,16 @@ def _claim(database: Database, mac: str) -> None:
 
 def _rename_table(old: str, new: str) -> Any:
     return text(f"ALTER TABLE {old} RENAME TO {new}")
+
+
+@pytest.mark.rule("rest-41")
+def test_a_deleted_device_is_not_added_again_by_reports_that_came_before(service: LiveService) -> None:
+    mac = "c0ffee00de1e"
+    path = f"/api/v1/devices/bmac-{mac}"
+    service.ingest_and_flush(heartbeat(service.clock(), device=mac))
+    service.ingest(heartbeat(service.clock() + 1, device=mac))
+    assert service.admin.delete(path).status_code == 204
+    service.ingest_and_flush()
+    assert service.admin.get(path).status_code == 404
+    service.ingest_and_flush(heartbeat(service.clock() + 2, device=mac))
+    assert service.admin.get(path).status_code == 200

@@ -21,6 +21,7 @@ from meshfleet.service.devices.parameters import (
 from meshfleet.service.devices.summary import SummaryCache
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import NextToken
+from meshfleet.service.devices.state_writer import StateWriter
 
 
 @get()
@@ -61,9 +62,11 @@ async def forget_device(
     device_id: FromPath[str],
     actor: Given[Actor],
     database: Given[Database],
+    state_writer: Given[StateWriter],
     now: Given[Now],
 ) -> None:
     """Delete a device from the registry, but keep its history. Its next report adds the device again."""
+    await state_writer.write()  # a report that came before must not add the device again
     await database.write(registry.forget_device, parse_path_device(device_id), by=actor, now=now())
 
 
