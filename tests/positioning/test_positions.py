@@ -219,7 +219,7 @@ def test_readings_that_do_not_change_are_averaged_until_the_device_moves() -> No
 
 
 def test_a_device_has_moved_if_strong_anchors_are_replaced_by_others() -> None:
-    """One anchor of six may receive a device alike at two places, if only six are reported at each."""
+    # One anchor of six may receive a device alike at two places, if only six are reported at each.
     nan = np.nan
     before = np.array([-50.0, -55.0, -58.0, -60.0, -62.0, -70.0, nan, nan, nan, nan, nan])
     after = np.array([nan, nan, nan, nan, nan, -71.0, -50.0, -55.0, -58.0, -60.0, -62.0])

@@ -135,7 +135,7 @@ _CLEAR_DB: Final = 6.0
 """Difference to the weakest other reading from which the silence of an anchor means something: gateways may
 report only the anchors that receive a device best."""
 _SILENT_RATIO: Final = 6.0
-"""What the silence of an anchor counts as a squared change, at most; less if the others have few readings."""
+"""Squared change as which the silence of an anchor counts at most; less if others have few readings."""
 _SILENT_HALF: Final = 0.5
 """Number of readings of others with which silence counts half: single packets get lost."""
 _SILENT_SHARE: Final = 0.5

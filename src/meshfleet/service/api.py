@@ -24,6 +24,7 @@ from meshfleet.service.catalogue import routes as catalogue_routes
 from meshfleet.service.console import static_files
 from meshfleet.service.console.static_files import ConsoleMiddleware
 from meshfleet.service.devices import routes as device_routes
+from meshfleet.service.devices.state_writer import StateWriter
 from meshfleet.service.devices.summary import SummaryCache
 from meshfleet.service.firmware import routes as firmware_routes
 from meshfleet.service.firmware.image_store import ImageStore, open_image_store
@@ -42,7 +43,6 @@ from meshfleet.service.http.query import QueryNameMiddleware, parse_limit
 from meshfleet.service.http.request import ApiRequest
 from meshfleet.service.ingest.commit_timer import CommitTimer
 from meshfleet.service.ingest.rollups import Rollups
-from meshfleet.service.devices.state_writer import StateWriter
 from meshfleet.service.jobs import routes as job_routes
 from meshfleet.service.jobs.notifications import JobNotifier, RunnerWakeup
 from meshfleet.service.labels import routes as label_routes

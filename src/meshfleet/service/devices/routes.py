@@ -18,10 +18,10 @@ from meshfleet.service.devices.parameters import (
     parse_path_device,
     parse_sort_order,
 )
+from meshfleet.service.devices.state_writer import StateWriter
 from meshfleet.service.devices.summary import SummaryCache
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import NextToken
-from meshfleet.service.devices.state_writer import StateWriter
 
 
 @get()
