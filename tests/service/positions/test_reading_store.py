@@ -16,6 +16,7 @@ SITE, GATEWAY, DEVICE = 1, 0x02005E000001, 0xC0FFEE010000
 ANCHORS = {0xC0FFEE000000 + number: SITE for number in range(3)}
 A, B, C = ANCHORS
 NOW = 1_800_000_000_000
+MINUTE, HOUR = 60_000, 3_600_000
 
 
 def build_link(time: int, anchor: int, rssi: int = -60, *, channel: int = 0) -> Reading:
