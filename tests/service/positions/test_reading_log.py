@@ -11,19 +11,32 @@ import pytest
 from sqlalchemy import insert
 
 from meshfleet.db.tables import anchor_reading, reading_journal
+from meshfleet.service.ingest.parsed_batch import ParsedBatch
 from meshfleet.service.ingest.readings import encode_readings
 from meshfleet.service.positions.reading_log import ReadingLog
 from meshfleet.service.positions.reading_store import ReadingStore
-from tests.service.positions.test_reading_store import ANCHORS, HOUR, NOW, A, build_link
+from tests.service.positions.test_reading_store import ANCHORS, DEVICE, HOUR, MINUTE, NOW, A, B, build_link
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
+    from meshfleet.service.ingest.readings import Reading
 
 
 def _build_log() -> tuple[ReadingLog, ReadingStore]:
     store = ReadingStore(retention_ms=HOUR)
     store.set_anchors(ANCHORS)
     return ReadingLog(store), store
+
+
+def _commit(log: ReadingLog, now: int, *readings: Reading) -> None:
+    batch = ParsedBatch(now)
+    batch.readings += readings
+    batch.encoded_readings = encode_readings(batch.readings)
+    log.on_commit(batch)
+
+
+def _flush(log: ReadingLog, database: Database, now: int) -> None:
+    database.write_now(log.prepare_flush({}, now).write, ())
 
 
 def _restore(database: Database, now: int) -> ReadingStore:
@@ -35,6 +48,18 @@ def _restore(database: Database, now: int) -> ReadingStore:
 def _insert_rows(database: Database, *rows: bytes) -> None:
     values = [{"arrived_at": NOW, "readings": each} for each in rows]
     database.write_now(lambda connection: connection.execute(insert(anchor_reading), values))
+
+
+@pytest.mark.both_databases
+def test_stored_readings_expire_after_the_clock_was_ahead_and_has_been_set_right(database: Database) -> None:
+    log, _ = _build_log()
+    _commit(log, NOW + 10 * HOUR, build_link(NOW, A))
+    _flush(log, database, NOW + 10 * HOUR)
+    _commit(log, NOW, build_link(NOW, B))
+    _flush(log, database, NOW)
+    assert {each.anchor for each in _restore(database, NOW).list_readings(DEVICE, 0, NOW)} == {A, B}
+    _flush(log, database, NOW + HOUR + 2 * MINUTE)
+    assert len(_restore(database, NOW)) == 0
 
 
 @pytest.mark.both_databases

@@ -61,6 +61,18 @@ def test_a_device_is_forgotten_with_its_last_reading() -> None:
     assert not store.list_devices(SITE)
 
 
+def test_readings_expire_after_the_clock_was_ahead_and_has_been_set_right() -> None:
+    store = ReadingStore(retention_ms=HOUR, max_readings=1_000)
+    store.set_anchors(ANCHORS)
+    store.add([build_link(NOW, A)], NOW + 10 * HOUR)
+    times = [NOW + minute * MINUTE for minute in range(30)]
+    for now in times:
+        store.add([build_link(now + number, B) for number in range(100)], now)
+        assert len(store) <= 1_000
+    store.drop_expired(times[-1] + HOUR + 2 * MINUTE)
+    assert len(store) == 0
+
+
 @pytest.mark.parametrize("count", [10, 5_000])
 def test_readings_of_a_period_are_found_in_short_and_long_recordings(count: int) -> None:
     times = [NOW - 1_000 * number for number in range(count)]

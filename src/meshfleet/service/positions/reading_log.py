@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert, select, update
 
 from meshfleet.db.tables import anchor_reading
 from meshfleet.service.ingest.readings import decode_readings, encode_readings
@@ -69,7 +69,7 @@ class ReadingLog:
             last_id = row.id
             skipped += row.batches is None
             for readings in row.batches or ():
-                self._readings.add(self._readings.select(readings), row.arrived_at)
+                self._readings.add(self._readings.select(readings), min(row.arrived_at, now))
                 await asyncio.sleep(0)  # clients already send requests
         if skipped:
             _log.warning(
@@ -125,7 +125,10 @@ class ReadingFlush:
             values = {"arrived_at": self._now, "readings": _encode_parts(self._parts)}
             connection.execute(insert(anchor_reading).values(values))
         if self._cutoff is not None:
-            connection.execute(delete(anchor_reading).where(anchor_reading.c.arrived_at <= self._cutoff))
+            arrived_at, now = anchor_reading.c.arrived_at, self._now
+            connection.execute(delete(anchor_reading).where(arrived_at <= self._cutoff))
+            # If the clock was ahead, and has been set right, later rows would stay until it gets there again.
+            connection.execute(update(anchor_reading).where(arrived_at > now).values(arrived_at=now))
 
     def on_flushed(self) -> None:
         """Nothing depends on the readings being written."""

@@ -158,6 +158,10 @@ class ReadingStore:
 
     def drop_expired(self, now: int) -> None:
         """Drop readings that arrived before the retention, or that are too many."""
+        for chunk in reversed(self._chunks):
+            if chunk.arrived_at <= now:
+                break
+            chunk.arrived_at = now  # the clock was ahead, and has been set right
         dropped: set[int] = set()
         while self._chunks and (
             self._chunks[0].arrived_at + _CHUNK_MS + self.retention_ms <= now
