@@ -107,8 +107,9 @@ class SiteModels:
         return build
 
     def forget(self, site: int) -> None:
-        """Forget the model of a site that was deleted."""
+        """Forget the model of a site that was deleted, and the one that is being built."""
         self._entries.pop(site, None)
+        self._builds.pop(site, None)
 
     def _is_current(self, entry: _Entry, site: int, revision: int) -> bool:
         if entry.model.geometry.revision != revision:
@@ -120,15 +121,22 @@ class SiteModels:
         return count == before or (count < before * _GROWTH + 1 and age < _MAX_AGE_MS)
 
     async def _build(self, site: int) -> _Entry | None:
-        """Build the model of a site from all inputs that there are now, and keep it."""
+        """Build the model of a site, and keep it unless the site was deleted meanwhile."""
+        entry = await self._calibrate(site)
+        if entry is None or self._builds.get(site) is not asyncio.current_task():
+            self._entries.pop(site, None)
+            return None
+        self._entries[site] = entry
+        return entry
+
+    async def _calibrate(self, site: int) -> _Entry | None:
+        """Calibrate a site with all inputs that there are now. Return None if it has too few anchors."""
         count, now = self._readings.count_minutes(site), self._now()
         try:
             inputs = await self._database.read(_load_inputs, site)
         except UnknownSite:  # it was deleted after its revision was read, maybe by another process
-            self._entries.pop(site, None)
             return None
         if len(inputs.geometry.anchors) < MIN_ANCHORS:
-            self._entries.pop(site, None)
             return None
         new = await self._list_minutes(site, {each.device for each in inputs.geometry.anchors})
         minutes = await asyncio.to_thread(select_fingerprints, [*new, *inputs.stored])
@@ -147,8 +155,7 @@ class SiteModels:
         model, seconds = await asyncio.to_thread(calibrate)
         if minutes != inputs.stored:
             await self._database.write(survey_store.save_calibration, site, minutes, now=now)
-        entry = self._entries[site] = _Entry(model, count, now, seconds)
-        return entry
+        return _Entry(model, count, now, seconds)
 
     async def _list_minutes(self, site: int, anchors: AbstractSet[int]) -> list[DeviceMinute]:
         """Return the minutes of all devices on a site; of thousands, the newest minutes of some."""
