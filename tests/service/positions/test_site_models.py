@@ -1,4 +1,4 @@
-"""Calibrated models: when they are forgotten."""
+"""Calibrated models: when they are built again, and when they are forgotten."""
 
 from __future__ import annotations
 
@@ -10,13 +10,49 @@ from meshfleet.service.positions.reading_store import ReadingStore
 from meshfleet.service.positions.site_models import SiteModels
 from meshfleet.service.sites.parameters import parse_site_id
 from meshfleet.service.sites.store import delete_site
-from tests.service.positions.synthetic_site import MINUTE, SyntheticSite
+from tests.service.positions.synthetic_site import MINUTE, SyntheticSite, TruePlace
 
 if TYPE_CHECKING:
+    from meshfleet.service.positions.site_model import SiteModel
     from tests.service.live.live_service import LiveService
 
 NOW = 1_800_000_000_000
 HOUR = 60 * MINUTE
+
+
+def _receive(readings: ReadingStore, site: SyntheticSite, device: int, *, minutes: int) -> None:
+    """Let all anchors of a site receive a device in some minutes."""
+    readings.add(
+        [
+            (1, device, 1, NOW - minute * MINUTE, -60 - minute, int(anchor, 16), 0)
+            for minute in range(minutes)
+            for anchor in site.anchors
+        ],
+        NOW,
+    )
+
+
+def test_the_next_calibration_of_a_small_site_waits_too_if_there_are_many(service: LiveService) -> None:
+    sites = [SyntheticSite(service, number=number, anchors=3) for number in (1, 2)]
+    readings, now = ReadingStore(retention_ms=HOUR), NOW
+    readings.set_anchors(service.api.site_changes.anchors)
+    models = SiteModels(service.database, readings, free_seconds=0.0, now=lambda: now)
+
+    def get(site: SyntheticSite) -> SiteModel:
+        number = parse_site_id(site.id)
+        model = service.run_in_loop(models.get(number, service.api.site_changes.revisions[number]))
+        assert model is not None
+        return model
+
+    first = [get(each) for each in sites]
+    for number, site in enumerate(sites):
+        _receive(readings, site, number, minutes=9)
+    assert [get(each) is model for each, model in zip(sites, first, strict=True)] == [True, True]
+    now += HOUR
+    assert [get(each) is model for each, model in zip(sites, first, strict=True)] == [False, False]
+    before = get(sites[1])
+    sites[1].set_places({next(iter(sites[1].anchors)): TruePlace(1, 2)})
+    assert get(sites[1]) is not before, "a change of places does not wait"
 
 
 class _SlowStore(ReadingStore):
