@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshfleet.positioning.anchor_check import find_misplaced_anchors
 from meshfleet.positioning.calibration import UNKNOWN_PRODUCT, Fingerprints, calibrate
+from meshfleet.positioning.coverage import MAX_PARTS, Receivers, predict_coverage
 from meshfleet.positioning.estimate import CONFIDENCE, estimate_places
 from meshfleet.positioning.grid import FloorArea, Grid, contains_points
 from meshfleet.positioning.motion import MotionFilter, StillAverage, average_if_still
@@ -28,6 +29,7 @@ from tests.positioning.rooms import (
     compute_errors,
     locate,
 )
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -292,3 +294,25 @@ def test_the_radius_holds_the_stated_probability() -> None:
     (estimate,) = estimate_places(probabilities / probabilities.sum(), grid)
     assert (estimate.x, estimate.y) == pytest.approx((8.0, 11.0), abs=0.1)
     assert estimate.radius == pytest.approx(3.0 * np.sqrt(-2.0 * np.log(1.0 - CONFIDENCE)), abs=0.5)
+
+
+@pytest.mark.rule("rest-266")
+@each_row(("width", "depth"), [(1, 1), (20, 14), (100, 50), (200, 2), (600, 3), (1500, 10), (2000, 1)])
+def test_the_coverage_of_a_floor_of_any_shape_has_a_limited_number_of_parts(width: int, depth: int) -> None:
+    anchors = Anchors(np.zeros(3, dtype=np.int64), np.array([(0.1, 0.1), (0.9, 0.1), (0.5, 0.9)]))
+    grid = Grid([FloorArea(0, 0, 0, width, depth)])
+    model = _calibrate_nothing(grid, anchors)
+    signal_map = build_signal_map(model, grid, anchors)
+    coverage = predict_coverage(
+        PosteriorSolver(signal_map),
+        signal_map,
+        grid,
+        grid.rasters[0],
+        offset=model.unknown,
+        receivers=Receivers(np.ones(3, dtype=np.bool_), min_level=20.0, max_reported=None),
+        min_anchors=3,
+    )
+    parts = coverage.columns * coverage.rows
+    assert parts == len(coverage.counts)
+    assert parts <= MAX_PARTS
+    assert parts >= min(len(grid), MAX_PARTS / 5)
