@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -316,3 +317,32 @@ def test_the_coverage_of_a_floor_of_any_shape_has_a_limited_number_of_parts(widt
     assert parts == len(coverage.counts)
     assert parts <= MAX_PARTS
     assert parts >= min(len(grid), MAX_PARTS / 5)
+
+
+def test_the_memory_for_a_map_does_not_grow_with_survey_points_or_anchors() -> None:
+    areas = [FloorArea(0, 0, 0, 100, 50)]
+    grid, random = Grid(areas), np.random.default_rng(1)
+
+    def measure(*, points: int, anchors: int) -> float:
+        """Return the memory for a map in MB, without the map."""
+        receivers = Anchors(
+            np.zeros(anchors, dtype=np.int64), random.uniform((0, 0), (100, 50), (anchors, 2))
+        )
+        levels = np.full((points, anchors), np.nan)
+        levels[:10] = -70.0
+        known = KnownPoints(
+            np.zeros(points, dtype=np.int64),
+            random.uniform((0, 0), (100, 50), (points, 2)),
+            levels,
+            np.full(points, -50.0),
+            np.full(points, 4.1),
+        )
+        model = _calibrate_nothing(Grid(areas, max_cells=100), receivers)
+        tracemalloc.start()
+        signal_map = build_survey_map(model, grid, receivers, known)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return (peak - signal_map.mean.nbytes - signal_map.variance.nbytes) / 1e6
+
+    assert measure(points=300, anchors=3) < 200
+    assert measure(points=10, anchors=50) < 110

@@ -1,23 +1,52 @@
-"""Calibrated models: when they are built again, and when they are forgotten."""
+"""Calibrated models: how many anchors they have, when they are built again, and when they are forgotten."""
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 from meshfleet.rest.accounts import Role
 from meshfleet.service.actor import Actor
-from meshfleet.service.positions.reading_store import ReadingStore
+from meshfleet.service.positions.model_anchors import MAX_ANCHORS, select_anchors
+from meshfleet.service.positions.reading_store import AnchorLevel, ReadingStore
+from meshfleet.service.positions.site_model import SiteModel
 from meshfleet.service.positions.site_models import SiteModels
+from meshfleet.service.sites.geometry import Anchor, Box, FloorGeometry, SiteGeometry
 from meshfleet.service.sites.parameters import parse_site_id
 from meshfleet.service.sites.store import delete_site
 from tests.service.positions.synthetic_site import MINUTE, SyntheticSite, TruePlace
 
 if TYPE_CHECKING:
-    from meshfleet.service.positions.site_model import SiteModel
     from tests.service.live.live_service import LiveService
 
 NOW = 1_800_000_000_000
 HOUR = 60 * MINUTE
+
+
+def _place_lights(count: int) -> tuple[Anchor, ...]:
+    """Return lights of a mesh, all with a place in a room of 5 x 4 m."""
+    return tuple(Anchor(number, 0, number % 50 / 10, number % 40 / 10) for number in range(count))
+
+
+def test_of_too_many_devices_with_a_place_those_that_receive_most_are_anchors() -> None:
+    lights = _place_lights(MAX_ANCHORS + 100)
+    assert select_anchors(lights[:MAX_ANCHORS], [{7}]) == lights[:MAX_ANCHORS]
+    assert select_anchors(lights, [{7, 550, 9999}, {550}]) == (lights[7], lights[550])
+    busy = {each.device for each in lights[100:]}
+    assert select_anchors(lights, [busy, {each.device for each in lights}]) == lights[100:]
+    assert len(select_anchors(lights, [])) == MAX_ANCHORS
+
+
+def test_the_memory_of_a_model_does_not_grow_with_the_places_of_a_site() -> None:
+    floors = (FloorGeometry(0, Box(0, 0, 5, 4), None),)
+    lights = _place_lights(1_500)
+    tracemalloc.start()
+    model = SiteModel(SiteGeometry(1, 1, floors, lights), [], [], {})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 30_000_000
+    level = AnchorLevel(-60.0, 1)
+    assert len(model.select_known({each.device: level for each in lights})) == MAX_ANCHORS
 
 
 def _receive(readings: ReadingStore, site: SyntheticSite, device: int, *, minutes: int) -> None:
