@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.readings import Reading
 
 MAX_READINGS: Final = 5_000_000
-"""Maximum number of readings in memory, about 100 MB; with more, the oldest are dropped early."""
+"""Maximum number of readings in memory, about 400 MB; with more, the oldest are dropped early."""
 
 _CHUNK_MS: Final = 60_000
 """Milliseconds of arrival for which readings share a chunk, which is dropped as a whole."""
