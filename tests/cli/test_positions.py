@@ -12,13 +12,13 @@ from meshfleet.cli.commands.watch import LiveReportFilter, print_report
 from meshfleet.cli.commands.where import describe_position
 from meshfleet.cli.survey_files import read_survey_file
 from meshfleet.client import LivePosition, LiveZoneChange, Position, SitePosition
+from meshfleet.errors.protocol import LineFault
 from meshfleet.protocol.ids import to_device_id
 from meshfleet.rest.position_csv import encode_site_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from meshfleet.errors.protocol import LineFault
     from meshfleet.testing import RunningFleet
     from tests.cli.shell import Shell
 
@@ -81,6 +81,13 @@ def test_a_survey_is_exported_and_imported(admin: Shell, service: RunningFleet, 
     for text in (exported, as_csv):
         file.write_text(text)
         assert admin.json("survey", "import", site, str(file)) == {"added": 0, "unchanged": 2}
+    file.write_text(json.dumps({"points": found}))
+    assert admin.json("survey", "import", site, str(file)) == {"added": 0, "unchanged": 2}
+    file.write_text(json.dumps({"points": [points[0], points[1] | {"floor": 7}]}))
+    assert (
+        f"{file}:1: points[1].floor: the site has no floor 7"
+        in admin("survey", "import", site, str(file)).stderr
+    )
     for each in found:
         admin.text("survey", "remove", site, each["id"])
     rows = [line.split(",") for line in as_csv.splitlines()]
@@ -113,6 +120,27 @@ def test_wrong_survey_lines_are_named(tmp_path: Path) -> None:
     file.write_text("\n")
     assert read_survey_file(file, faults) == []
     assert len(faults) == 1
+
+
+@pytest.mark.rule("rest-265")
+def test_the_points_of_an_export_over_rest_are_read(tmp_path: Path) -> None:
+    file, faults = tmp_path / "survey.json", list[LineFault]()
+    export = {"points": [POINT, POINT | {"device": "lamp"}, POINT, POINT | {"x": None}]}
+    for indent, lines, wrong in ((None, [1, 1], [1, 1]), (1, [3, 19], [11, 27])):
+        faults.clear()
+        file.write_text(json.dumps(export, indent=indent))
+        assert [each.line for each in read_survey_file(file, faults)] == lines
+        assert [each.line for each in faults] == wrong
+        assert [each.reason.partition(":")[0] for each in faults] == ["points[1].device", "points[3].x"]
+
+
+def test_a_reading_in_csv_that_is_no_number_is_wrong(tmp_path: Path) -> None:
+    file = tmp_path / "survey.csv"
+    for rssi in ("nan", "inf", "-1e999"):
+        faults: list[LineFault] = []
+        file.write_text(f"device,floor,x,y,readings\n{DEVICE},0,1,2,c0ffee0000a2:{rssi}:5\n")
+        read_survey_file(file, faults)
+        assert [each.reason.partition(":")[0] for each in faults] == ["readings"], rssi
 
 
 def test_a_position_is_a_sentence() -> None:

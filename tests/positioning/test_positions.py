@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from meshfleet.positioning.anchor_check import find_misplaced_anchors
 from meshfleet.positioning.calibration import UNKNOWN_PRODUCT, Fingerprints, calibrate
+from meshfleet.positioning.coverage import MAX_PARTS, Receivers, predict_coverage
 from meshfleet.positioning.estimate import CONFIDENCE, estimate_places
 from meshfleet.positioning.grid import FloorArea, Grid, contains_points
 from meshfleet.positioning.motion import MotionFilter, StillAverage, average_if_still
@@ -28,6 +30,7 @@ from tests.positioning.rooms import (
     compute_errors,
     locate,
 )
+from tests.row_tables import each_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -318,3 +321,54 @@ def test_the_radius_holds_the_stated_probability() -> None:
     (estimate,) = estimate_places(probabilities / probabilities.sum(), grid)
     assert (estimate.x, estimate.y) == pytest.approx((8.0, 11.0), abs=0.1)
     assert estimate.radius == pytest.approx(3.0 * np.sqrt(-2.0 * np.log(1.0 - CONFIDENCE)), abs=0.5)
+
+
+@pytest.mark.rule("rest-266")
+@each_row(("width", "depth"), [(1, 1), (20, 14), (100, 50), (200, 2), (600, 3), (1500, 10), (2000, 1)])
+def test_the_coverage_of_a_floor_of_any_shape_has_a_limited_number_of_parts(width: int, depth: int) -> None:
+    anchors = Anchors(np.zeros(3, dtype=np.int64), np.array([(0.1, 0.1), (0.9, 0.1), (0.5, 0.9)]))
+    grid = Grid([FloorArea(0, 0, 0, width, depth)])
+    model = _calibrate_nothing(grid, anchors)
+    signal_map = build_signal_map(model, grid, anchors)
+    coverage = predict_coverage(
+        PosteriorSolver(signal_map),
+        signal_map,
+        grid,
+        grid.rasters[0],
+        offset=model.unknown,
+        receivers=Receivers(np.ones(3, dtype=np.bool_), min_level=20.0, max_reported=None),
+        min_anchors=3,
+    )
+    parts = coverage.columns * coverage.rows
+    assert parts == len(coverage.counts)
+    assert parts <= MAX_PARTS
+    assert parts >= min(len(grid), MAX_PARTS / 5)
+
+
+def test_the_memory_for_a_map_does_not_grow_with_survey_points_or_anchors() -> None:
+    areas = [FloorArea(0, 0, 0, 100, 50)]
+    grid, random = Grid(areas), np.random.default_rng(1)
+
+    def measure(*, points: int, anchors: int) -> float:
+        """Return the memory for a map in MB, without the map."""
+        receivers = Anchors(
+            np.zeros(anchors, dtype=np.int64), random.uniform((0, 0), (100, 50), (anchors, 2))
+        )
+        levels = np.full((points, anchors), np.nan)
+        levels[:10] = -70.0
+        known = KnownPoints(
+            np.zeros(points, dtype=np.int64),
+            random.uniform((0, 0), (100, 50), (points, 2)),
+            levels,
+            np.full(points, -50.0),
+            np.full(points, 4.1),
+        )
+        model = _calibrate_nothing(Grid(areas, max_cells=100), receivers)
+        tracemalloc.start()
+        signal_map = build_survey_map(model, grid, receivers, known)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return (peak - signal_map.mean.nbytes - signal_map.variance.nbytes) / 1e6
+
+    assert measure(points=300, anchors=3) < 200
+    assert measure(points=10, anchors=50) < 110

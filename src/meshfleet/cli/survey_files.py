@@ -1,6 +1,7 @@
 """Reads and writes files with survey points, and imports them into a site.
 
-A file has a JSON object per line, as an emulated gateway prints them too, or is CSV.
+A file has a JSON object per line, as an emulated gateway prints them too, is one object with all points, as
+the REST interface exports them, or is CSV.
 """
 
 from __future__ import annotations
@@ -39,7 +40,15 @@ if TYPE_CHECKING:
     from meshfleet.client import Fleet, SurveyCount, SurveyRecord
     from meshfleet.errors import Fault
 
+
+class _ExportedPoints(msgspec.Struct):
+    """Response of an export over REST. Each point is decoded by itself, so that all wrong ones are named."""
+
+    points: list[msgspec.Raw]
+
+
 _ANY_OBJECT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_EXPORT: Final = msgspec.json.Decoder(_ExportedPoints)
 _ENCODER: Final = msgspec.json.Encoder()
 
 _COLUMNS: Final = CsvColumns(
@@ -50,10 +59,13 @@ _OUTCOME: Final = "no survey point was added, as lines are wrong:"
 
 
 class SurveyLine(NamedTuple):
-    """Survey point in a file, and the number of its first line, from 1."""
+    """Survey point in a file."""
 
     line: int
+    """Number of its first line, from 1."""
     record: NewSurveyRecord
+    path: str = ""
+    """Path that precedes the names of its fields, in a file that may have many points in a line."""
 
 
 def format_survey_json(records: Sequence[SurveyRecord]) -> bytes:
@@ -83,33 +95,64 @@ async def import_survey(fleet: Fleet, site: str, path: Path) -> SurveyCount:
 
 def read_survey_file(path: Path, faults: list[LineFault]) -> list[SurveyLine]:
     """Read the survey points in a file. Add mistakes to `faults`; wrong lines are left out."""
-    is_json = path.read_bytes().lstrip().startswith((b"{", b"["))
-    found = list(_read_json_lines(path, faults) if is_json else _read_csv_lines(path, faults))
+    content = path.read_bytes()
+    if not content.lstrip().startswith((b"{", b"[")):
+        found = list(_read_csv_lines(path, faults))
+    elif (points := _decode_export(content)) is not None:
+        found = list(_read_exported_points(content, points, faults))
+    else:
+        found = list(_read_json_lines(content, faults))
     if not found and not faults:
         faults.append(LineFault(1, "there are no survey points"))
     return found
 
 
-def _read_json_lines(path: Path, faults: list[LineFault]) -> Iterator[SurveyLine]:
+def _decode_export(content: bytes) -> Sequence[msgspec.Raw] | None:
+    """Return the points of an export over REST; None if the content is something else."""
+    try:
+        return _EXPORT.decode(content).points
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _read_exported_points(
+    content: bytes, points: Sequence[msgspec.Raw], faults: list[LineFault]
+) -> Iterator[SurveyLine]:
+    """Yield the points of an export over REST, which may be on one line or on many."""
+    line, counted, end = 1, 0, 0
+    for index, point in enumerate(map(bytes, points)):
+        start = content.index(point, end)
+        line += content.count(b"\n", counted, start)
+        counted, end = start, start + len(point)
+        path = f"points[{index}]."
+        if (record := _parse_json(point, line, faults, path)) is not None:
+            yield SurveyLine(line, record, path)
+
+
+def _read_json_lines(content: bytes, faults: list[LineFault]) -> Iterator[SurveyLine]:
     """Yield the points of a file with an object per line.
 
     Blank lines, and other JSON objects that an emulated gateway prints, are no mistakes.
     """
-    for number, line in enumerate(path.read_bytes().splitlines(), 1):
-        if not line.strip():
+    for number, line in enumerate(content.splitlines(), 1):
+        if not line.strip() or _is_other_object(line):
             continue
-        try:
-            if _is_other_object(line):
-                continue
-            record = decode_body(NewSurveyRecord, line)
-            normalize_device_id(record.device)
-            for field, time in (("from", record.since), ("to", record.until)):
-                if time is not None:
-                    _check_time(time, field)
-        except MalformedInput as exc:
-            faults.append(LineFault(number, f"{exc.field}: {exc.reason}"))
-        else:
+        if (record := _parse_json(line, number, faults)) is not None:
             yield SurveyLine(number, record)
+
+
+def _parse_json(data: bytes, line: int, faults: list[LineFault], path: str = "") -> NewSurveyRecord | None:
+    """Parse the JSON object of a point. If it is wrong, add a fault and return None."""
+    try:
+        record = decode_body(NewSurveyRecord, data)
+        normalize_device_id(record.device)
+        for field, time in (("from", record.since), ("to", record.until)):
+            if time is not None:
+                _check_time(time, field)
+    except MalformedInput as exc:
+        faults.append(LineFault(line, f"{path}{exc.field}: {exc.reason}"))
+        return None
+    return record
 
 
 def _is_other_object(line: bytes) -> bool:
@@ -160,4 +203,5 @@ def _find_line(fault: Fault, lines: Sequence[SurveyLine]) -> LineFault:
     match = _POINT_FIELD.fullmatch(fault.field)
     if match is None or int(match[1]) >= len(lines):
         return LineFault(1, f"{fault.field}: {fault.message}")
-    return LineFault(lines[int(match[1])].line, f"{match[2]}: {fault.message}")
+    point = lines[int(match[1])]
+    return LineFault(point.line, f"{point.path}{match[2]}: {fault.message}")

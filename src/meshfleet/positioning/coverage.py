@@ -5,7 +5,8 @@ It follows from the signal map alone, and so does how exact positions are there.
 
 from __future__ import annotations
 
-from math import ceil, sqrt
+from itertools import count
+from math import ceil
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -67,7 +68,9 @@ def predict_coverage(  # noqa: PLR0913 # keyword-only
 
     Radii are those of readings without noise. Silence of anchors is not used, so they are rather too large.
     """
-    step = ceil(sqrt(raster.columns * raster.rows / MAX_PARTS))
+    step = next(
+        each for each in count(1) if ceil(raster.columns / each) * ceil(raster.rows / each) <= MAX_PARTS
+    )
     columns, rows = _choose_middles(raster.columns, step), _choose_middles(raster.rows, step)
     parts = (raster.first_cell + rows[:, None] * raster.columns + columns).ravel()
     levels = _predict_levels(signal_map.mean[:, parts], offset, receivers)

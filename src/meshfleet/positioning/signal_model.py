@@ -34,6 +34,8 @@ _NEAR_METERS2: Final = 0.6**2
 """Added to squared distances: anchors and devices are at different heights, and never at one point."""
 _FLOOR_METERS: Final = 3.0
 """Assumed height of a floor."""
+_MAX_PATHS: Final = 500_000
+"""Maximum number of paths that are traced at once: each takes 150 bytes."""
 
 
 class Anchors(NamedTuple):
@@ -130,8 +132,10 @@ class SignalMap(NamedTuple):
 def build_signal_map(model: SignalModel, grid: Grid, anchors: Anchors) -> SignalMap:
     """Build the map of a site without survey points."""
     mean, variance = np.empty((anchors.size, len(grid))), np.empty((anchors.size, len(grid)))
-    for raster in grid.rasters:  # floor by floor, to limit the memory of a large site
-        paths = trace_paths(grid.xy[raster.cells], grid.floors[raster.cells], anchors)
-        mean[:, raster.cells] = model.predict(paths).T
-        variance[:, raster.cells] = model.predict_direction_variance(paths).T
+    step = max(_MAX_PATHS // max(anchors.size, 1), 1)
+    for start in range(0, len(grid), step):
+        cells = slice(start, start + step)
+        paths = trace_paths(grid.xy[cells], grid.floors[cells], anchors)
+        mean[:, cells] = model.predict(paths).T
+        variance[:, cells] = model.predict_direction_variance(paths).T
     return SignalMap(mean, variance + SHADOWING_DB2)

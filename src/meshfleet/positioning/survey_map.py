@@ -20,12 +20,18 @@ from meshfleet.positioning.signal_model import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from meshfleet.positioning.arrays import Bools, Floats, Ints
-    from meshfleet.positioning.grid import Grid
+    from meshfleet.positioning.grid import Grid, Raster
     from meshfleet.positioning.signal_model import Anchors, SignalModel
 
 SURVEY_NOISE_DB2: Final = 4.1
 """Variance of the readings of a survey point around what an exact repetition would read, in dB²."""
+
+_MAX_COVARIANCES: Final = 4_000_000
+"""Maximum number of covariances of points and cells that are computed at once: as many as 2,000 survey points
+have between each other. They take 200 MB."""
 
 
 class KnownPoints(NamedTuple):
@@ -48,31 +54,43 @@ def build_survey_map(model: SignalModel, grid: Grid, anchors: Anchors, points: K
     residuals = points.levels - points.offsets[:, None] - predicted
     for raster in grid.rasters:
         on_floor = np.flatnonzero(points.floors == raster.floor)
-        if len(on_floor):
-            kernel = _Kernel(points, on_floor, grid.xy[raster.cells])
-            for is_heard, columns in _group_columns(~np.isnan(residuals[on_floor])):
+        if not len(on_floor):
+            continue
+        kernel = _Kernel(points.xy[on_floor], points.noise_db2[on_floor])
+        groups = _group_columns(~np.isnan(residuals[on_floor]))
+        for cells in _slice_cells(raster, len(on_floor)):
+            to_cells = kernel.compare(grid.xy[cells])
+            for is_heard, columns in groups:
                 correction, reduction = kernel.interpolate(
-                    is_heard, residuals[np.ix_(on_floor[is_heard], columns)]
+                    to_cells, is_heard, residuals[np.ix_(on_floor[is_heard], columns)]
                 )
-                signal_map.mean[columns, raster.cells] += correction.T
-                signal_map.variance[columns, raster.cells] -= reduction
+                signal_map.mean[columns, cells] += correction.T
+                signal_map.variance[columns, cells] -= reduction
     return signal_map
 
 
+def _slice_cells(raster: Raster, points: int) -> Iterator[slice]:
+    """Divide the cells of a floor into ranges whose covariances with a number of points fit into memory."""
+    step = max(_MAX_COVARIANCES // points, 1)
+    for start in range(raster.cells.start, raster.cells.stop, step):
+        yield slice(start, min(start + step, raster.cells.stop))
+
+
 class _Kernel:
-    """Covariances of the shadowing between the known points of a floor and its cells."""
+    """Covariances of the shadowing at the known points of a floor."""
 
-    def __init__(self, points: KnownPoints, on_floor: Ints, cells: Floats) -> None:
-        xy = points.xy[on_floor]
-        self._points = _compute_covariance(xy, xy)
-        self._cells = _compute_covariance(xy, cells)
-        self._noise = points.noise_db2[on_floor]
+    def __init__(self, xy: Floats, noise_db2: Floats) -> None:
+        self._xy = xy
+        self._between_points = _compute_covariance(xy, xy) + np.diag(noise_db2)
 
-    def interpolate(self, is_heard: Bools, residuals: Floats) -> tuple[Floats, Floats]:
+    def compare(self, cells: Floats) -> Floats:
+        """Return the covariances of all points with some cells: one row per point."""
+        return _compute_covariance(self._xy, cells)
+
+    def interpolate(self, to_cells: Floats, is_heard: Bools, residuals: Floats) -> tuple[Floats, Floats]:
         """Return the expected shadowing of each cell and anchor, and by how much its variance is reduced."""
-        own = self._points[np.ix_(is_heard, is_heard)] + np.diag(self._noise[is_heard])
-        to_cells = self._cells[is_heard]
-        weights = np.linalg.solve(own, to_cells)
+        to_cells = to_cells[is_heard]
+        weights = np.linalg.solve(self._between_points[np.ix_(is_heard, is_heard)], to_cells)
         return weights.T @ residuals, (weights * to_cells).sum(axis=0)
 
 

@@ -286,8 +286,7 @@ class Runtime:
         """Load the readings of anchors that arrived in the last hour, and those of the journal."""
         await self._api.site_changes.check()
         self._api.positions.update_anchors()
-        stored = await self._database.read(self._readings.load)
-        await self._readings.restore(stored, clock.now())
+        await self._readings.restore(self._database, clock.now())
 
     async def _restore_readers(self) -> None:
         """Open the readers of integrations before samples arrive, and forget those that are off now."""

@@ -16,6 +16,7 @@ SITE, GATEWAY, DEVICE = 1, 0x02005E000001, 0xC0FFEE010000
 ANCHORS = {0xC0FFEE000000 + number: SITE for number in range(3)}
 A, B, C = ANCHORS
 NOW = 1_800_000_000_000
+MINUTE, HOUR = 60_000, 3_600_000
 
 
 def build_link(time: int, anchor: int, rssi: int = -60, *, channel: int = 0) -> Reading:
@@ -58,6 +59,18 @@ def test_a_device_is_forgotten_with_its_last_reading() -> None:
     assert store.list_devices(SITE) == {DEVICE}
     store.drop_expired(NOW + 3_700_000)
     assert not store.list_devices(SITE)
+
+
+def test_readings_expire_after_the_clock_was_ahead_and_has_been_set_right() -> None:
+    store = ReadingStore(retention_ms=HOUR, max_readings=1_000)
+    store.set_anchors(ANCHORS)
+    store.add([build_link(NOW, A)], NOW + 10 * HOUR)
+    times = [NOW + minute * MINUTE for minute in range(30)]
+    for now in times:
+        store.add([build_link(now + number, B) for number in range(100)], now)
+        assert len(store) <= 1_000
+    store.drop_expired(times[-1] + HOUR + 2 * MINUTE)
+    assert len(store) == 0
 
 
 @pytest.mark.parametrize("count", [10, 5_000])

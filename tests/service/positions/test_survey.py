@@ -118,7 +118,7 @@ def test_readings_survive_a_restart_until_their_retention_ends(service_on_each_d
         store = ReadingStore(retention_ms=60 * MINUTE)
         store.set_anchors(service.api.site_changes.anchors)
         log = ReadingLog(store)
-        service.run_in_loop(log.restore(service.database.read_now(log.load), at))
+        service.run_in_loop(log.restore(service.database, at))
         return store
 
     store = restart(now)

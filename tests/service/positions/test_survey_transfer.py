@@ -144,6 +144,18 @@ def test_all_faults_of_an_import_are_named_and_nothing_is_stored(service: LiveSe
 
 
 @pytest.mark.rule("rest-268")
+def test_an_error_names_only_the_first_faults_of_an_import(service: LiveService) -> None:
+    site = SyntheticSite(service, number=6)
+    point = {"device": f"bmac-{next(iter(site.anchors))}", "floor": 0, "x": 1, "y": 1, **TIMES}
+    wrong = {"anchor": "", "rssi": 99, "count": 0}
+    for points in ([point | {"readings": [wrong] * 300}] * 100, [point | {"floor": 7}] * 200):
+        numbered = [each | {"x": 1 + number / 100} for number, each in enumerate(points)]
+        errors = _import(site, *numbered).json()["errors"]
+        assert len(errors) == 100
+        assert errors[-1] == {"field": "points", "message": "have more faults; correct these first"}
+
+
+@pytest.mark.rule("rest-268")
 def test_an_import_has_limits(service: LiveService) -> None:
     site = SyntheticSite(service, number=5)
     device = f"bmac-{site.new_device()}"

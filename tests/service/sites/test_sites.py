@@ -127,9 +127,9 @@ def test_a_floor_in_use_cannot_be_removed_or_shrunk(service: RunningService) -> 
 
     small, low = {**UPPER, "maxX": 20}, {**UPPER, "maxX": 30, "maxY": 6}
     for floors, counted in (
-        ([GROUND], f"floor 1 is in use (places: 1 ({device}), zones: 1 (Z));"),
-        ([small], f"floor 1 would leave some outside (places: 1 ({device}));"),
-        ([low], f"floor 1 would leave some outside (places: 1 ({device}), zones: 1 (Z));"),
+        ([GROUND], f"floor 1 is in use by places: 1 ({device}), zones: 1 (Z);"),
+        ([small], f"floor 1 would become too small for places: 1 ({device});"),
+        ([low], f"floor 1 would become too small for places: 1 ({device}), zones: 1 (Z);"),
     ):
         status, detail = change(*floors)
         assert (status, counted in detail) == (409, True), detail

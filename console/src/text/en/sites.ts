@@ -181,7 +181,7 @@ export const sites = {
   },
   survey: {
     title: "Survey",
-    lead: "Stand somewhere with a device, tap the plan where you are, then tap “I am here” and stay for a minute. 20 points make positions a third more accurate.",
+    lead: "Stand somewhere with a device, tap the plan where you are, then tap “I am here” and stay for a minute. Points help most where errors are large.",
     device: "Device that you carry",
     deviceList: "Devices",
     deviceHint: "Name or MAC",

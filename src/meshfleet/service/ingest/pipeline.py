@@ -189,7 +189,9 @@ class IngestPipeline:
             )
         if self._admission is not None:
             await self._admission.reload_claimed_gateways(self._database)
-        for entry in await self._database.read(store.load_journal):
+        last_id = 0
+        while (entry := await self._database.read(store.load_next_journal_entry, last_id)) is not None:
+            last_id = entry.id
             batch = ParsedBatch(self._now())
             batch.readings += entry.readings
             self._apply_committed(batch, entry.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import astuple
+from sqlalchemy import select
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import device_state, foreign_name, reading_journal
@@ -70,10 +71,15 @@ class JournalEntry(NamedTuple):
     readings: list[Reading]
 
 
-def load_journal(connection: Connection) -> list[JournalEntry]:
-    """Load all entries of the journal of readings, oldest first."""
-    rows = connection.exec_driver_sql("SELECT id, readings FROM reading_journal ORDER BY id")
-    return [JournalEntry(journal_id, readings.decode_readings(data)) for journal_id, data in rows]
+def load_next_journal_entry(connection: Connection, last_id: int) -> JournalEntry | None:
+    """Load the first entry of the journal of readings after the one with `last_id`. Return None at the end.
+
+    All entries together may take gigabytes when they are decoded.
+    """
+    columns = reading_journal.c
+    query = select(columns.id, columns.readings).where(columns.id > last_id).order_by(columns.id)
+    row = connection.execute(query.limit(1)).first()
+    return None if row is None else JournalEntry(row.id, readings.decode_readings(row.readings))
 
 
 def delete_journal_entries(connection: Connection, before: int) -> None:

@@ -174,7 +174,10 @@ class PositionFinder:
         earlier = [] if seconds < STILL_WINDOW else await self._load_earlier(device, since, site=window.site)
         steps = [model.select_known(each) for each in (*earlier, window.levels)]
         if len(steps[-1]) < MIN_ANCHORS:
-            return _explain("Places of anchors have changed, and the site is being calibrated again.")
+            return _explain(
+                f"The calibration of the site has fewer than {MIN_ANCHORS} of the anchors that received the"
+                " device. It is repeated when places or readings change."
+            )
         located = await asyncio.to_thread(model.locate_still, device, steps, seconds=seconds)
         if located.misfit_db > MAX_MISFIT_DB:
             return _explain("The readings contradict each other: no place fits to all of them.")

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, insert, select, update
 
 from meshfleet.db.tables import anchor_reading
 from meshfleet.service.ingest.readings import decode_readings, encode_readings
-from meshfleet.service.ingest.store import load_journal
+from meshfleet.service.ingest.store import load_next_journal_entry
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from sqlalchemy import Connection
 
+    from meshfleet.db import Database
     from meshfleet.service.ingest.parsed_batch import ParsedBatch
     from meshfleet.service.ingest.pending_state import PendingStates
     from meshfleet.service.ingest.readings import Reading
     from meshfleet.service.positions.reading_store import ReadingStore
+
+_log = logging.getLogger(__name__)
 
 _CLEANUP_MS: Final = 60_000
 """Milliseconds between two deletions of readings whose retention has ended."""
@@ -29,13 +33,13 @@ _encode_parts = msgspec.msgpack.Encoder().encode
 _decode_parts = msgspec.msgpack.Decoder(list[bytes]).decode
 
 
-class StoredReadings(NamedTuple):
-    """Readings that the last process stored."""
+class _StoredRow(NamedTuple):
+    """Readings of one flush of the last process."""
 
-    arrivals: list[tuple[int, list[Reading]]]
-    """Time of arrival and readings, the oldest first."""
-    journal: list[Reading]
-    """Readings of the journal of ingest; the last process may have had no time to write them here."""
+    id: int
+    arrived_at: int
+    batches: list[list[Reading]] | None
+    """None if they cannot be decoded."""
 
 
 class ReadingLog:
@@ -47,28 +51,44 @@ class ReadingLog:
         """Encoded readings since the last flush; some may be of parents that are no anchors."""
         self._cleaned_at = 0
 
-    def load(self, connection: Connection) -> StoredReadings:
-        """Load the readings of the last process."""
-        columns = anchor_reading.c
-        query = select(columns.arrived_at, columns.readings).order_by(columns.id)
-        rows = connection.execute(query)
-        return StoredReadings(
-            [(at, decode_readings(part)) for at, parts in rows for part in _decode_parts(parts)],
-            [reading for entry in load_journal(connection) for reading in entry.readings],
-        )
-
-    async def restore(self, stored: StoredReadings, now: int) -> None:
+    async def restore(self, database: Database, now: int) -> None:
         """Keep the readings of the last process that are still of anchors. Call this before the first batch.
 
-        Readings of the journal are written again, because ingest deletes its journal soon after the start.
+        There may be millions: they are decoded flush by flush, and those that are not kept are freed before
+        the next flush.
         """
-        for arrived_at, readings in stored.arrivals:
-            self._readings.add(self._readings.select(readings), arrived_at)
-            await asyncio.sleep(0)  # there may be millions, and clients already send requests
-        if kept := self._readings.select(stored.journal):
-            self._readings.add(kept, now)
-            self._unwritten.append(encode_readings(kept))
+        await self._restore_flushes(database, now)
+        await self._restore_journal(database, now)
         self._readings.drop_expired(now)
+
+    async def _restore_flushes(self, database: Database, now: int) -> None:
+        """Keep what the last process has written with its flushes, and what has not expired."""
+        last_id, skipped = 0, 0
+        since = now - self._readings.retention_ms
+        while (row := await database.read(_load_next_row, last_id, since)) is not None:
+            last_id = row.id
+            skipped += row.batches is None
+            for readings in row.batches or ():
+                self._readings.add(self._readings.select(readings), min(row.arrived_at, now))
+                await asyncio.sleep(0)  # clients already send requests
+        if skipped:
+            _log.warning(
+                "%d rows of single readings of anchors cannot be decoded, and are ignored: another version"
+                " has written them, or they are damaged. Positions in their time come from minutes.",
+                skipped,
+            )
+
+    async def _restore_journal(self, database: Database, now: int) -> None:
+        """Keep the readings of the journal of ingest; the last process may have had no time for a flush.
+
+        They are written again, because ingest deletes its journal soon after the start.
+        """
+        last_id = 0
+        while (entry := await database.read(load_next_journal_entry, last_id)) is not None:
+            last_id = entry.id
+            if kept := self._readings.select(entry.readings):
+                self._readings.add(kept, now)
+                self._unwritten.append(encode_readings(kept))
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Keep the readings of anchors in a committed batch."""
@@ -105,7 +125,25 @@ class ReadingFlush:
             values = {"arrived_at": self._now, "readings": _encode_parts(self._parts)}
             connection.execute(insert(anchor_reading).values(values))
         if self._cutoff is not None:
-            connection.execute(delete(anchor_reading).where(anchor_reading.c.arrived_at <= self._cutoff))
+            arrived_at, now = anchor_reading.c.arrived_at, self._now
+            connection.execute(delete(anchor_reading).where(arrived_at <= self._cutoff))
+            # If the clock was ahead, and has been set right, later rows would stay until it gets there again.
+            connection.execute(update(anchor_reading).where(arrived_at > now).values(arrived_at=now))
 
     def on_flushed(self) -> None:
         """Nothing depends on the readings being written."""
+
+
+def _load_next_row(connection: Connection, last_id: int, since: int) -> _StoredRow | None:
+    """Load the first row after the one with `last_id` that arrived after `since`. Return None at the end."""
+    columns = anchor_reading.c
+    query = select(columns.id, columns.arrived_at, columns.readings).order_by(columns.id).limit(1)
+    row = connection.execute(query.where(columns.id > last_id, columns.arrived_at > since)).first()
+    return None if row is None else _StoredRow(row.id, row.arrived_at, _decode_row(row.readings))
+
+
+def _decode_row(data: bytes) -> list[list[Reading]] | None:
+    try:
+        return [decode_readings(part) for part in _decode_parts(data)]
+    except (ValueError, RecursionError):  # a damaged row can be anything, such as text that is not UTF-8
+        return None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from meshfleet.service.ingest.readings import Reading
 
 MAX_READINGS: Final = 5_000_000
-"""Maximum number of readings in memory, about 100 MB; with more, the oldest are dropped early."""
+"""Maximum number of readings in memory, about 400 MB; with more, the oldest are dropped early."""
 
 _CHUNK_MS: Final = 60_000
 """Milliseconds of arrival for which readings share a chunk, which is dropped as a whole."""
@@ -158,6 +158,10 @@ class ReadingStore:
 
     def drop_expired(self, now: int) -> None:
         """Drop readings that arrived before the retention, or that are too many."""
+        for chunk in reversed(self._chunks):
+            if chunk.arrived_at <= now:
+                break
+            chunk.arrived_at = now  # the clock was ahead, and has been set right
         dropped: set[int] = set()
         while self._chunks and (
             self._chunks[0].arrived_at + _CHUNK_MS + self.retention_ms <= now

@@ -20,13 +20,19 @@ from meshfleet.positioning.grid import MAX_CELLS, FloorArea, Grid
 from meshfleet.positioning.posterior import DEFAULT_SENSITIVITY, PosteriorSolver, Readings
 from meshfleet.positioning.signal_model import Anchors
 from meshfleet.positioning.survey_map import SURVEY_NOISE_DB2, KnownPoints, build_survey_map
+from meshfleet.service.positions.model_anchors import (
+    NEAR_ANCHORS,
+    find_near_anchors,
+    order_by_neighborhood,
+    select_anchors,
+)
 from meshfleet.service.positions.reading_store import MAX_RSSI, MIN_RSSI
 from meshfleet.service.positions.still_levels import average_since_moved
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from meshfleet.positioning.arrays import Bools, Floats, Floats32, Ints
+    from meshfleet.positioning.arrays import Bools, Floats, Floats32
     from meshfleet.positioning.estimate import Estimate
     from meshfleet.positioning.signal_model import SignalModel
     from meshfleet.service.positions.reading_store import AnchorLevel, DeviceMinute
@@ -55,9 +61,6 @@ _MIN_SENSITIVITY_READINGS: Final = 100
 _MAX_SENSITIVITY: Final = -70.0
 """Highest assumed sensitivity in dBm: a site with only strong readings says nothing about weak ones."""
 
-
-_NEAR_ANCHORS: Final = 24
-"""Number of anchors around the one with the strongest reading whose silence is considered."""
 
 _MAX_MAP_VALUES: Final = 4_000_000
 """Maximum number of cells times anchors: 32 MB for each array of a map. More anchors get larger cells."""
@@ -117,7 +120,11 @@ class SiteModel:
 
         `products` has the products of devices that have reported what they are.
         """
-        self.geometry = geometry
+        self._places = {each.device: (each.floor, each.x, each.y) for each in geometry.anchors}
+        received = [*(each.levels for each in minutes), *(each.levels for each in survey)]
+        selected = select_anchors(geometry.anchors, received)
+        self.geometry = geometry = geometry._replace(anchors=selected)
+        """Floors of the site, and the anchors that the model uses."""
         self._areas = areas = [
             FloorArea(each.floor, *each.box, walkable=each.walkable or ()) for each in geometry.floors
         ]
@@ -128,10 +135,9 @@ class SiteModel:
             np.array([each.floor for each in geometry.anchors], dtype=np.int64),
             np.array([(each.x, each.y) for each in geometry.anchors], dtype=np.float64).reshape(-1, 2),
         )
-        self._order = _order_by_neighborhood(self._anchors)
-        self._near = _find_near_anchors(self._anchors)
+        self._order = order_by_neighborhood(self._anchors)
+        self._near = find_near_anchors(self._anchors)
         self._products = products
-        places = {each.device: (each.floor, each.x, each.y) for each in geometry.anchors}
         minutes = [each for each in minutes if self._count_anchors(each.levels)]
         survey = [each for each in survey if self._count_anchors(each.levels)]
         own_levels = self._build_levels([each.levels for each in minutes])
@@ -147,7 +153,7 @@ class SiteModel:
                 devices,
                 [products.get(each, UNKNOWN_PRODUCT) for each in devices],
                 [
-                    *(places.get(each.device) for each in minutes),
+                    *(self._places.get(each.device) for each in minutes),
                     *((each.floor, each.x, each.y) for each in survey),
                 ],
                 self._find_silent(levels, devices),
@@ -157,9 +163,9 @@ class SiteModel:
             self._anchors,
         )
         pairs = [
-            SurveyedPlace(each.device, *places[each.device], each.levels)
+            SurveyedPlace(each.device, *self._places[each.device], each.levels)
             for each in minutes
-            if each.device in places
+            if each.device in self._places
         ]
         self.level: Literal[0, 1, 2] = 2 if survey else 1 if pairs else 0
         self._signal_map = build_survey_map(
@@ -245,7 +251,7 @@ class SiteModel:
         return self._suspicious
 
     def _check_anchors(self) -> Sequence[tuple[int, float]]:
-        others = [each for each in self._minutes if each.device not in self._columns]
+        others = [each for each in self._minutes if each.device not in self._places]
         if not others:
             return ()
         readings = self._build_readings(
@@ -257,7 +263,7 @@ class SiteModel:
         ]
 
     def select_known(self, levels: Mapping[int, AnchorLevel]) -> dict[int, AnchorLevel]:
-        """Return the levels of the anchors of this model: others may have got a place since it was built."""
+        """Return the levels of the anchors of this model. Others may have got a place since it was built."""
         return {anchor: level for anchor, level in levels.items() if anchor in self._columns}
 
     def _find_strongest(self, levels: Mapping[int, AnchorLevel]) -> int:
@@ -316,9 +322,9 @@ class SiteModel:
         is_silent: Bools = ~is_heard & self._is_active
         if self._is_capped:
             is_silent &= (is_heard.sum(axis=1) < _CAP)[:, None]
-        if len(self._columns) > _NEAR_ANCHORS:
+        if len(self._columns) > NEAR_ANCHORS:
             is_silent &= self._near[np.where(is_heard, levels, -np.inf).argmax(axis=1)]
-        is_silent[[row for row, device in enumerate(devices) if device in self._columns]] = False
+        is_silent[[row for row, device in enumerate(devices) if device in self._places]] = False
         return is_silent
 
     def _build_readings(
@@ -380,28 +386,6 @@ class SiteModel:
             distance = hypot(estimate.x - place.x, estimate.y - place.y)
             fits.append(ReadingFit(anchor, level, distance, float(difference - offset)))
         return sorted(fits, key=lambda each: -each.level.rssi)
-
-
-_STRIP_METERS: Final = 20.0
-_FLOOR_METERS: Final = 3.0
-
-
-def _order_by_neighborhood(anchors: Anchors) -> Ints:
-    """Return a number for each anchor; anchors with similar numbers are near each other."""
-    strips = np.floor(anchors.xy[:, 0] / _STRIP_METERS)
-    order = np.lexsort((anchors.xy[:, 1], strips, anchors.floors))
-    numbers = np.empty(anchors.size, dtype=np.int64)
-    numbers[order] = np.arange(anchors.size)
-    return numbers
-
-
-def _find_near_anchors(anchors: Anchors) -> Bools:
-    """Return for each anchor which others are among the nearest."""
-    places = np.column_stack((anchors.xy, _FLOOR_METERS * anchors.floors))
-    distance2 = ((places[:, None] - places[None]) ** 2).sum(axis=2)
-    limit = np.sort(distance2, axis=1)[:, : _NEAR_ANCHORS + 1].max(axis=1, initial=0.0)
-    near: Bools = distance2 <= limit[:, None]
-    return near
 
 
 _MIN_PROBABILITY: Final = 1e-6

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from math import sqrt
 from time import thread_time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, TypeVar
 
 from meshfleet.errors import UnknownSite
 from meshfleet.service.positions import survey_store
@@ -15,6 +16,7 @@ from meshfleet.service.positions.site_model import MIN_ANCHORS, SiteModel, Surve
 from meshfleet.service.sites.places import load_site_geometry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
     from sqlalchemy import Connection
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
     from meshfleet.service.positions.survey_store import StoredSurveyPoint
     from meshfleet.service.sites.geometry import SiteGeometry
 
+Params = ParamSpec("Params")
+Result = TypeVar("Result")
+
 _GROWTH: Final = 1.15
 """Factor by which the number of received minutes must grow for a new calibration."""
 _MAX_AGE_MS: Final = 600_000
@@ -32,7 +37,11 @@ _MAX_AGE_MS: Final = 600_000
 _LONG_SECONDS: Final = 5.0
 """CPU time of a calibration from which on requests do not wait longer for the next one."""
 _MAX_LOAD: Final = 0.1
-"""Share of a processor that long calibrations of a site take at most."""
+"""Share of a processor that repeated calibrations of all sites take together."""
+_FREE_SECONDS: Final = 5.0
+"""CPU time of one calibration of each site, all together, up to which no site waits for its next one."""
+_MAX_CONCURRENT: Final = 2
+"""Maximum number of calibrations at once: each may take 200 MB and, for a minute, a processor."""
 _MAX_DEVICES: Final = 800
 """Maximum number of devices whose minutes are compared; of more, every second or third is chosen."""
 _SAMPLED_MS: Final = 900_000
@@ -63,16 +72,47 @@ class _Entry(NamedTuple):
         return self.seconds >= _LONG_SECONDS
 
 
+class _CpuTimer:
+    """Runs the parts of a calibration in threads, one after the other, and adds up their CPU time."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def run(
+        self, work: Callable[Params, Result], *args: Params.args, **kwargs: Params.kwargs
+    ) -> Result:
+        """Run a function in a thread and return its result."""
+
+        def measure() -> Result:
+            started = thread_time()
+            try:
+                return work(*args, **kwargs)
+            finally:
+                self.seconds += thread_time() - started
+
+        return await asyncio.to_thread(measure)
+
+
 class SiteModels:
     """Keeps the model of each site that positions were asked for.
 
     A site with hundreds of anchors takes a minute to calibrate. Until the new model is complete, positions
-    come from the one before; and the longer a calibration took, the later the next one begins.
+    come from the one before; and the longer calibrations took, the later the next ones begin. Changes of
+    places and survey points do not wait.
     """
 
-    def __init__(self, database: Database, readings: ReadingStore, *, now: Now) -> None:
+    def __init__(
+        self,
+        database: Database,
+        readings: ReadingStore,
+        *,
+        free_seconds: float = _FREE_SECONDS,
+        now: Now,
+    ) -> None:
         self._database = database
         self._readings = readings
+        self._free_seconds = free_seconds
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT)
         self._now = now
         self._entries: dict[int, _Entry] = {}
         self._builds: dict[int, asyncio.Task[_Entry | None]] = {}
@@ -107,55 +147,70 @@ class SiteModels:
         return build
 
     def forget(self, site: int) -> None:
-        """Forget the model of a site that was deleted."""
+        """Forget the model of a site that was deleted, and the one that is being built."""
         self._entries.pop(site, None)
+        self._builds.pop(site, None)
 
     def _is_current(self, entry: _Entry, site: int, revision: int) -> bool:
         if entry.model.geometry.revision != revision:
             return False
         count, before = self._readings.count_minutes(site), entry.minute_count
         age = self._now() - entry.built_at
-        if entry.is_long and 0 <= age < entry.seconds / _MAX_LOAD * 1000:
+        if 0 <= age < self._compute_pause(entry) * 1000:
             return True
         return count == before or (count < before * _GROWTH + 1 and age < _MAX_AGE_MS)
 
+    def _compute_pause(self, entry: _Entry) -> float:
+        """Return the seconds for which a site keeps its model although there are new readings.
+
+        All sites together calibrate for `_MAX_LOAD` of the time. With the square root, a large site waits
+        longer than a small one, but not as much as its calibration takes longer.
+        """
+        seconds = [each.seconds for each in self._entries.values()]
+        if sum(seconds) < self._free_seconds:
+            return 0.0
+        return sqrt(entry.seconds) * sum(map(sqrt, seconds)) / _MAX_LOAD
+
     async def _build(self, site: int) -> _Entry | None:
-        """Build the model of a site from all inputs that there are now, and keep it."""
-        count, now = self._readings.count_minutes(site), self._now()
+        """Build the model of a site, and keep it unless the site was deleted meanwhile."""
+        async with self._slots:
+            entry = await self._calibrate(site)
+        if entry is None or self._builds.get(site) is not asyncio.current_task():
+            self._entries.pop(site, None)
+            return None
+        self._entries[site] = entry
+        return entry
+
+    async def _calibrate(self, site: int) -> _Entry | None:
+        """Calibrate a site with all inputs that there are now. Return None if it has too few anchors."""
+        count, now, timer = self._readings.count_minutes(site), self._now(), _CpuTimer()
         try:
             inputs = await self._database.read(_load_inputs, site)
         except UnknownSite:  # it was deleted after its revision was read, maybe by another process
-            self._entries.pop(site, None)
             return None
         if len(inputs.geometry.anchors) < MIN_ANCHORS:
-            self._entries.pop(site, None)
             return None
-        new = await self._list_minutes(site, {each.device for each in inputs.geometry.anchors})
-        minutes = await asyncio.to_thread(select_fingerprints, [*new, *inputs.stored])
+        new = await self._list_minutes(site, {each.device for each in inputs.geometry.anchors}, timer)
+        minutes = await timer.run(select_fingerprints, [*new, *inputs.stored])
         devices = {each.device for each in minutes} | {each.device for each in inputs.survey}
         devices |= self._readings.list_devices(site)
         products = await self._database.read(survey_store.load_products, devices)
         survey = [
             SurveyedPlace(each.device, each.floor, each.x, each.y, each.levels) for each in inputs.survey
         ]
-
-        def calibrate() -> tuple[SiteModel, float]:
-            started = thread_time()
-            model = SiteModel(inputs.geometry, minutes, survey, products)
-            return model, thread_time() - started
-
-        model, seconds = await asyncio.to_thread(calibrate)
+        model = await timer.run(SiteModel, inputs.geometry, minutes, survey, products)
         if minutes != inputs.stored:
             await self._database.write(survey_store.save_calibration, site, minutes, now=now)
-        entry = self._entries[site] = _Entry(model, count, now, seconds)
-        return entry
+        return _Entry(model, count, now, timer.seconds)
 
-    async def _list_minutes(self, site: int, anchors: AbstractSet[int]) -> list[DeviceMinute]:
+    async def _list_minutes(
+        self, site: int, anchors: AbstractSet[int], timer: _CpuTimer
+    ) -> list[DeviceMinute]:
         """Return the minutes of all devices on a site; of thousands, the newest minutes of some."""
         devices = self._readings.list_devices(site)
         if len(devices) <= _MAX_DEVICES:
             snapshot = self._readings.take_snapshot()
-            return await asyncio.to_thread(snapshot.list_minutes, site)
+            return await timer.run(snapshot.list_minutes, site)
         others = sorted(devices - anchors)
         # A whole number of times: each calibration has other devices only if devices come or go.
         chosen = [*sorted(devices & anchors), *others[:: -(-len(others) // _MAX_DEVICES)]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.csv_format import encode_csv
@@ -35,10 +36,13 @@ def parse_readings(text: str, field: str) -> tuple[NewSurveyReading, ...]:
 def _parse_reading(text: str, field: str) -> NewSurveyReading:
     try:
         anchor, rssi, count = text.split(":")
-        return NewSurveyReading(anchor=anchor.lower(), rssi=float(rssi), count=int(count))
+        reading = NewSurveyReading(anchor=anchor.lower(), rssi=float(rssi), count=int(count))
     except ValueError:
+        reading = None
+    if reading is None or not isfinite(reading.rssi):
         reason = f"{quote_input(text)} is not anchor:rssi:count, such as ca5bda1a0002:-61.5:12"
-        raise MalformedInput(field, reason) from None
+        raise MalformedInput(field, reason)
+    return reading
 
 
 def _to_cells(record: SurveyRecord) -> tuple[object, ...]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from sqlalchemy import insert, select
 
 from meshfleet.db.tables import place, survey_point
-from meshfleet.errors import Conflict, Fault, InvalidRequest
+from meshfleet.errors import Conflict, Fault
 from meshfleet.rest.sites import format_site_id
 from meshfleet.rest.survey import MAX_SURVEY_POINTS
 from meshfleet.service.audit import log as audit
-from meshfleet.service.positions.survey_parameters import NOT_RECEIVED, PointKey
+from meshfleet.service.positions.survey_parameters import NOT_RECEIVED, PointKey, raise_faults
 from meshfleet.service.positions.survey_store import encode_levels
 from meshfleet.service.sites.parameters import check_on_floor
 from meshfleet.service.sites.store import begin_change, check_site_exists, generate_id, load_boxes
@@ -110,8 +110,7 @@ def insert_points(
     site = load_surveyed_site(connection, number)
     faults: list[Fault] = []
     chosen = select_new_points(points, site, faults)
-    if faults:
-        raise InvalidRequest(faults)
+    raise_faults(faults)
     if len(site.keys_by_id) + len(chosen) > MAX_SURVEY_POINTS:
         raise Conflict(
             f"a site can have at most {MAX_SURVEY_POINTS} survey points; it has {len(site.keys_by_id)}, and"

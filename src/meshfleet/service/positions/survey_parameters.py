@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 NOT_RECEIVED: Final = "was not received by an anchor of this site in this time"
 """Fault of a device without readings for a survey point."""
 
+_MAX_FAULTS: Final = 100
+"""Maximum number of faults that an error names. Clients show no more, and a body can have a million."""
+
 _DEFAULT_MS: Final = 60_000
 _MAX_MS: Final = 3_600_000
 _FUTURE_MS: Final = 60_000
@@ -81,7 +84,7 @@ def parse_survey_batch(
 ) -> list[ImportedPoint]:
     """Parse the points of an import. Add the faults of all points to `faults`; wrong points are left out.
 
-    Raise `InvalidRequest` if there are no points, or too many.
+    Raise `InvalidRequest` if there are no points, too many, or too many faults.
     """
     if not 1 <= len(records) <= MAX_SURVEY_POINTS:
         raise InvalidRequest([Fault("points", f"must have 1 to {MAX_SURVEY_POINTS} points")])
@@ -93,7 +96,17 @@ def parse_survey_batch(
             faults += reader.faults
         else:
             points.append(point)
+        if len(faults) > _MAX_FAULTS:
+            raise_faults(faults)
     return points
+
+
+def raise_faults(faults: Sequence[Fault]) -> None:
+    """Raise `InvalidRequest` with the first faults in the points of an import, if there are any."""
+    if len(faults) > _MAX_FAULTS:
+        faults = [*faults[: _MAX_FAULTS - 1], Fault("points", "have more faults; correct these first")]
+    if faults:
+        raise InvalidRequest(faults)
 
 
 def _read_record(reader: QueryReader, body: NewSurveyRecord, field: str, now: int) -> ImportedPoint:

@@ -35,6 +35,7 @@ from meshfleet.service.positions.survey_parameters import (
     NOT_RECEIVED,
     parse_survey_batch,
     parse_survey_point,
+    raise_faults,
 )
 from meshfleet.service.sites.changes import SiteChanges
 from meshfleet.service.sites.parameters import parse_path_site, parse_survey_id
@@ -138,8 +139,7 @@ async def import_survey(
     points = await asyncio.to_thread(parse_survey_batch, data.points, now(), faults)
     new = survey_import.select_new_points(points, site, faults)
     complete = await survey_import.add_kept_readings(new, number, positions, faults)
-    if faults:
-        raise InvalidRequest(faults)
+    raise_faults(faults)
     added = 0
     if complete:
         added = await database.write(survey_import.insert_points, number, complete, by=actor, now=now())

@@ -33,7 +33,7 @@ def check_floors_free(connection: Connection, number: int, floors: Mapping[int, 
     leave places, zones and survey points outside by at most `PLACE_SLACK`.
     """
     problems = [
-        f"floor {floor} {'is in use' if box is None else 'would leave some outside'} ({lost})"
+        f"floor {floor} {'is in use by' if box is None else 'would become too small for'} {lost}"
         for floor, box in sorted(floors.items())
         if (lost := _describe_lost(connection, number, floor, box))
     ]
