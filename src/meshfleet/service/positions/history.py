@@ -35,7 +35,8 @@ def locate_steps(model: SiteModel, device: int, steps: Sequence[Step], step_ms: 
     Short steps are smoothed: a device that moves is within walking distance of where it is before and after.
     In a minute a device can be anywhere; minutes in which it stands still are averaged.
     """
-    used = [step for step in steps if len(step.levels) >= MIN_ANCHORS]
+    known = [Step(time, model.select_known(levels)) for time, levels in steps]
+    used = [step for step in known if len(step.levels) >= MIN_ANCHORS]
     if not used:
         return []
     is_fast = step_ms < MINUTE_STEP_MS
