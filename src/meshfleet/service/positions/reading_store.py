@@ -202,20 +202,20 @@ class ReadingStore:
         A reading that was delivered twice is returned once. `arrived_since` saves time: readings that arrived
         more than a minute before it are left out.
         """
-        return self._take(device, arrived_since).list_period(since, until)
+        return DeviceReadings(self._list_parts(device, arrived_since)).list_period(since, until)
 
     def take_device(self, device: int) -> DeviceReadings:
         """Return all readings of a device so far, to be read in a thread while more arrive."""
-        return self._take(device, 0, copies=True)
+        parts = self._list_parts(device, 0)
+        return DeviceReadings([*parts[:-1], *(each[:] for each in parts[-1:])])  # only the newest part grows
 
-    def _take(self, device: int, arrived_since: int, *, copies: bool = False) -> DeviceReadings:
+    def _list_parts(self, device: int, arrived_since: int) -> list[array[int]]:
         self._settle()
-        parts = [
+        return [
             chunk.by_device[device]
             for chunk in self._chunks
             if chunk.arrived_at + _CHUNK_MS >= arrived_since and device in chunk.by_device
         ]
-        return DeviceReadings([each[:] for each in parts] if copies else parts)
 
     def take_snapshot(self) -> ReadingSnapshot:
         """Return all readings so far, to be read in a thread while more arrive."""
@@ -240,15 +240,23 @@ class DeviceReadings:
 
         A reading that was delivered twice is returned once.
         """
-        found = {
+        found = self._find_period(since, until)
+        return [
+            AnchorReading(time, mark >> _CHANNEL_BITS, rssi) for (time, mark), rssi in sorted(found.items())
+        ]
+
+    def count_minutes(self, since: int, until: int) -> Counter[int]:
+        """Count the readings from `since` to before `until` by start of their minute, each of them once."""
+        return Counter(time - time % _MINUTE_MS for time, _ in self._find_period(since - 1, until - 1))
+
+    def _find_period(self, since: int, until: int) -> dict[tuple[int, int], int]:
+        """Return the RSSI by time and mark after `since`, up to and including `until`."""
+        return {
             (time, mark): rssi
             for part in self._parts
             for time, mark, rssi in _list_period(part, since, until)
             if since < time <= until
         }
-        return [
-            AnchorReading(time, mark >> _CHANNEL_BITS, rssi) for (time, mark), rssi in sorted(found.items())
-        ]
 
     def find_next(self, since: int) -> int | None:
         """Return the time of the first reading after `since`; None if there is none."""
