@@ -67,12 +67,13 @@ async def list_past_positions(
     readings = positions.readings.take_device(device)
     anchors = positions.readings.anchors
     segments: list[Segment] = []
-    start, count = since, 0
+    # Like a step, a period does not include its start: a reading on a full minute belongs to the one before.
+    start, count = since - 1, 0
     while start < until and count <= limit:
         next_time = await _find_next(positions, readings, device, start, until)
         if next_time is None:
             break
-        start = max(start, next_time)
+        start = max(start, next_time - 1)
         end = min(start - start % _MINUTE_MS + _SPAN_MS, until)
         rollups = await positions.windows.load_rollups(device, start, end)
         found = await asyncio.to_thread(_split_period, readings, rollups, start, end, anchors)
@@ -89,9 +90,9 @@ async def list_past_positions(
 async def _find_next(
     positions: PositionFinder, readings: DeviceReadings, device: int, since: int, until: int
 ) -> int | None:
-    """Return from when on anchors have received a device in a time range; None if they have not."""
+    """Return from when on anchors have received a device after `since`; None if they have not."""
     minute = await positions.windows.find_next_rollup(device, since, until)
-    single = await asyncio.to_thread(readings.find_next, since - 1)
+    single = await asyncio.to_thread(readings.find_next, since)
     return min((each for each in (minute, single) if each is not None and each < until), default=None)
 
 
@@ -121,7 +122,7 @@ def _split_period(
     until: int,
     anchors: Mapping[int, int],
 ) -> list[Segment]:
-    """Return the steps of a device from `since` to before `until`, in segments.
+    """Return the steps of a device that end after `since` and begin before `until`, in segments.
 
     `rollups` has the stored minutes by their start. `anchors` has the number of the site by anchor.
     """
@@ -130,7 +131,7 @@ def _split_period(
     for minute in choose_minutes(readings, rollups, first, last):
         segment = _build_segment(minute, anchors)
         if segment is not None:
-            steps = [each for each in segment.steps if since <= each.time < until + segment.step_ms]
+            steps = [each for each in segment.steps if since < each.time < until + segment.step_ms]
             if steps:
                 segments.append(segment._replace(steps=steps))
     return segments
