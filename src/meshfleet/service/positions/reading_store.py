@@ -18,7 +18,7 @@ from msgspec import Struct
 from meshfleet.service.ingest.readings import CHANNEL_MASK, CHANNEL_SHIFT, ReadingKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from meshfleet.service.ingest.readings import Reading
 
@@ -217,16 +217,15 @@ class ReadingStore:
             if chunk.arrived_at + _CHUNK_MS >= arrived_since and device in chunk.by_device
         ]
 
-    def take_snapshot(self) -> ReadingSnapshot:
-        """Return all readings so far, to be read in a thread while more arrive."""
-        self._settle()
+    def take_snapshot(self, site: int) -> ReadingSnapshot:
+        """Return the readings of the devices on a site so far, to be read in a thread while more arrive."""
+        devices = self.list_devices(site)
         if not self._chunks:
-            return ReadingSnapshot([], self._anchors)
+            return ReadingSnapshot(site, devices, [], self._anchors)
         *complete, last = self._chunks
         parts = [each.by_device for each in complete]
-        return ReadingSnapshot(
-            [*parts, {device: values[:] for device, values in last.by_device.items()}], self._anchors
-        )
+        growing = {device: last.by_device[device][:] for device in devices & last.by_device.keys()}
+        return ReadingSnapshot(site, devices, [*parts, growing], self._anchors)
 
 
 class DeviceReadings:
@@ -275,17 +274,26 @@ def _list_period(values: array[int], since: int, until: int) -> Iterator[tuple[i
 
 
 class ReadingSnapshot:
-    """Readings of all devices at one moment."""
+    """Readings of the devices on a site at one moment."""
 
-    def __init__(self, parts: Sequence[Mapping[int, array[int]]], anchors: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        site: int,
+        devices: Collection[int],
+        parts: Sequence[Mapping[int, array[int]]],
+        anchors: Mapping[int, int],
+    ) -> None:
+        """`parts` have the readings by device, also of other devices."""
+        self._site = site
+        self._devices = devices
         self._parts = parts
         self._anchors = anchors
 
-    def list_minutes(self, site: int) -> list[DeviceMinute]:
-        """Return the minutes of all devices on a site, device by device, in the order of time."""
-        anchors = self._anchors
+    def list_minutes(self) -> list[DeviceMinute]:
+        """Return the minutes of all devices on the site, device by device, in the order of time."""
+        site, anchors = self._site, self._anchors
         minutes = []
-        for device in sorted({device for part in self._parts for device in part}):
+        for device in sorted(self._devices):
             sums: dict[int, dict[int, dict[tuple[int, int], int]]] = {}
             for part in self._parts:
                 values = part.get(device, _NO_VALUES)
