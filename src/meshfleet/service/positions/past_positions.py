@@ -76,7 +76,7 @@ async def list_past_positions(
         start = max(start, next_time - 1)
         end = min(start - start % _MINUTE_MS + _SPAN_MS, until)
         rollups = await positions.windows.load_rollups(device, start, end)
-        found = await asyncio.to_thread(_split_period, readings, rollups, start, end, anchors)
+        found = await positions.slow_work.run(_split_period, readings, rollups, start, end, anchors)
         segments += found
         count += sum(len(each.steps) for each in found)
         start = end
@@ -101,7 +101,9 @@ async def _locate(positions: PositionFinder, device: int, segment: Segment) -> l
     if model is None:
         return []
     history = import_module("meshfleet.service.positions.history")
-    located = await asyncio.to_thread(history.locate_steps, model, device, segment.steps, segment.step_ms)
+    located = await positions.slow_work.run(
+        history.locate_steps, model, device, segment.steps, segment.step_ms
+    )
     return [
         PastPosition(
             time=format_millis(time),

@@ -18,6 +18,7 @@ from meshfleet.service.positions.current_positions import CURRENT_MS, CurrentPos
 from meshfleet.service.positions.reading_steps import choose_site
 from meshfleet.service.positions.reading_store import AnchorLevel, average_readings
 from meshfleet.service.positions.reading_windows import WindowLoader
+from meshfleet.service.positions.slow_work import SlowWork
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class PositionFinder:
         self._database = database
         self.readings = readings
         self.windows = WindowLoader(samples, rollups, readings)
+        self.slow_work = SlowWork()
         self._site_changes = site_changes
         self._now = now
         self._models: SiteModels | None = None
