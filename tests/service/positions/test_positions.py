@@ -134,6 +134,26 @@ def test_a_walk_is_followed_in_steps_of_seconds(site: SyntheticSite) -> None:
     assert sorted(rows) == ["From", "To"]
 
 
+@pytest.mark.rule("rest-258")
+def test_readings_on_full_minutes_have_positions_after_a_gap_and_at_the_ends(site: SyntheticSite) -> None:
+    service, device = site.service, site.new_device()
+    start = service.clock() // MINUTE * MINUTE - 6 * DAY
+    times = [start + minute * MINUTE for minute in (0, 1, 2, 59, 60, 61, 200, 201)]
+    for at in times:
+        service.ingest(*site.read(device, TruePlace(6, 9), at))
+    path = f"/api/v1/devices/bmac-{device}/positions"
+    for first, last in ((0, 7), (1, 7), (3, 5)):
+        query = {"From": format_millis(times[first]), "To": format_millis(times[last])}
+        items = get(service, path, **query)["items"]
+        assert [each["time"] for each in items] == list(map(format_millis, times[first : last + 1]))
+        assert _get_csv(service, path, **query) == items
+        first_page = get(service, path, **query, MaxResults=2)
+        rest = get(service, path, **query, NextToken=first_page["nextToken"])
+        assert [each["time"] for each in first_page["items"] + rest["items"]] == [
+            each["time"] for each in items
+        ]
+
+
 NOT_RECEIVED = "No anchor has received the device in the 60 s before this time."
 ONE = "1 anchor received the device in the 60 s before this time; 3 are needed."
 TWO = "2 anchors received the device in the 60 s before this time; 3 are needed."

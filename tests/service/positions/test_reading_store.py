@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -19,9 +19,9 @@ NOW = 1_800_000_000_000
 MINUTE, HOUR = 60_000, 3_600_000
 
 
-def build_link(time: int, anchor: int, rssi: int = -60, *, channel: int = 0) -> Reading:
+def build_link(time: int, anchor: int, rssi: int = -60, *, channel: int = 0, device: int = DEVICE) -> Reading:
     """Build a reading of a link; `channel` is 1 to 3, or 0 without a channel."""
-    return (int(ReadingKind.LINK), DEVICE, GATEWAY, time, rssi, anchor, channel << CHANNEL_SHIFT)
+    return (int(ReadingKind.LINK), device, GATEWAY, time, rssi, anchor, channel << CHANNEL_SHIFT)
 
 
 def build_store(*readings: Reading) -> ReadingStore:
@@ -41,7 +41,7 @@ def test_a_reading_that_was_delivered_twice_counts_once_but_each_channel_counts(
         AnchorReading(NOW, A, -63),
         AnchorReading(NOW, B, -60),
     ]
-    (minute,) = store.take_snapshot().list_minutes(SITE)
+    (minute,) = store.take_snapshot(SITE).list_minutes()
     assert minute.levels == {A: AnchorLevel(-62, 3), B: AnchorLevel(-60, 1)}
 
 
@@ -71,6 +71,38 @@ def test_readings_expire_after_the_clock_was_ahead_and_has_been_set_right() -> N
         assert len(store) <= 1_000
     store.drop_expired(times[-1] + HOUR + 2 * MINUTE)
     assert len(store) == 0
+
+
+class CountedAnchors(dict[int, int]):
+    """Numbers of sites by anchor that count how often a site is looked up."""
+
+    lookups = 0
+
+    def get(self, *args: Any) -> Any:
+        self.lookups += 1
+        return super().get(*args)
+
+
+def test_the_minutes_of_a_site_take_no_time_for_the_devices_of_other_sites() -> None:
+    anchors = CountedAnchors({A: SITE, B: SITE + 1})
+    store = ReadingStore(retention_ms=3_600_000)
+    store.set_anchors(anchors)
+    store.add([build_link(NOW, A), *(build_link(NOW, B, device=DEVICE + n) for n in range(1, 100))], NOW)
+    snapshot = store.take_snapshot(SITE)
+    anchors.lookups = 0
+    assert [each.device for each in snapshot.list_minutes()] == [DEVICE]
+    assert anchors.lookups == 1
+
+
+def test_a_device_on_two_sites_has_minutes_on_both() -> None:
+    store = ReadingStore(retention_ms=3_600_000)
+    store.set_anchors({A: SITE, B: SITE + 1})
+    store.add([build_link(NOW, A), build_link(NOW, B)], NOW)
+    snapshots = [store.take_snapshot(site) for site in (SITE, SITE + 1)]
+    store.add([build_link(NOW + 1, B)], NOW)  # a snapshot does not change
+    assert [list(minute.levels) for each in snapshots for minute in each.list_minutes()] == [[A], [B]]
+    assert [minute.levels[B].count for minute in snapshots[1].list_minutes()] == [1]
+    assert store.take_snapshot(SITE + 2).list_minutes() == []
 
 
 @pytest.mark.parametrize("count", [10, 5_000])

@@ -1,6 +1,5 @@
 """REST route of the expected coverage of a floor."""
 
-import asyncio
 import math
 import re
 from typing import TYPE_CHECKING, Annotated, Final
@@ -66,8 +65,7 @@ async def show_coverage(
             coverage=None, reason=f"The site has fewer than {MIN_ANCHORS} devices with a place."
         )
     min_level = model.sensitivity if level is None else level
-    # In a thread: a large site takes a second.
-    found = await asyncio.to_thread(model.predict_coverage, key.floor, min_level=min_level)
+    found = await positions.slow_work.share(model.predict_coverage, key.floor, min_level=min_level)
     if found is None:  # the floor was added a moment ago, after the model was built
         raise NotFound("floor not found")
     return CoverageAnswer(coverage=_build_coverage(model, key.floor, found, min_level=min_level), reason=None)

@@ -1,29 +1,26 @@
 """Positions of a device over time, page by page.
 
-Of each minute either the single readings or the stored roll-up is used, whichever is more complete: single
-readings are kept for an hour, and some may arrive late. Minutes of the same site and the same kind that
-follow one another are located together.
+Minutes of the same site and the same kind that follow one another are located together.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.positions import PastPosition
 from meshfleet.rest.sites import format_site_id
-from meshfleet.service.positions.positions import MIN_COMPLETENESS
 from meshfleet.service.positions.reading_steps import Step, choose_site, merge_levels, split_into_steps
-from meshfleet.service.positions.reading_store import average_readings
+from meshfleet.service.positions.reading_windows import choose_minutes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from meshfleet.service.positions.positions import PositionFinder
     from meshfleet.service.positions.reading_store import AnchorLevel, AnchorReading, DeviceReadings
+    from meshfleet.service.positions.reading_windows import ReceivedMinute
 
 MAX_STEPS: Final = 1000
 """Maximum number of positions on a page."""
@@ -70,15 +67,16 @@ async def list_past_positions(
     readings = positions.readings.take_device(device)
     anchors = positions.readings.anchors
     segments: list[Segment] = []
-    start, count = since, 0
+    # Like a step, a period does not include its start: a reading on a full minute belongs to the one before.
+    start, count = since - 1, 0
     while start < until and count <= limit:
         next_time = await _find_next(positions, readings, device, start, until)
         if next_time is None:
             break
-        start = max(start, next_time)
+        start = max(start, next_time - 1)
         end = min(start - start % _MINUTE_MS + _SPAN_MS, until)
-        minutes = await positions.load_minutes(device, start, end)
-        found = await asyncio.to_thread(_split_period, readings, dict(minutes), start, end, anchors)
+        rollups = await positions.windows.load_rollups(device, start, end)
+        found = await positions.slow_work.run(_split_period, readings, rollups, start, end, anchors)
         segments += found
         count += sum(len(each.steps) for each in found)
         start = end
@@ -92,9 +90,9 @@ async def list_past_positions(
 async def _find_next(
     positions: PositionFinder, readings: DeviceReadings, device: int, since: int, until: int
 ) -> int | None:
-    """Return from when on anchors have received a device in a time range; None if they have not."""
-    minute = await positions.find_next_minute(device, since, until)
-    single = await asyncio.to_thread(readings.find_next, since - 1)
+    """Return from when on anchors have received a device after `since`; None if they have not."""
+    minute = await positions.windows.find_next_rollup(device, since, until)
+    single = await asyncio.to_thread(readings.find_next, since)
     return min((each for each in (minute, single) if each is not None and each < until), default=None)
 
 
@@ -103,7 +101,9 @@ async def _locate(positions: PositionFinder, device: int, segment: Segment) -> l
     if model is None:
         return []
     history = import_module("meshfleet.service.positions.history")
-    located = await asyncio.to_thread(history.locate_steps, model, device, segment.steps, segment.step_ms)
+    located = await positions.slow_work.run(
+        history.locate_steps, model, device, segment.steps, segment.step_ms
+    )
     return [
         PastPosition(
             time=format_millis(time),
@@ -119,52 +119,33 @@ async def _locate(positions: PositionFinder, device: int, segment: Segment) -> l
 
 def _split_period(
     readings: DeviceReadings,
-    minutes: Mapping[int, Mapping[int, AnchorLevel]],
+    rollups: Mapping[int, Mapping[int, AnchorLevel]],
     since: int,
     until: int,
     anchors: Mapping[int, int],
 ) -> list[Segment]:
-    """Return the steps of a device from `since` to before `until`, in segments.
+    """Return the steps of a device that end after `since` and begin before `until`, in segments.
 
-    `minutes` has the stored minutes by their start. `anchors` has the number of the site by anchor.
+    `rollups` has the stored minutes by their start. `anchors` has the number of the site by anchor.
     """
     first, last = since - since % _MINUTE_MS, -(-until // _MINUTE_MS) * _MINUTE_MS
-    singles: dict[int, list[AnchorReading]] = {}
-    counts: Counter[int] = Counter()
-    for each in readings.list_period(first - 1, last):
-        counts[each.time - each.time % _MINUTE_MS] += 1
-        # A step includes its end and not its start, but a stored minute its start and not its end.
-        singles.setdefault((-(-each.time // _MINUTE_MS) - 1) * _MINUTE_MS, []).append(each)
     segments = []
-    for start in range(first, last, _MINUTE_MS):
-        stored = minutes.get(start, {})
-        if counts[start] >= MIN_COMPLETENESS * sum(level.count for level in stored.values()):
-            stored = {}
-        segment = _build_segment(start, singles.get(start, []), stored, anchors)
+    for minute in choose_minutes(readings, rollups, first, last):
+        segment = _build_segment(minute, anchors)
         if segment is not None:
-            steps = [each for each in segment.steps if since <= each.time < until + segment.step_ms]
+            steps = [each for each in segment.steps if since < each.time < until + segment.step_ms]
             if steps:
                 segments.append(segment._replace(steps=steps))
     return segments
 
 
-def _build_segment(
-    start: int,
-    singles: Sequence[AnchorReading],
-    stored: Mapping[int, AnchorLevel],
-    anchors: Mapping[int, int],
-) -> Segment | None:
-    """Return the steps of one minute. Return None if no site has received the device in it.
-
-    `stored` has the levels of the minute if its single readings are not complete; otherwise it is empty.
-    """
+def _build_segment(minute: ReceivedMinute, anchors: Mapping[int, int]) -> Segment | None:
+    """Return the steps of one minute. Return None if no site has received the device in it."""
     step_ms = _MINUTE_MS
-    if stored:
-        steps = [Step(start + _MINUTE_MS, stored)]
-    elif _are_frequent(singles):
-        step_ms, steps = _MOVING_STEP_MS, split_into_steps(singles, _MOVING_STEP_MS)
+    if _are_frequent(minute.singles):
+        step_ms, steps = _MOVING_STEP_MS, split_into_steps(minute.singles, _MOVING_STEP_MS)
     else:
-        steps = [Step(start + _MINUTE_MS, average_readings(singles))]
+        steps = [Step(minute.start + _MINUTE_MS, minute.compute_levels())]
     chosen = choose_site(merge_levels(each.levels for each in steps), anchors)
     if chosen is None:
         return None

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from meshfleet.db.samples.sample import SampleKind, SampleQuery
 from meshfleet.errors import DatabaseUnavailable
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.positions import FloorProbability, Position, PositionAnswer, PositionReading
 from meshfleet.rest.sites import format_site_id
-from meshfleet.service.ingest.minute_rollup import decode_minute
 from meshfleet.service.positions.current_positions import (
     CLOCK_SLACK_MS,
     CURRENT_MS,
@@ -24,24 +21,22 @@ from meshfleet.service.positions.current_positions import (
     CurrentPositions,
     UsedReadings,
 )
-from meshfleet.service.positions.reading_steps import choose_site, merge_levels, split_into_steps
-from meshfleet.service.positions.reading_store import (
-    MAX_RSSI,
-    MIN_RSSI,
-    AnchorLevel,
-    average_readings,
-)
+from meshfleet.service.positions.reading_steps import choose_site
+from meshfleet.service.positions.reading_store import AnchorLevel, average_readings
+from meshfleet.service.positions.reading_windows import WindowLoader
+from meshfleet.service.positions.slow_work import SlowWork
 
 _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from meshfleet.db import Database
-    from meshfleet.db.samples.sample import SampleStore, StoredSample
+    from meshfleet.db.samples.sample import SampleStore
     from meshfleet.service.clock import Now
     from meshfleet.service.ingest.rollups import Rollups
     from meshfleet.service.positions.reading_store import AnchorReading, ReadingStore
+    from meshfleet.service.positions.reading_windows import WindowLevels
     from meshfleet.service.positions.site_model import LocatedDevice, SiteModel
     from meshfleet.service.positions.site_models import SiteModels
     from meshfleet.service.sites.changes import SiteChanges
@@ -52,9 +47,6 @@ MIN_ANCHORS: Final = 3
 _MINUTE_MS: Final = 60_000
 _SITE_CHECK_SECONDS: Final = 5.0
 """Seconds between two checks for sites that other processes have changed."""
-
-MIN_COMPLETENESS: Final = 1 / 2
-"""Share of the readings of a minute that must be there singly: otherwise its roll-up is used."""
 
 MAX_MISFIT_DB: Final = 14.0
 """Root mean square residual above which readings contradict each other."""
@@ -73,15 +65,6 @@ _DEVICES_PER_SLICE: Final = 50
 """Number of devices after which other tasks of the event loop get their turn."""
 
 
-class WindowLevels(NamedTuple):
-    """Readings of a device by the anchors of one site in a window of time."""
-
-    site: int
-    levels: Mapping[int, AnchorLevel]
-    newest: int
-    """Time of the newest reading, as Unix time in milliseconds."""
-
-
 class PositionFinder:
     """Computes positions from single readings, or from minute roll-ups where single readings are gone."""
 
@@ -96,9 +79,9 @@ class PositionFinder:
         now: Now,
     ) -> None:
         self._database = database
-        self._samples = samples
-        self._rollups = rollups
         self.readings = readings
+        self.windows = WindowLoader(samples, rollups, readings)
+        self.slow_work = SlowWork()
         self._site_changes = site_changes
         self._now = now
         self._models: SiteModels | None = None
@@ -152,7 +135,7 @@ class PositionFinder:
             return PositionAnswer(
                 position=build_position(current.model, current.located, current.time), reason=None
             )
-        window = await self.load_window(device, since, until)
+        window = await self.windows.load_window(device, since, until)
         if window is None:
             return _explain(f"No anchor has received the device in the {seconds} s before this time.")
         if len(window.levels) < MIN_ANCHORS:
@@ -171,7 +154,7 @@ class PositionFinder:
             return _explain(
                 f"The site has fewer than {MIN_ANCHORS} devices with a place that receive others."
             )
-        earlier = [] if seconds < STILL_WINDOW else await self._load_earlier(device, since, site=window.site)
+        earlier = [] if seconds < STILL_WINDOW else await self._load_earlier(device, since)
         steps = [model.select_known(each) for each in (*earlier, window.levels)]
         if len(steps[-1]) < MIN_ANCHORS:
             return _explain(
@@ -256,78 +239,15 @@ class PositionFinder:
             self._select_site(average_readings(minutes[age]), site) for age in sorted(minutes, reverse=True)
         ]
 
-    async def _load_earlier(self, device: int, until: int, *, site: int) -> list[dict[int, AnchorLevel]]:
+    async def _load_earlier(self, device: int, until: int) -> list[Mapping[int, AnchorLevel]]:
         """Load the levels of the minutes before a time; the device may have been at the same place."""
-        since = until - _EARLIER_MS
-        readings = self.readings.list_readings(device, since, until)
-        if readings:
-            steps = [levels for _, levels in split_into_steps(readings, _MINUTE_MS)]
-        else:
-            steps = [
-                levels for _, levels in await self.load_minutes(device, since, until - until % _MINUTE_MS)
-            ]
-        return [self._select_site(each, site) for each in steps]
+        steps = await self.windows.load_steps(device, until - _EARLIER_MS, until)
+        return [levels for time, levels in steps if time <= until]  # later ones are part of the window
 
     def _select_site(self, levels: Mapping[int, AnchorLevel], site: int) -> dict[int, AnchorLevel]:
         """Return the levels of the anchors of a site."""
         anchors = self.readings.anchors
         return {anchor: level for anchor, level in levels.items() if anchors.get(anchor) == site}
-
-    async def load_window(self, device: int, since: int, until: int) -> WindowLevels | None:
-        """Load what anchors have read of a device after `since`, up to `until`. None if there is nothing."""
-        readings = self.readings.list_readings(device, since, until)
-        if readings and await self._are_complete(device, since, until):
-            by_site = choose_site(average_readings(readings), self.readings.anchors)
-            newest = max(each.time for each in readings)
-        else:
-            minutes = await self.load_minutes(device, since, until)
-            by_site = choose_site(merge_levels(levels for _, levels in minutes), self.readings.anchors)
-            newest = max((time + _MINUTE_MS for time, _ in minutes), default=0)
-        return None if by_site is None else WindowLevels(*by_site, min(newest, until))
-
-    async def _are_complete(self, device: int, since: int, until: int) -> bool:
-        """Return whether the single readings of a time range are there, and not only some that came late."""
-        if since >= self._now() - self.readings.retention_ms:
-            return True
-        counts = Counter(
-            each.time // _MINUTE_MS
-            for each in self.readings.list_readings(
-                device, since - since % _MINUTE_MS - 1, until - until % _MINUTE_MS + _MINUTE_MS
-            )
-        )
-        return all(
-            counts[start // _MINUTE_MS] >= MIN_COMPLETENESS * sum(level.count for level in levels.values())
-            for start, levels in await self.load_minutes(device, since, until)
-        )
-
-    async def load_minutes(
-        self, device: int, since: int, until: int
-    ) -> list[tuple[int, dict[int, AnchorLevel]]]:
-        """Load the minute roll-ups of a device that overlap a time range: start of the minute, and levels."""
-        kinds = frozenset({SampleKind.LINK})
-        # Read before the store, so that a minute that is committed in between is not missed.
-        unwritten = self._rollups.list_unwritten_minutes(device, kinds)
-        start = since - since % _MINUTE_MS
-        query = SampleQuery(device=device, kinds=kinds, since=start, until=until)
-        stored = await self._samples.read(query, list)
-        return _group_minutes(
-            [*stored, *(each for each in unwritten if start <= each.time < until)], self.readings.anchors
-        )
-
-    async def find_next_minute(self, device: int, since: int, until: int) -> int | None:
-        """Return the start of the first minute in a time range in which an anchor has received a device."""
-        kinds, anchors = frozenset({SampleKind.LINK}), self.readings.anchors
-        start = since - since % _MINUTE_MS
-        unwritten = [
-            each.time
-            for each in self._rollups.list_unwritten_minutes(device, kinds)
-            if start <= each.time < until and each.identifier in anchors
-        ]
-        stored = await self._samples.read(
-            SampleQuery(device=device, kinds=kinds, since=start, until=until),
-            lambda samples: next((each.time for each in samples if each.identifier in anchors), None),
-        )
-        return min([*unwritten, *([] if stored is None else [stored])], default=None)
 
 
 def build_position(model: SiteModel, located: LocatedDevice, time: int) -> Position:
@@ -355,23 +275,6 @@ def build_position(model: SiteModel, located: LocatedDevice, time: int) -> Posit
             for each in located.fits
         ],
     )
-
-
-def _group_minutes(
-    samples: Iterable[StoredSample], anchors: Mapping[int, int]
-) -> list[tuple[int, dict[int, AnchorLevel]]]:
-    """Return the levels of anchors by the start of the minute, the oldest first."""
-    by_minute: dict[int, dict[int, AnchorLevel]] = {}
-    for sample in samples:
-        if sample.identifier not in anchors or sample.number is None:
-            continue
-        if not MIN_RSSI <= sample.number <= MAX_RSSI:
-            continue
-        minute = decode_minute(sample)
-        if minute is not None:  # a single reading with an implausible time has no minute
-            levels = by_minute.setdefault(sample.time, {})
-            levels.setdefault(sample.identifier, AnchorLevel(float(sample.number), minute.count))
-    return sorted(by_minute.items())
 
 
 def _explain(reason: str) -> PositionAnswer:

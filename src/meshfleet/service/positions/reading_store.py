@@ -18,7 +18,7 @@ from msgspec import Struct
 from meshfleet.service.ingest.readings import CHANNEL_MASK, CHANNEL_SHIFT, ReadingKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from meshfleet.service.ingest.readings import Reading
 
@@ -206,31 +206,30 @@ class ReadingStore:
         A reading that was delivered twice is returned once. `arrived_since` saves time: readings that arrived
         more than a minute before it are left out.
         """
-        return self._take(device, arrived_since).list_period(since, until)
+        return DeviceReadings(self._list_parts(device, arrived_since)).list_period(since, until)
 
     def take_device(self, device: int) -> DeviceReadings:
         """Return all readings of a device so far, to be read in a thread while more arrive."""
-        return self._take(device, 0, copies=True)
+        parts = self._list_parts(device, 0)
+        return DeviceReadings([*parts[:-1], *(each[:] for each in parts[-1:])])  # only the newest part grows
 
-    def _take(self, device: int, arrived_since: int, *, copies: bool = False) -> DeviceReadings:
+    def _list_parts(self, device: int, arrived_since: int) -> list[array[int]]:
         self._settle()
-        parts = [
+        return [
             chunk.by_device[device]
             for chunk in self._chunks
             if chunk.arrived_at + _CHUNK_MS >= arrived_since and device in chunk.by_device
         ]
-        return DeviceReadings([each[:] for each in parts] if copies else parts)
 
-    def take_snapshot(self) -> ReadingSnapshot:
-        """Return all readings so far, to be read in a thread while more arrive."""
-        self._settle()
+    def take_snapshot(self, site: int) -> ReadingSnapshot:
+        """Return the readings of the devices on a site so far, to be read in a thread while more arrive."""
+        devices = self.list_devices(site)
         if not self._chunks:
-            return ReadingSnapshot([], self._anchors)
+            return ReadingSnapshot(site, devices, [], self._anchors)
         *complete, last = self._chunks
         parts = [each.by_device for each in complete]
-        return ReadingSnapshot(
-            [*parts, {device: values[:] for device, values in last.by_device.items()}], self._anchors
-        )
+        growing = {device: last.by_device[device][:] for device in devices & last.by_device.keys()}
+        return ReadingSnapshot(site, devices, [*parts, growing], self._anchors)
 
 
 class DeviceReadings:
@@ -244,15 +243,23 @@ class DeviceReadings:
 
         A reading that was delivered twice is returned once.
         """
-        found = {
+        found = self._find_period(since, until)
+        return [
+            AnchorReading(time, mark >> _CHANNEL_BITS, rssi) for (time, mark), rssi in sorted(found.items())
+        ]
+
+    def count_minutes(self, since: int, until: int) -> Counter[int]:
+        """Count the readings from `since` to before `until` by start of their minute, each of them once."""
+        return Counter(time - time % _MINUTE_MS for time, _ in self._find_period(since - 1, until - 1))
+
+    def _find_period(self, since: int, until: int) -> dict[tuple[int, int], int]:
+        """Return the RSSI by time and mark after `since`, up to and including `until`."""
+        return {
             (time, mark): rssi
             for part in self._parts
             for time, mark, rssi in _list_period(part, since, until)
             if since < time <= until
         }
-        return [
-            AnchorReading(time, mark >> _CHANNEL_BITS, rssi) for (time, mark), rssi in sorted(found.items())
-        ]
 
     def find_next(self, since: int) -> int | None:
         """Return the time of the first reading after `since`; None if there is none."""
@@ -271,17 +278,26 @@ def _list_period(values: array[int], since: int, until: int) -> Iterator[tuple[i
 
 
 class ReadingSnapshot:
-    """Readings of all devices at one moment."""
+    """Readings of the devices on a site at one moment."""
 
-    def __init__(self, parts: Sequence[Mapping[int, array[int]]], anchors: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        site: int,
+        devices: Collection[int],
+        parts: Sequence[Mapping[int, array[int]]],
+        anchors: Mapping[int, int],
+    ) -> None:
+        """`parts` have the readings by device, also of other devices."""
+        self._site = site
+        self._devices = devices
         self._parts = parts
         self._anchors = anchors
 
-    def list_minutes(self, site: int) -> list[DeviceMinute]:
-        """Return the minutes of all devices on a site, device by device, in the order of time."""
-        anchors = self._anchors
+    def list_minutes(self) -> list[DeviceMinute]:
+        """Return the minutes of all devices on the site, device by device, in the order of time."""
+        site, anchors = self._site, self._anchors
         minutes = []
-        for device in sorted({device for part in self._parts for device in part}):
+        for device in sorted(self._devices):
             sums: dict[int, dict[int, dict[tuple[int, int], int]]] = {}
             for part in self._parts:
                 values = part.get(device, _NO_VALUES)

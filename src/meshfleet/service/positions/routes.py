@@ -1,6 +1,5 @@
 """REST routes of positions: of a device, now and over time, and of all devices on a site."""
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Final
@@ -198,7 +197,7 @@ async def list_site_positions(
             file_name="positions.csv",
         )
     model = await positions.get_model(number)
-    suspicious = [] if model is None else await asyncio.to_thread(model.find_suspicious_anchors)
+    suspicious = [] if model is None else await positions.slow_work.share(model.find_suspicious_anchors)
     anchors = [
         SuspiciousAnchor(anchor=mac_from_int(anchor), difference=round(difference, 1))
         for anchor, difference in suspicious

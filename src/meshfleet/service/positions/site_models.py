@@ -209,8 +209,7 @@ class SiteModels:
         """Return the minutes of all devices on a site; of thousands, the newest minutes of some."""
         devices = self._readings.list_devices(site)
         if len(devices) <= _MAX_DEVICES:
-            snapshot = self._readings.take_snapshot()
-            return await timer.run(snapshot.list_minutes, site)
+            return await timer.run(self._readings.take_snapshot(site).list_minutes)
         others = sorted(devices - anchors)
         # A whole number of times: each calibration has other devices only if devices come or go.
         chosen = [*sorted(devices & anchors), *others[:: -(-len(others) // _MAX_DEVICES)]]

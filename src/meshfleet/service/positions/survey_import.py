@@ -91,7 +91,7 @@ async def add_kept_readings(
         if point.levels is not None:
             complete.append(point)
             continue
-        window = await positions.load_window(point.key.device, point.key.since, point.key.until)
+        window = await positions.windows.load_window(point.key.device, point.key.since, point.key.until)
         if window is None or window.site != number:
             faults.append(Fault(f"{point.field}device", NOT_RECEIVED))
         else:

@@ -67,7 +67,7 @@ async def create_survey_point(
     device, since, until = parse_survey_point(data, now())
     boxes = {each.floor: each.box for each in geometry.floors}
     survey_store.check_point_on_floor(boxes, data.floor, data.x, data.y)
-    window = await positions.load_window(device, since, until)
+    window = await positions.windows.load_window(device, since, until)
     if window is None or window.site != number:
         raise InvalidRequest([Fault("device", NOT_RECEIVED)])
     point = survey_store.NewPoint(device, data.floor, data.x, data.y, since, until, dict(window.levels))
