@@ -92,14 +92,16 @@ class ReadingLog:
 
     def on_commit(self, batch: ParsedBatch) -> None:
         """Keep the readings of anchors in a committed batch."""
-        kept = self._readings.select(batch.readings)
-        if not kept:
+        if not batch.readings or not self._readings.anchors:
             return
-        self._readings.add(kept, batch.now)
-        # Ingest has encoded all readings of the batch for its journal. Writing some more is cheaper than
-        # encoding most of them again.
-        is_most = 2 * len(kept) >= len(batch.readings)
-        self._unwritten.append(batch.encoded_readings if is_most else encode_readings(kept))
+        if self._readings.is_mostly_of_anchors(batch.readings):
+            # Ingest has encoded all readings of the batch for its journal. To write and load some more is
+            # cheaper than to select those of anchors here, and to encode them again.
+            self._readings.add(batch.readings, batch.now)
+            self._unwritten.append(batch.encoded_readings)
+        elif kept := self._readings.select(batch.readings):
+            self._readings.add(kept, batch.now)
+            self._unwritten.append(encode_readings(kept))
 
     def prepare_flush(self, states: PendingStates, now: int) -> ReadingFlush:  # noqa: ARG002 # of the protocol
         """Return the readings since the last flush."""

@@ -39,6 +39,9 @@ MAX_RSSI: Final = 20
 _VECTORIZED_VALUES: Final = 3_000
 """Number of values from which numpy finds the readings of a period faster than a loop."""
 
+_SAMPLE_STEP: Final = 16
+"""Of so many readings one is looked at to see whether most are of anchors."""
+
 _LINK: Final = int(ReadingKind.LINK)
 """Kind of readings of links as a plain number, which compares faster."""
 
@@ -99,10 +102,12 @@ class ReadingStore:
         self._devices: dict[int, set[int]] = {}
         self._unsettled: list[Sequence[Reading]] = []
         """Readings since the last access, as ingest passed them: adding a batch is cheap."""
+        self._unsettled_count = 0
         self._updated: set[int] = set()
 
     def __len__(self) -> int:
         """Return the number of readings."""
+        self._settle()
         return self._count
 
     def set_anchors(self, anchors: Mapping[int, int]) -> None:
@@ -114,6 +119,11 @@ class ReadingStore:
         """Number of the site by anchor."""
         return self._anchors
 
+    def is_mostly_of_anchors(self, readings: Sequence[Reading]) -> bool:
+        """Return whether at least half of the readings seem to be of anchors, from a look at some of them."""
+        sample = readings[::_SAMPLE_STEP]
+        return 2 * sum(map(self._anchors.__contains__, map(_find_parent, sample))) >= len(sample)
+
     def select(self, readings: Sequence[Reading]) -> list[Reading]:
         """Return the readings that are to be kept: those of anchors, and maybe a few of other kinds."""
         if not (anchors := self._anchors):
@@ -121,27 +131,34 @@ class ReadingStore:
         return list(compress(readings, map(anchors.__contains__, map(_find_parent, readings))))
 
     def add(self, readings: Sequence[Reading], now: int) -> None:
-        """Keep selected readings that arrived at the Unix time `now` in milliseconds."""
+        """Keep the readings of anchors that arrived at the Unix time `now` in milliseconds.
+
+        Others may be among them: they are dropped at the next access.
+        """
         if not readings:
             return
         if not self._chunks or now - self._chunks[-1].arrived_at >= _CHUNK_MS:
             self._settle()
             self._chunks.append(_Chunk(now))
         self._unsettled.append(readings)
-        self._chunks[-1].count += len(readings)
-        self._count += len(readings)
+        self._unsettled_count += len(readings)
         self.drop_expired(now)
 
     def _settle(self) -> None:
         """Move new readings to the newest chunk, where each takes 24 bytes."""
         batches, self._unsettled = self._unsettled, []
+        self._unsettled_count = 0
         if not self._chunks:
             return  # they have expired
+        anchors = self._anchors
         new: dict[int, list[Reading]] = {}
         for reading in chain.from_iterable(batches):
-            if reading[0] == _LINK and MIN_RSSI <= reading[4] <= MAX_RSSI:
+            if reading[5] in anchors and reading[0] == _LINK and MIN_RSSI <= reading[4] <= MAX_RSSI:
                 new.setdefault(reading[1], []).append(reading)
-        by_device, anchors = self._chunks[-1].by_device, self._anchors
+        count = sum(map(len, new.values()))
+        self._chunks[-1].count += count
+        self._count += count
+        by_device = self._chunks[-1].by_device
         for device, readings in new.items():
             values = by_device.get(device)
             if values is None:
@@ -151,7 +168,7 @@ class ReadingStore:
             minutes = {each[3] // _MINUTE_MS for each in readings}
             minutes.discard(self._last_minutes.get(device, -1))
             self._last_minutes[device] = readings[-1][3] // _MINUTE_MS
-            for site in {anchors[each] for each in {each[5] for each in readings} if each in anchors}:
+            for site in {anchors[each] for each in {each[5] for each in readings}}:
                 self._minute_counts[site] += len(minutes)
                 self._devices.setdefault(site, set()).add(device)
         self._updated.update(new)
@@ -165,7 +182,7 @@ class ReadingStore:
         dropped: set[int] = set()
         while self._chunks and (
             self._chunks[0].arrived_at + _CHUNK_MS + self.retention_ms <= now
-            or (self._count > self._max_readings and len(self._chunks) > 1)
+            or (self._count + self._unsettled_count > self._max_readings and len(self._chunks) > 1)
         ):
             chunk = self._chunks.popleft()
             self._count -= chunk.count
