@@ -60,5 +60,7 @@ anchor_reading = Table(
     Column("readings", LargeBinary, nullable=False),
     sqlite_autoincrement=True,  # never reused, so that they have the order of arrival
 )
-"""Single readings of anchors of the last hour, for the time after a restart. A row has those of a flush: a list in
-MessagePack of the batches as ingest has encoded them."""
+"""Single readings of anchors of the last hour, for the time after a restart.
+
+A row has those of a flush: a list in MessagePack of the batches as ingest has encoded them.
+"""
