@@ -80,8 +80,8 @@ def test_the_tree_has_what_the_service_says_and_is_used_with_the_keyboard(
     assert nodes[device]["depth"] == 1
     expect(page).to_have_url(re.compile(f"Device={device.removeprefix('bmac-')}"))
     expect(chosen).to_contain_text(re.compile(r"-\d+ dBm (good|fair|weak|very weak)"))
-    expect(page.get_by_role("list", name="Way to the gateway").get_by_role("listitem")).to_have_count(2)
-    expect(page.get_by_role("heading", name="Also heard by")).to_be_visible()
+    expect(page.get_by_role("list", name="Path to the gateway").get_by_role("listitem")).to_have_count(2)
+    expect(page.get_by_role("heading", name="Also received by")).to_be_visible()
 
     page.keyboard.press("Home")
     page.keyboard.press("ArrowLeft")
