@@ -172,8 +172,7 @@ def test_the_past_is_shown_and_played(open_as: Open, demo: ServiceProcess) -> No
     page.keyboard.press("Home")
     wait_until(page, lambda: (_read_time(page) or start) < start, "the first time of the slider")
     nodes = demo.call("GET", f"/api/v1/gateways/{OFFICE}/topology?At={_read_time(page)}")["nodes"]
-    expect(rows(page).first).to_have_attribute("aria-setsize", "1")
-    expect(page.get_by_text(re.compile(f"^{len(nodes) - 1} devices"))).to_be_visible()
+    expect(page.get_by_text(re.compile(f"^{len(nodes) - 1} devices?"))).to_be_visible()
     page.reload()
     expect(slider).to_have_value("0")
     page.get_by_role("button", name="Back to now").click()
