@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 OFFICE: Final = "02005e000001"
 ADDRESS: Final = f"/topology?Gateway={OFFICE}"
 MANY_DEVICES: Final = 2000
+MINUTES_OPEN: Final = 12
+"""Minutes for which a page stays open: more than a step of the slider, and too few to renew the session."""
 
 _COUNT_FRAMES = """() => {
   const request = window.requestAnimationFrame.bind(window);
@@ -183,6 +187,26 @@ def test_the_past_is_shown_and_played(open_as: Open, demo: ServiceProcess) -> No
 def _read_time(page: Page) -> str | None:
     """Return the time in the address."""
     return dict(parse_qsl(urlsplit(page.url).query)).get("At")
+
+
+def test_the_time_slider_ends_now_on_a_page_that_stays_open(open_as: Open, page: Page) -> None:
+    page = open_as(f"{ADDRESS}&Span=6h")
+    expect(rows(page).nth(1)).to_be_visible()
+    opened = time.time()
+
+    def answer_later(route: Route) -> None:
+        """Let a response be sent minutes later: the page takes the time from its head."""
+        response = route.fetch()
+        later = format_datetime(datetime.fromtimestamp(opened + MINUTES_OPEN * 60, UTC), usegmt=True)
+        route.fulfill(response=response, headers={**response.headers, "date": later})
+
+    page.route("**/api/v1/**", answer_later)
+    rows(page).nth(1).click()
+    expect(page.get_by_role("heading", name="Also received by")).to_be_visible()
+    page.get_by_role("button", name="Earlier").click()
+    wait_until(
+        page, lambda: (_read_time(page) or "") > format_millis(int(opened * 1000)), "a time since then"
+    )
 
 
 def _report_link(gateway: ScriptedGateway, device: str, parent: str, rssi: int) -> None:
