@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 OFFICE: Final = "02005e000001"
 ADDRESS: Final = f"/topology?Gateway={OFFICE}"
 MANY_DEVICES: Final = 2000
+MANY_BRANCHES: Final = 150
 MINUTES_OPEN: Final = 12
 """Minutes for which a page stays open: more than a step of the slider, and too few to renew the session."""
 
@@ -105,7 +106,7 @@ def test_two_thousand_nodes_are_drawn_once_and_stay_usable(
     open_as: Open, page: Page, browser_log: BrowserLog
 ) -> None:
     browser_log.expect(404)  # the selected device does not exist
-    body = large_topology(OFFICE, MANY_DEVICES)
+    body = large_topology(OFFICE, MANY_DEVICES, branches=MANY_BRANCHES)
     open_as("/healthz")
     page.route("**/api/v1/gateways/*/topology", lambda route: route.fulfill(json=body))
     page.route(re.compile(r"/api/v1/devices\?Gateway="), lambda route: route.fulfill(json=list_devices(body)))
@@ -128,6 +129,10 @@ def test_two_thousand_nodes_are_drawn_once_and_stay_usable(
 
     page.get_by_role("button", name="Fold all").click()
     expect(page.get_by_role("button", name="Unfold all")).to_be_visible()
+    page.get_by_role("tree").focus()
+    page.keyboard.press("End")
+    expect(rows(page).last).to_have_attribute("aria-level", "2")
+    expect(page.locator("[role=treeitem][aria-level='3']")).to_have_count(0)
     page.get_by_role("combobox", name="Find a device").fill(f"Node {MANY_DEVICES}")
     page.keyboard.press("Enter")
     expect(page.locator("[role=treeitem][aria-selected=true]")).to_be_in_viewport()

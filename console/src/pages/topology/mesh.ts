@@ -1,4 +1,4 @@
-/** Mesh of a gateway as a tree: built from a response of the service, folded, and compared with another one. */
+/** Mesh of a gateway as a tree: built from a response of the service, and compared with another one. */
 import type { Schemas } from "../../api/client";
 import { parseDeviceId } from "../../text/format";
 
@@ -20,9 +20,6 @@ export interface Mesh {
 }
 
 type Writable = MeshNode & { parent: MeshNode | null; children: MeshNode[]; level: number };
-
-/** Nodes up to which branches are unfolded at first. The children of the gateway are always shown. */
-const MAX_UNFOLDED = 2500;
 
 export function buildMesh(topology: Schemas["Topology"]): Mesh {
   const byMac = new Map<string, Writable>();
@@ -61,25 +58,6 @@ export function listPath(node: MeshNode): MeshNode[] {
   const path: MeshNode[] = [];
   for (let each: MeshNode | null = node; each !== null; each = each.parent) path.push(each);
   return path;
-}
-
-/** Return the nodes to fold at first: those of the deepest levels of a mesh that is too large to draw at once. */
-export function foldToLimit(mesh: Mesh): ReadonlySet<string> {
-  const nodes = listNodes(mesh);
-  const perLevel: number[] = [];
-  for (const { level } of nodes) perLevel[level] = (perLevel[level] ?? 0) + 1;
-  let [shown, last] = [0, 0];
-  for (const [level, count] of perLevel.entries()) {
-    shown += count;
-    if (level > 1 && shown > MAX_UNFOLDED) break;
-    last = level;
-  }
-  return last === perLevel.length - 1 ? new Set() : foldBelow(mesh, last);
-}
-
-/** Return the nodes to fold so that levels after `level` are hidden. */
-export function foldBelow(mesh: Mesh, level: number): ReadonlySet<string> {
-  return new Set(listNodes(mesh).flatMap((node) => (node.level === level && node.children.length > 0 ? [node.mac] : [])));
 }
 
 export interface MeshChanges {
