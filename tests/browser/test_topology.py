@@ -94,6 +94,10 @@ def test_the_tree_has_what_the_service_says_and_is_used_with_the_keyboard(
     expect(page).to_have_url(re.compile(f"Fold={OFFICE}"))
     page.keyboard.press("ArrowRight")
     expect(rows(page).nth(1)).to_be_visible()
+    # The keyboard stays where it is, although another row is selected, and a click does not take it away.
+    expect(tree).to_have_attribute("aria-activedescendant", re.compile(f"{OFFICE}$"))
+    rows(page).nth(1).click()
+    expect(tree).to_be_focused()
 
     name = chosen.locator(".name").inner_text()
     page.get_by_role("combobox", name="Find a device").fill(name[:8])
