@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from meshfleet.rest.accounts import Role
 from tests.browser.conftest import (
     sign_in,
     stop_clock,
+    visit,
     wait_for_responses,
     wait_until,
     wait_until_connected,
@@ -79,6 +81,11 @@ def test_failed_requests_are_repeated_automatically(
     during_outage(link.click, page.get_by_role("heading", level=1, name=link.inner_text()))
     wait_until_loaded(page, browser_log)
     during_outage(page.get_by_role("link", name="History").click, page.get_by_role("heading", name="History"))
+
+    # A mesh, and the firmware that is loaded after it.
+    legend = page.get_by_role("list", name="Legend").get_by_role("listitem")
+    mesh = "/topology?Gateway=02005e000001&Color=firmware"
+    during_outage(lambda: visit(page, mesh), legend.filter(has_text=re.compile(r"^\d+\.\d+\.\d+")).first)
 
 
 def test_a_page_that_could_not_be_fetched_is_reloaded(

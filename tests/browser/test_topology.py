@@ -223,22 +223,40 @@ def _report_link(gateway: ScriptedGateway, device: str, parent: str, rssi: int) 
     gateway.report(topic, time=format_millis(time.time_ns() // 1_000_000), parent=parent, rssi=rssi)
 
 
-def test_a_changed_layout_is_announced_and_shown_on_request(open_as: Open, demo: ServiceProcess) -> None:
+def test_a_changed_layout_is_announced_and_shown_on_request(
+    open_as: Open, demo: ServiceProcess, browser_log: BrowserLog
+) -> None:
+    browser_log.expect(500)
     device, other = "c0ffee0000a1", "c0ffee0000b1"
     with new_mac(demo) as mac:
         account = demo.claim(mac)
         with connected_gateway(demo, mac, account.password) as gateway:
             _report_link(gateway, device, mac, -60)
             page = open_as(f"/topology?Gateway={mac}")
+            tree = page.get_by_role("tree")
             expect(rows(page)).to_have_count(2)
+            wait_until_connected(page)
+            page.route("**/api/v1/gateways/*/topology", _fail)
+            _report_link(gateway, device, mac, -82)
             _report_link(gateway, other, device, -91)
+            # Old values are not passed off as those of now.
+            failed = page.get_by_role("alert")
+            expect(failed).to_contain_text(re.compile(r"It broke\. The values shown are those of \d"))
+            expect(tree).to_contain_text("-60 dBm good")
+            page.unroute_all()
+            failed.get_by_role("button", name="Try again").click()
             announced = page.get_by_text("Layout changed: 1 joined.")
             expect(announced).to_be_visible()
+            expect(failed).to_have_count(0)
+            # Only what would move waits.
             expect(rows(page)).to_have_count(2)
+            expect(tree).to_contain_text("-82 dBm weak")
+            expect(page.get_by_text("2 weak links · 1 single point of failure")).to_be_visible()
             announced.get_by_role("button", name="Show").click()
             expect(rows(page)).to_have_count(3)
-            expect(page.get_by_role("tree")).to_contain_text("-91 dBm very weak")
-            expect(page.get_by_text("1 weak link · 1 single point of failure")).to_be_visible()
+            expect(tree).to_be_focused()
+            expect(tree).to_contain_text("-91 dBm very weak")
+            expect(page.get_by_text("2 weak links · 1 single point of failure")).to_be_visible()
 
             visit(page, f"/gateways/{mac}")
             weak = page.get_by_role("region", name="Weak points of the mesh")
@@ -253,12 +271,7 @@ def test_a_changed_layout_is_announced_and_shown_on_request(open_as: Open, demo:
             demo.call("DELETE", f"/api/v1/devices/bmac-{each}")
 
 
-def test_an_unknown_gateway_and_a_failed_request_are_explained(
-    open_as: Open, page: Page, browser_log: BrowserLog
-) -> None:
-    browser_log.allow(404, 500)
-    open_as("/topology?Gateway=0200000000ff")
-    expect(page.get_by_text("No gateway with this MAC is claimed")).to_be_visible()
+def _fail(route: Route) -> None:
     problem = {
         "type": "about:blank",
         "title": "Broken",
@@ -266,7 +279,16 @@ def test_an_unknown_gateway_and_a_failed_request_are_explained(
         "code": "internal",
         "detail": "It broke.",
     }
-    page.route("**/api/v1/gateways/*/topology", lambda route: route.fulfill(status=500, json=problem))
+    route.fulfill(status=500, json=problem)
+
+
+def test_an_unknown_gateway_and_a_failed_request_are_explained(
+    open_as: Open, page: Page, browser_log: BrowserLog
+) -> None:
+    browser_log.allow(404, 500)
+    open_as("/topology?Gateway=0200000000ff")
+    expect(page.get_by_text("No gateway with this MAC is claimed")).to_be_visible()
+    page.route("**/api/v1/gateways/*/topology", _fail)
     visit(page, "/labels")
     visit(page, ADDRESS)
     # Failed requests are retried when the connection is established.

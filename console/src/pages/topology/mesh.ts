@@ -74,8 +74,24 @@ export function compareMeshes(before: Mesh, after: Mesh): MeshChanges | null {
   for (const [mac, { data }] of after.byMac) {
     const earlier = before.byMac.get(mac)?.data;
     if (earlier === undefined) joined.push(mac);
-    else if (earlier.parent !== data.parent || earlier.orphan !== data.orphan) moved.push(mac);
+    else if (hasMoved(earlier, data)) moved.push(mac);
   }
   const left = [...before.byMac.keys()].filter((mac) => !after.byMac.has(mac));
   return moved.length + joined.length + left.length === 0 ? null : { moved, joined, left };
+}
+
+/** Return a mesh with the values and findings of a newer one, but with its own nodes and parents. A device that has
+ * another parent keeps its signal, which is that of the link to the parent before. */
+export function updateValues(mesh: Mesh, newer: Mesh): Mesh {
+  const nodes = mesh.topology.nodes.map((node) => {
+    const found = newer.byMac.get(parseDeviceId(node.device))?.data;
+    if (found === undefined) return node;
+    const { cutsOff, load, rssi, seenAt, signal } = found;
+    return { ...node, cutsOff, load, ...(!hasMoved(node, found) && { rssi, seenAt, signal }) };
+  });
+  return buildMesh({ ...newer.topology, nodes });
+}
+
+function hasMoved(before: Schemas["TopologyNode"], after: Schemas["TopologyNode"]): boolean {
+  return before.parent !== after.parent || before.orphan !== after.orphan;
 }

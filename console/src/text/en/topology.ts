@@ -19,6 +19,7 @@ export const topology = {
   layout: { label: "Layout", tree: "Tree", radial: "Radial", force: "Force" },
   coloring: { label: "Color by", signal: "Signal", hops: "Hops", firmware: "Firmware" },
   firmwareNow: "Firmware is that of now.",
+  outdated: (problem: string, time: string) => `${problem} The values shown are those of ${time}.`,
   threshold: {
     label: "Emphasize links below",
     off: "off",
