@@ -111,9 +111,13 @@ def test_two_thousand_nodes_are_drawn_once_and_stay_usable(
 ) -> None:
     browser_log.expect(404)  # the selected device does not exist
     body = large_topology(OFFICE, MANY_DEVICES, branches=MANY_BRANCHES)
+    devices = {"major": 1}
     open_as("/healthz")
     page.route("**/api/v1/gateways/*/topology", lambda route: route.fulfill(json=body))
-    page.route(re.compile(r"/api/v1/devices\?Gateway="), lambda route: route.fulfill(json=list_devices(body)))
+    page.route(
+        re.compile(r"/api/v1/devices\?Gateway="),
+        lambda route: route.fulfill(json=list_devices(body, **devices)),
+    )
     page.goto(f"{ADDRESS}&Layout=force&Below=-85")
     expect(drawing(page, "force")).to_be_visible()
     expect(page.get_by_text(re.compile(r"\d+ links are below -85 dBm$"))).to_be_visible()
@@ -141,6 +145,14 @@ def test_two_thousand_nodes_are_drawn_once_and_stay_usable(
     page.keyboard.press("Enter")
     expect(page.locator("[role=treeitem][aria-selected=true]")).to_be_in_viewport()
     expect(page.get_by_role("alert")).to_contain_text(re.compile("device", re.IGNORECASE))
+
+    legend = page.get_by_role("list", name="Legend")
+    page.get_by_role("button", name="Firmware", exact=True).click()
+    expect(legend).to_contain_text("1.2.0")
+    devices["major"] = 2
+    page.get_by_role("button", name="Hops", exact=True).click()
+    page.get_by_role("button", name="Firmware", exact=True).click()
+    expect(legend).to_contain_text("2.2.0")
 
 
 def test_new_values_do_not_restart_the_layout_by_forces(

@@ -12,10 +12,13 @@ _FANOUT: Final = 6
 """Number of children of each node but the gateway."""
 
 
-def list_devices(topology: dict[str, Any]) -> dict[str, Any]:
-    """Build the body of the list of devices of a topology, as far as the topology page reads it."""
+def list_devices(topology: dict[str, Any], *, major: int = 1) -> dict[str, Any]:
+    """Build the body of the list of devices of a topology, as far as the topology page reads it.
+
+    `major` is the first number of all firmware versions.
+    """
     items = [
-        {"id": node["device"], "friendlyName": f"Node {number}", "firmwareVersion": f"1.{number % 3}.0"}
+        {"id": node["device"], "friendlyName": f"Node {number}", "firmwareVersion": f"{major}.{number % 3}.0"}
         for number, node in enumerate(topology["nodes"])
     ]
     return {"items": items, "nextToken": None}

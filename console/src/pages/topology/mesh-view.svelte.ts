@@ -60,6 +60,7 @@ export class MeshView {
   /** Show the newest mesh, and what has changed. */
   showNewest(): void {
     if (this.resource.value) this.#show(this.resource.value);
+    void this.loadInventory();
   }
 
   /** Load names and firmware of the devices of the gateway: far fewer requests than one by one. */
