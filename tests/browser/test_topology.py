@@ -33,6 +33,8 @@ MANY_DEVICES: Final = 2000
 MANY_BRANCHES: Final = 150
 MINUTES_OPEN: Final = 12
 """Minutes for which a page stays open: more than a step of the slider, and too few to renew the session."""
+LOST_AFTER_SECONDS: Final = 100
+"""Seconds after which a parent has missed a report, so that another one replaces it."""
 
 _COUNT_FRAMES = """() => {
   const request = window.requestAnimationFrame.bind(window);
@@ -230,9 +232,10 @@ def test_the_time_slider_ends_now_on_a_page_that_stays_open(open_as: Open, page:
     )
 
 
-def _report_link(gateway: ScriptedGateway, device: str, parent: str, rssi: int) -> None:
+def _report_link(gateway: ScriptedGateway, device: str, parent: str, rssi: int, *, age: int = 0) -> None:
+    """Report an established link as it was `age` seconds ago."""
     topic = f"mt/gateway/{gateway.mac}/device/{device}/rssi"
-    gateway.report(topic, time=format_millis(time.time_ns() // 1_000_000), parent=parent, rssi=rssi)
+    gateway.report(topic, time=format_millis(int((time.time() - age) * 1000)), parent=parent, rssi=rssi)
 
 
 def test_a_changed_layout_is_announced_and_shown_on_request(
@@ -250,7 +253,7 @@ def test_a_changed_layout_is_announced_and_shown_on_request(
             wait_until_connected(page)
             page.route("**/api/v1/gateways/*/topology", _fail)
             _report_link(gateway, device, mac, -82)
-            _report_link(gateway, other, device, -91)
+            _report_link(gateway, other, device, -91, age=LOST_AFTER_SECONDS)
             # Old values are not passed off as those of now.
             failed = page.get_by_role("alert")
             expect(failed).to_contain_text(re.compile(r"It broke\. The values shown are those of \d"))
@@ -279,6 +282,14 @@ def test_a_changed_layout_is_announced_and_shown_on_request(
             expect(path.get_by_role("list").first.get_by_role("listitem")).to_have_count(3)
             path.get_by_role("link", name="Show in topology").click()
             expect(page.locator("[role=treeitem][aria-selected=true]")).to_contain_text("-91 dBm")
+
+            visit(page, f"/devices/bmac-{other}")
+            changes = page.get_by_role("list", name="Latest changes of its parent").get_by_role("listitem")
+            expect(changes).to_have_text(re.compile("first known parent"))
+            _report_link(gateway, other, mac, -50)
+            expect(changes.first).to_contain_text("before: Device 00a1")
+            expect(changes).to_have_count(2)
+            expect(path.get_by_role("list").first.get_by_role("listitem")).to_have_count(2)
         for each in (device, other):
             demo.call("DELETE", f"/api/v1/devices/bmac-{each}")
 

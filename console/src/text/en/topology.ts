@@ -133,5 +133,9 @@ export const topology = {
     noPath: "no path to the gateway",
     otherGateway: (name: string) => `at ${isolateBidi(name)}`,
     hops: (many: string, one: boolean) => (one ? "1 hop" : `${many} hops`),
+    changes: "Latest changes of its parent",
+    noChanges: "No change is stored.",
+    before: (name: string) => `before: ${isolateBidi(name)}`,
+    first: "first known parent",
   },
 } as const;
