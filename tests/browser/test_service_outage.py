@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,12 +13,14 @@ from meshfleet.rest.accounts import Role
 from tests.browser.conftest import (
     sign_in,
     stop_clock,
+    visit,
     wait_for_responses,
     wait_until,
     wait_until_connected,
     wait_until_loaded,
 )
 from tests.browser.device_list import rows, search_box
+from tests.browser.device_page import TRACKER
 from tests.scenarios.service_process import ServiceProcess, loopback_options
 
 if TYPE_CHECKING:
@@ -79,6 +82,11 @@ def test_failed_requests_are_repeated_automatically(
     wait_until_loaded(page, browser_log)
     during_outage(page.get_by_role("link", name="History").click, page.get_by_role("heading", name="History"))
 
+    # A mesh, and the firmware that is loaded after it.
+    legend = page.get_by_role("list", name="Legend").get_by_role("listitem")
+    mesh = "/topology?Gateway=02005e000001&Color=firmware"
+    during_outage(lambda: visit(page, mesh), legend.filter(has_text=re.compile(r"^\d+\.\d+\.\d+")).first)
+
 
 def test_a_page_that_could_not_be_fetched_is_reloaded(
     open_as: Open, page: Page, browser_log: BrowserLog
@@ -129,6 +137,31 @@ def test_a_list_loaded_after_the_outage_restores_its_position(
     page.unroute("**/api/v1/devices?*")
     _interrupt_connection(page)
     wait_until(page, lambda: region.evaluate("region => region.scrollTop") == 1200)
+
+
+def test_a_playback_loaded_after_the_outage_starts_at_its_end(
+    open_as: Open, page: Page, browser_log: BrowserLog, demo: ServiceProcess
+) -> None:
+    browser_log.expect("net::ERR_FAILED")
+    browser_log.allow("net::ERR_INTERNET_DISCONNECTED", "WebSocket connection")
+    floor = {"floor": 0, "minX": 0, "minY": 0, "maxX": 20, "maxY": 12}
+    site = demo.call("POST", "/api/v1/sites", {"name": "Mill", "floors": [floor]})["id"]
+    place = {"site": site, "floor": 0, "x": 4, "y": 3, "radius": 2}
+    items = [{"time": f"2026-11-19T00:0{minute}:00Z", **place} for minute in range(3)]
+    try:
+        page.route("**/api/v1/devices/*/positions?*", lambda route: route.abort())
+        open_as(f"/sites/{site}?device={TRACKER}&playback=1h")
+        expect(_find_state(page)).to_have_text("Live")
+        expect(page.get_by_role("main").get_by_role("alert")).to_contain_text("did not answer")
+        page.unroute_all()
+        page.route(
+            "**/api/v1/devices/*/positions?*",
+            lambda route: route.fulfill(json={"items": items, "nextToken": None}),
+        )
+        _interrupt_connection(page)
+        expect(page.get_by_role("slider", name="Time of the position")).to_have_value("2")
+    finally:
+        demo.call("DELETE", f"/api/v1/sites/{site}")
 
 
 def _interrupt_connection(page: Page) -> None:

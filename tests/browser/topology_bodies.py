@@ -9,22 +9,28 @@ from meshfleet.rest.topology import classify_signal
 
 _FIRST: Final = 0xC0FFEE000000
 _FANOUT: Final = 6
-"""Number of children of each node, but of the gateway twice as many."""
+"""Number of children of each node but the gateway."""
 
 
-def list_devices(topology: dict[str, Any]) -> dict[str, Any]:
-    """Build the body of the list of devices of a topology, as far as the topology page reads it."""
+def list_devices(topology: dict[str, Any], *, major: int = 1) -> dict[str, Any]:
+    """Build the body of the list of devices of a topology, as far as the topology page reads it.
+
+    `major` is the first number of all firmware versions.
+    """
     items = [
-        {"id": node["device"], "friendlyName": f"Node {number}", "firmwareVersion": f"1.{number % 3}.0"}
+        {"id": node["device"], "friendlyName": f"Node {number}", "firmwareVersion": f"{major}.{number % 3}.0"}
         for number, node in enumerate(topology["nodes"])
     ]
     return {"items": items, "nextToken": None}
 
 
-def large_topology(gateway: str, devices: int) -> dict[str, Any]:
-    """Build the body of the topology of a gateway with many devices, as the service would send it."""
+def large_topology(gateway: str, devices: int, *, branches: int = 12) -> dict[str, Any]:
+    """Build the body of the topology of a gateway with many devices, as the service would send it.
+
+    `branches` is the number of children of the gateway.
+    """
     macs = [gateway, *(f"{_FIRST + number:012x}" for number in range(devices))]
-    parents = [None, *(max(0, (number - _FANOUT) // _FANOUT) for number in range(devices))]
+    parents = [None, *(max(0, 1 + (number - branches) // _FANOUT) for number in range(devices))]
     depths, below = [0] * len(macs), [0] * len(macs)
     for index, parent in enumerate(parents):
         depths[index] = 0 if parent is None else depths[parent] + 1

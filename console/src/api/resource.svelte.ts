@@ -15,7 +15,9 @@ export class Resource<Value> {
   #retry = (): void => undefined;
   readonly #pendingChanges = new PendingChanges<Value>();
 
-  async load(fetch: (signal: AbortSignal) => Promise<Value>): Promise<void> {
+  /** Load the value, and call `onLoaded` with it. Work that depends on the value belongs there: a request that is
+   * repeated on reconnect calls it too, but the returned promise does not wait for that. */
+  async load(fetch: (signal: AbortSignal) => Promise<Value>, onLoaded?: (value: Value) => void): Promise<void> {
     this.#pending?.abort();
     cancelRetry(this.#retry);
     const pending = new AbortController();
@@ -28,11 +30,12 @@ export class Resource<Value> {
       this.value = this.#pendingChanges.applyTo(value);
       this.problem = null;
       this.isMissing = false;
+      onLoaded?.(this.value);
     } catch (error) {
       if (this.#pending !== pending) return;
       this.problem = describeError(error);
       this.isMissing = error instanceof Problem && error.status === 404;
-      this.#retry = () => void this.load(fetch);
+      this.#retry = () => void this.load(fetch, onLoaded);
       retryOnReconnect(this.#retry);
     } finally {
       if (this.#pending === pending) {

@@ -1,4 +1,4 @@
-/** Mesh of a gateway as a tree: built from a response of the service, folded, and compared with another one. */
+/** Mesh of a gateway as a tree: built from a response of the service, and compared with another one. */
 import type { Schemas } from "../../api/client";
 import { parseDeviceId } from "../../text/format";
 
@@ -20,9 +20,6 @@ export interface Mesh {
 }
 
 type Writable = MeshNode & { parent: MeshNode | null; children: MeshNode[]; level: number };
-
-/** Nodes up to which branches are unfolded at first. The children of the gateway are always shown. */
-const MAX_UNFOLDED = 2500;
 
 export function buildMesh(topology: Schemas["Topology"]): Mesh {
   const byMac = new Map<string, Writable>();
@@ -63,25 +60,6 @@ export function listPath(node: MeshNode): MeshNode[] {
   return path;
 }
 
-/** Return the nodes to fold at first: those of the deepest levels of a mesh that is too large to draw at once. */
-export function foldToLimit(mesh: Mesh): ReadonlySet<string> {
-  const nodes = listNodes(mesh);
-  const perLevel: number[] = [];
-  for (const { level } of nodes) perLevel[level] = (perLevel[level] ?? 0) + 1;
-  let [shown, last] = [0, 0];
-  for (const [level, count] of perLevel.entries()) {
-    shown += count;
-    if (level > 1 && shown > MAX_UNFOLDED) break;
-    last = level;
-  }
-  return last === perLevel.length - 1 ? new Set() : foldBelow(mesh, last);
-}
-
-/** Return the nodes to fold so that levels after `level` are hidden. */
-export function foldBelow(mesh: Mesh, level: number): ReadonlySet<string> {
-  return new Set(listNodes(mesh).flatMap((node) => (node.level === level && node.children.length > 0 ? [node.mac] : [])));
-}
-
 export interface MeshChanges {
   /** Devices that have another parent. */
   readonly moved: readonly string[];
@@ -96,8 +74,24 @@ export function compareMeshes(before: Mesh, after: Mesh): MeshChanges | null {
   for (const [mac, { data }] of after.byMac) {
     const earlier = before.byMac.get(mac)?.data;
     if (earlier === undefined) joined.push(mac);
-    else if (earlier.parent !== data.parent || earlier.orphan !== data.orphan) moved.push(mac);
+    else if (hasMoved(earlier, data)) moved.push(mac);
   }
   const left = [...before.byMac.keys()].filter((mac) => !after.byMac.has(mac));
   return moved.length + joined.length + left.length === 0 ? null : { moved, joined, left };
+}
+
+/** Return a mesh with the values and findings of a newer one, but with its own nodes and parents. A device that has
+ * another parent keeps its signal, which is that of the link to the parent before. */
+export function updateValues(mesh: Mesh, newer: Mesh): Mesh {
+  const nodes = mesh.topology.nodes.map((node) => {
+    const found = newer.byMac.get(parseDeviceId(node.device))?.data;
+    if (found === undefined) return node;
+    const { cutsOff, load, rssi, seenAt, signal } = found;
+    return { ...node, cutsOff, load, ...(!hasMoved(node, found) && { rssi, seenAt, signal }) };
+  });
+  return buildMesh({ ...newer.topology, nodes });
+}
+
+function hasMoved(before: Schemas["TopologyNode"], after: Schemas["TopologyNode"]): boolean {
+  return before.parent !== after.parent || before.orphan !== after.orphan;
 }

@@ -16,7 +16,7 @@ export interface Scene extends Size {
   readonly folded: ReadonlySet<string>;
   /** Nodes that are dimmed, such as those with a better signal than asked for. */
   readonly isDimmed: (node: MeshNode) => boolean;
-  /** Selected node with its way to the gateway, and the other parents that hear it. */
+  /** Selected node with its path to the gateway, and the other nodes that receive it. */
   readonly path: readonly string[];
   readonly alternatives: readonly string[];
   readonly hovered: string | null;
@@ -102,7 +102,7 @@ function paintLink(context: CanvasRenderingContext2D, { layout, camera }: Scene,
   context.stroke();
 }
 
-/** Draw lines to the other parents that hear the selected node. */
+/** Draw lines to the other nodes that receive the selected node. */
 function paintAlternatives(context: CanvasRenderingContext2D, scene: Scene, points: readonly Point[]): void {
   const selected = points[scene.layout.indexes.get(scene.path[0] ?? "") ?? -1];
   if (!selected) return;
@@ -180,7 +180,7 @@ function paintShape(
   context.stroke();
 }
 
-/** Write names where there is room: first of the selected way, then of nodes with many below them. */
+/** Write names where there is room: first of the selected path, then of nodes with many below them. */
 function paintLabels(context: CanvasRenderingContext2D, scene: Scene, points: readonly Point[], radius: number): void {
   const important = new Set([...scene.path, ...(scene.hovered === null ? [] : [scene.hovered])]);
   const inView = points.filter((point) => isVisible(scene, point));

@@ -1,7 +1,8 @@
 /** State of the page in its address: what is shown, and how. */
 import { withParam } from "../../query";
-import { COLORINGS, type Coloring } from "./marks";
+import { DEFAULT_FOLDING, type Folding } from "./folding";
 import { LAYOUTS, type LayoutName } from "./layouts";
+import { COLORINGS, type Coloring } from "./marks";
 
 export interface Span {
   readonly name: "6h" | "24h" | "7d" | "30d";
@@ -25,8 +26,6 @@ const DEFAULT_SPAN: Span = SPANS[1] ?? { name: "24h", step: 15 * MINUTE, steps: 
 /** Threshold in dBm at which nothing is emphasized, and the highest one. */
 export const NO_THRESHOLD = -100;
 export const MAX_THRESHOLD = -50;
-/** Number of folded branches that the address keeps: addresses have a limit. */
-const MAX_FOLDED = 100;
 
 export interface ViewQuery {
   readonly gateway: string | null;
@@ -39,8 +38,7 @@ export interface ViewQuery {
   readonly threshold: number;
   /** MAC of the selected node. */
   readonly selected: string | null;
-  /** MACs of folded nodes; null: those of a mesh that is too large. */
-  readonly folded: readonly string[] | null;
+  readonly folding: Folding;
 }
 
 export function parseView(query: URLSearchParams): ViewQuery {
@@ -54,8 +52,14 @@ export function parseView(query: URLSearchParams): ViewQuery {
     coloring: COLORINGS.find((name) => name === query.get("Color")) ?? "signal",
     threshold: Math.min(Math.max(Number.isNaN(threshold) ? NO_THRESHOLD : threshold, NO_THRESHOLD), MAX_THRESHOLD),
     selected: query.get("Device"),
-    folded: query.has("Fold") ? query.getAll("Fold").filter((mac) => mac !== "none") : null,
+    folding: parseFolding(query.getAll("Fold")),
   };
+}
+
+/** Parse the rule of folding, if there is one, and the MACs to which the opposite applies. */
+function parseFolding(values: readonly string[]): Folding {
+  const [first, ...others] = values;
+  return first === "all" || first === "none" ? { rule: first, exceptions: others } : { ...DEFAULT_FOLDING, exceptions: values };
 }
 
 /** Return the query with some of the state changed. Defaults are left out. */
@@ -69,8 +73,9 @@ export function withView(query: URLSearchParams, change: Partial<ViewQuery>): UR
   if (change.coloring) set("Color", change.coloring === "signal" ? null : change.coloring);
   if (change.threshold !== undefined) set("Below", change.threshold === NO_THRESHOLD ? null : String(change.threshold));
   if (change.selected !== undefined) set("Device", change.selected);
-  if (change.folded === null) set("Fold", null);
-  // "none" differs from a missing value: a large mesh is folded unless the user has unfolded it.
-  else if (change.folded) set("Fold", change.folded.length === 0 ? "none" : change.folded.slice(0, MAX_FOLDED));
+  if (change.folding) {
+    const { rule, exceptions } = change.folding;
+    set("Fold", [...(rule === DEFAULT_FOLDING.rule ? [] : [rule]), ...exceptions]);
+  }
   return next;
 }

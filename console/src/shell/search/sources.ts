@@ -1,5 +1,5 @@
-/** Search sources. The service searches devices; of the other lists one page is loaded and searched here. Gateways
- * beyond that page are found as devices. */
+/** Search sources. The service searches devices; of the other lists one page is loaded and searched here, and all pages
+ * of sites. Gateways beyond that page are found as devices. */
 import Building from "@lucide/svelte/icons/building-2";
 import Chip from "@lucide/svelte/icons/cpu";
 import Layers from "@lucide/svelte/icons/layers";
@@ -9,6 +9,7 @@ import Antenna from "@lucide/svelte/icons/router";
 import Search from "@lucide/svelte/icons/search";
 import Tag from "@lucide/svelte/icons/tag";
 
+import { fetchAllPages } from "../../api/all-pages";
 import { type Schemas, api, requireBody } from "../../api/client";
 import { findDevicesByName } from "../../api/device-search";
 import { session } from "../../api/session.svelte";
@@ -29,7 +30,7 @@ export interface SearchResult {
 
 const MAX_DEVICES = 8;
 const MAX_ITEMS = 1000;
-/** Number of jobs, firmware and sites to search: users mostly look for recent ones. */
+/** Number of jobs and firmware to search: users mostly look for recent ones. */
 const MAX_RECENT = 200;
 
 export async function searchDevices(text: string, signal: AbortSignal): Promise<readonly SearchResult[]> {
@@ -106,9 +107,12 @@ export function searchFirmware(text: string, firmware: readonly Schemas["Firmwar
 }
 
 export async function readSites(): Promise<readonly Schemas["Site"][]> {
-  const query = { MaxResults: MAX_RECENT };
-  // openapi-fetch widens the corners of areas to lists of any length.
-  return (requireBody(await api.GET("/api/v1/sites", { params: { query } })) as Schemas["SitePage"]).items;
+  // The list is loaded once for all that the user types, so nothing cancels it.
+  return fetchAllPages(async (token, signal) => {
+    const query = { MaxResults: MAX_ITEMS, ...(token && { NextToken: token }) };
+    // openapi-fetch widens the corners of areas to lists of any length.
+    return requireBody(await api.GET("/api/v1/sites", { params: { query }, signal })) as Schemas["SitePage"];
+  }, new AbortController().signal);
 }
 
 /** Search sites by name, and their floors by theirs. */

@@ -31,9 +31,13 @@ export class Playback {
   ) {}
 
   async load(): Promise<void> {
-    const now = clock.read();
-    await this.loaded.load((signal) => fetchPastPositions(this.device, this.siteId, [now - RANGES[this.range], now], signal));
-    this.index = Math.max(0, this.items.length - 1);
+    await this.loaded.load(
+      (signal) => {
+        const now = clock.read();
+        return fetchPastPositions(this.device, this.siteId, [now - RANGES[this.range], now], signal);
+      },
+      ({ items }) => (this.index = Math.max(0, items.length - 1)),
+    );
   }
 
   /** Play from the current position, or from the beginning if it is the last one. */

@@ -53,8 +53,10 @@ export class SelectedDevice {
   /** Load the past positions, which replace those of events that came before. */
   async #loadTrail(): Promise<void> {
     const now = clock.read();
-    await this.#past.load((signal) => fetchPastPositions(this.id, this.siteId, [now - TRAIL_MS, now], signal));
-    if (this.#past.problem === null) this.#events = this.#events.filter(({ time }) => Date.parse(time) >= now);
+    await this.#past.load(
+      (signal) => fetchPastPositions(this.id, this.siteId, [now - TRAIL_MS, now], signal),
+      () => (this.#events = this.#events.filter(({ time }) => Date.parse(time) >= now)),
+    );
   }
 
   #follow(position: LivePosition): void {
