@@ -65,7 +65,9 @@ def test_coverage_is_said_in_words_and_per_class(open_as: Open, demo: ServicePro
     with plan_site(demo, "Depot") as site:
         page = open_as(f"/sites/{site.site}?view=coverage", Role.VIEWER)
         main = page.get_by_role("main")
-        expect(main).to_contain_text(re.compile(r"\d+ % of the floor is heard by at least 3 anchors\."))
+        expect(main).to_contain_text(
+            re.compile(r"On \d+ % of the floor at least 3 anchors receive a device\.")
+        )
         expect(main).to_contain_text(re.compile(r"Weakest at x [\d.]+ m, y [\d.]+ m, \d anchors?"))
         table = page.get_by_role("group", name="Share of the floor")
         expect(table.get_by_role("row")).to_have_count(5)
@@ -80,7 +82,8 @@ def test_coverage_is_said_in_words_and_per_class(open_as: Open, demo: ServicePro
         check_fits_width(page, 390)
         assert find_violations_in_all_themes(page) == []
         page.get_by_role("link", name="Upper floor").click()
-        expect(main).to_contain_text("of the floor is heard")
+        expect(main).to_contain_text("of the floor at least 3 anchors receive")
+
 
 
 def test_a_device_page_has_its_place_and_position(open_as: Open, demo: ServiceProcess) -> None:
