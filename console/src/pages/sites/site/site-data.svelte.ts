@@ -16,7 +16,7 @@ export class SiteData {
 
   readonly #path: { readonly site_id: string };
 
-  constructor(id: string) {
+  constructor(readonly id: string) {
     this.#path = { site_id: id };
   }
 
