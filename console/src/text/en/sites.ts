@@ -161,6 +161,7 @@ export const sites = {
     unplacedHint: "Drag one onto the plan, or choose it and enter its place.",
     find: "Find a device without a place",
     noUnplaced: "No device without a place matches",
+    moreUnplaced: "There are more devices without a place: search to find them.",
     place: (name: string) => `Place ${isolateBidi(name)}`,
     placeShort: "Place",
     move: (name: string) => `Move ${isolateBidi(name)}`,
