@@ -8,16 +8,32 @@ from typing import TYPE_CHECKING
 from playwright.sync_api import expect
 
 from meshfleet.rest.accounts import Role
-from tests.browser.demo_plans import FLOORS
+from tests.browser.conftest import wait_until
+from tests.browser.demo_plans import ANCHOR_PLACES, FLOORS, plan_site
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from playwright.sync_api import Route
+    from playwright.sync_api import CDPSession, FloatRect, Locator, Page, Route
 
     from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
     from tests.scenarios.service_process import ServiceProcess
+
+
+def _find_mark(page: Page, anchor: str) -> Locator:
+    return page.locator(f'g.anchor[data-device="bmac-{anchor}"] rect')
+
+
+def _get_center(locator: Locator) -> tuple[float, float]:
+    box: FloatRect | None = locator.bounding_box()
+    assert box is not None
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def _is_near(mark: Locator, point: tuple[float, float]) -> bool:
+    x, y = _get_center(mark)
+    return abs(x - point[0]) < 3 and abs(y - point[1]) < 3
 
 
 def test_a_list_that_is_not_loaded_is_not_called_empty(
@@ -66,3 +82,49 @@ def test_a_device_without_a_place_is_found_behind_a_page_of_placed_ones(
         assert max(sizes) <= 1000
     finally:
         demo.call("DELETE", f"/api/v1/sites/{site}")
+
+
+def _touch(line: CDPSession, kind: str, *points: tuple[float, float]) -> None:
+    touches = [{"x": x, "y": y, "id": number} for number, (x, y) in enumerate(points)]
+    line.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": touches})
+
+
+def test_a_dragged_anchor_stays_at_its_new_place_and_a_second_finger_cancels(
+    open_as: Open, demo: ServiceProcess, browser_log: BrowserLog
+) -> None:
+    with plan_site(demo, "Loft") as site:
+        page = open_as(f"/sites/{site.site}?view=anchors", Role.OPERATOR)
+        first, other = (_find_mark(page, anchor) for anchor in site.anchors[:2])
+        expect(page.get_by_role("group", name="Placed devices").get_by_role("row")).to_have_count(7)
+        start, second = _get_center(first), _get_center(other)
+        line = page.context.new_cdp_session(page)
+        _touch(line, "touchStart", start)
+        _touch(line, "touchMove", (start[0] + 40, start[1] - 40))
+        wait_until(page, lambda: _is_near(first, (start[0] + 40, start[1] - 40)), "the dragged anchor")
+        _touch(line, "touchStart", (start[0] + 40, start[1] - 40), second)
+        _touch(line, "touchMove", (start[0] + 60, start[1] - 60), second)
+        _touch(line, "touchEnd")
+        wait_until(page, lambda: _is_near(first, start), "the anchor at its place")
+        assert [each for each in browser_log.requests if each.startswith("PUT ")] == []
+
+        # The list of places is held back: the anchor is shown where it was dropped.
+        held: list[Route] = []
+        page.route(re.compile(r"/places\?"), lambda route: held.append(route))  # noqa: PLW0108 # Playwright sets attributes on handlers, which builtins refuse
+        page.mouse.move(*start)
+        page.mouse.down()
+        page.mouse.move(start[0] + 60, start[1] - 60, steps=3)
+        page.mouse.up()
+        wait_until(page, lambda: held, "the request for the places")
+        assert _is_near(first, (start[0] + 60, start[1] - 60))
+        for each in held:
+            each.continue_()
+        page.unroute(re.compile(r"/places\?"))
+        expect(page.get_by_text(re.compile("is on .*Ground floor.* at x "))).to_be_visible()
+        assert _is_near(first, (start[0] + 60, start[1] - 60))
+        places = demo.call("GET", f"/api/v1/sites/{site.site}/places")["items"]
+        moved = {
+            each["device"]
+            for each, at in zip(places, ANCHOR_PLACES, strict=True)
+            if (each["x"], each["y"]) != at
+        }
+        assert moved == {f"bmac-{site.anchors[0]}"}
