@@ -61,7 +61,9 @@ def test_a_moving_device_is_followed_by_live_events(
         wait_until(page, agree, "one position in the list and in the card")
 
 
-def test_coverage_is_said_in_words_and_per_class(open_as: Open, demo: ServiceProcess) -> None:
+def test_coverage_is_said_in_words_and_per_class(
+    open_as: Open, demo: ServiceProcess, browser_log: BrowserLog
+) -> None:
     with plan_site(demo, "Depot") as site:
         page = open_as(f"/sites/{site.site}?view=coverage", Role.VIEWER)
         main = page.get_by_role("main")
@@ -77,13 +79,32 @@ def test_coverage_is_said_in_words_and_per_class(open_as: Open, demo: ServicePro
         page.get_by_label("Readings that count").select_option("Good")
         expect(page).to_have_url(re.compile("level=good"))
         expect(main).to_contain_text("From -70 dBm")
-        page.get_by_role("group", name=re.compile("^Plan of ")).click()
+        plan = page.get_by_role("group", name=re.compile("^Plan of "))
+        plan.click()
         expect(main).to_contain_text(re.compile(r"At x 1\d(\.\d)? m, y \d(\.\d)? m, "))
+        expect(plan.locator("rect.cell")).to_have_count(1)
+        page.get_by_label("x, m").fill("2")
+        page.get_by_label("y, m").fill("3")
+        expect(main).to_contain_text(re.compile(r"At x [12](\.\d)? m, y [23](\.\d)? m, "))
+        page.get_by_label("y, m").fill("30")
+        expect(main).to_contain_text("This place is not on the floor")
+        expect(plan.locator("rect.cell")).to_have_count(0)
         check_fits_width(page, 390)
         assert find_violations_in_all_themes(page) == []
         page.get_by_role("link", name="Upper floor").click()
         expect(main).to_contain_text("of the floor at least 3 anchors receive")
 
+        # The values of another level are not shown under the one that could not be loaded.
+        wait_until_connected(page)
+        browser_log.expect(500)
+        failing = re.compile("/coverage")
+        page.route(failing, lambda route: route.fulfill(status=500, json={"detail": "The disk is gone."}))
+        page.get_by_label("Readings that count").select_option("Weak or better")
+        expect(main.get_by_role("alert")).to_contain_text("The disk is gone.")
+        expect(table).to_have_count(0)
+        page.unroute(failing)
+        page.get_by_role("button", name="Try again").click()
+        expect(table).to_be_visible()
 
 
 def test_a_device_page_has_its_place_and_position(open_as: Open, demo: ServiceProcess) -> None:

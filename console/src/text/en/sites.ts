@@ -233,7 +233,10 @@ export const sites = {
     levelHint: (rssi: string) => `From ${rssi} dBm`,
     table: "Share of the floor",
     floorShare: "Of the floor",
-    pick: "Tap the plan for the values of a place.",
+    pick: "Tap the plan for the values of a place, or enter the meters.",
+    x: "x, m",
+    y: "y, m",
+    nowhere: "This place is not on the floor, or devices cannot be there.",
     lead: "Computed for a device of usual transmit power, from what anchors of this site have received so far.",
     classes: {
       many: (least: number) => `${least} or more`,
