@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING
 
 from playwright.sync_api import expect
 
+from meshfleet.protocol.times import format_millis
 from meshfleet.rest.accounts import Role
 from tests.browser.conftest import wait_until
 from tests.browser.demo_plans import ANCHOR_PLACES, FLOORS, plan_site
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
     from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
+    from tests.browser.demo_plans import PlanSite
     from tests.scenarios.service_process import ServiceProcess
 
 
@@ -128,3 +131,33 @@ def test_a_dragged_anchor_stays_at_its_new_place_and_a_second_finger_cancels(
             if (each["x"], each["y"]) != at
         }
         assert moved == {f"bmac-{site.anchors[0]}"}
+
+
+def test_a_large_survey_is_listed_in_parts(open_as: Open, demo: ServiceProcess) -> None:
+    with plan_site(demo, "Archive hall") as site:
+        _import_survey(demo, site, 120)
+        page = open_as("/labels", Role.OPERATOR)
+        page.goto(f"/sites/{site.site}?view=survey")
+        rows = page.get_by_role("group", name="Survey points").get_by_role("row")
+        expect(rows).to_have_count(101)
+        page.get_by_role("button", name="Show more").click()
+        expect(rows).to_have_count(121)
+        expect(page.locator("path.points")).to_have_attribute("d", re.compile("^(M[^M]+){120}$"))
+
+
+def _import_survey(demo: ServiceProcess, site: PlanSite, count: int) -> None:
+    """Add survey points at the lower and upper edge of the ground floor."""
+    end = time.time_ns() // 1_000_000 - 60_000
+    points = [
+        {
+            "device": f"bmac-{site.devices[0]}",
+            "floor": 0,
+            "x": 20 * (index // 2) / (count // 2),
+            "y": index % 2 * 12,
+            "from": format_millis(end - 1000 * index - 500),
+            "to": format_millis(end - 1000 * index),
+            "readings": [{"anchor": site.anchors[0], "rssi": -60, "count": 5}],
+        }
+        for index in range(count)
+    ]
+    demo.call("POST", f"/api/v1/sites/{site.site}/survey/import", {"points": points})
