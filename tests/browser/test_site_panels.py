@@ -133,16 +133,22 @@ def test_a_dragged_anchor_stays_at_its_new_place_and_a_second_finger_cancels(
         assert moved == {f"bmac-{site.anchors[0]}"}
 
 
-def test_a_large_survey_is_listed_in_parts(open_as: Open, demo: ServiceProcess) -> None:
+def test_a_large_survey_is_listed_in_parts_and_its_next_point_is_where_positions_are_inexact(
+    open_as: Open, demo: ServiceProcess
+) -> None:
     with plan_site(demo, "Archive hall") as site:
         _import_survey(demo, site, 120)
         page = open_as("/labels", Role.OPERATOR)
+        page.route(re.compile("/coverage"), _make_right_half_inexact)
         page.goto(f"/sites/{site.site}?view=survey")
         rows = page.get_by_role("group", name="Survey points").get_by_role("row")
         expect(rows).to_have_count(101)
         page.get_by_role("button", name="Show more").click()
         expect(rows).to_have_count(121)
         expect(page.locator("path.points")).to_have_attribute("d", re.compile("^(M[^M]+){120}$"))
+        expect(page.get_by_text("positions are not exact there")).to_be_visible()
+        page.get_by_role("button", name="Use the suggested point").click()
+        assert float(page.get_by_label("x, m").input_value()) > 10
 
 
 def _import_survey(demo: ServiceProcess, site: PlanSite, count: int) -> None:
@@ -161,3 +167,14 @@ def _import_survey(demo: ServiceProcess, site: PlanSite, count: int) -> None:
         for index in range(count)
     ]
     demo.call("POST", f"/api/v1/sites/{site.site}/survey/import", {"points": points})
+
+
+def _make_right_half_inexact(route: Route) -> None:
+    response = route.fetch()
+    body: dict[str, Any] = response.json()
+    coverage = body["coverage"]
+    coverage["radius"] = [
+        None if count is None else 1 + 9 * (index % coverage["columns"] * coverage["columnMeters"] > 10)
+        for index, count in enumerate(coverage["anchors"])
+    ]
+    route.fulfill(response=response, json=body)

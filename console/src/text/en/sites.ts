@@ -203,7 +203,10 @@ export const sites = {
     started: "The recording has started. Stay where you are for a minute.",
     ended: "The recording has ended.",
     canceled: "The recording was canceled.",
-    hint: "The dashed ring marks the place that is farthest from anchors and points.",
+    hints: {
+      radius: "The dashed ring marks where the next point helps most: positions are not exact there, and no anchor or point is near.",
+      distance: "The dashed ring marks the place that is farthest from anchors and points.",
+    },
     points: "Survey points",
     count: (here: string, all: string) => `${here} on this floor, ${all} on the site`,
     columns: { point: "Point", device: "Device", anchors: "Anchors", age: "Age", actions: "Actions" },
