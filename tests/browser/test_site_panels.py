@@ -6,11 +6,13 @@ import re
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 from playwright.sync_api import expect
 
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.accounts import Role
-from tests.browser.conftest import wait_until
+from tests.browser.axe import find_violations_in_all_themes
+from tests.browser.conftest import check_fits_width, wait_until, wait_until_connected
 from tests.browser.demo_plans import ANCHOR_PLACES, FLOORS, plan_site
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from tests.browser.conftest import Open
     from tests.browser.demo_plans import PlanSite
     from tests.scenarios.service_process import ServiceProcess
+
+_REPORTING_MS = 500
 
 
 def _find_mark(page: Page, anchor: str) -> Locator:
@@ -178,3 +182,37 @@ def _make_right_half_inexact(route: Route) -> None:
         for index, count in enumerate(coverage["anchors"])
     ]
     route.fulfill(response=response, json=body)
+
+
+@pytest.mark.part("long")
+def test_visits_to_a_zone_are_followed_by_live_events(open_as: Open, demo: ServiceProcess) -> None:
+    with plan_site(demo, "Workshop") as site:
+        device = site.devices[0]
+        polygon = [[0, 0], [10, 0], [10, 12], [0, 12]]
+        body = {"name": "Bench", "floor": 0, "polygon": polygon}
+        demo.call("POST", f"/api/v1/sites/{site.site}/zones", body)
+        page = open_as(f"/sites/{site.site}?view=zones", Role.VIEWER)
+        wait_until_connected(page)
+        page.get_by_role("link", name="Bench").click()
+        card = page.get_by_role("region", name=re.compile("^Visits to .*Bench"))
+        expect(card).to_contain_text("No visits yet")
+        _stay(page, site, (3, 6), lambda: "1 inside now" in card.inner_text())
+        check_fits_width(page, 390)
+        assert find_violations_in_all_themes(page) == []
+        _stay(page, site, (18, 10), lambda: "0 inside now" in card.inner_text())
+        row = card.get_by_role("row").nth(1)
+        expect(row).not_to_contain_text("inside now")
+        expect(row.get_by_role("cell").last).to_have_text(re.compile(r"^\d+ (s|min)"))
+        row.get_by_role("link").click()
+        expect(page).to_have_url(re.compile(f"device=bmac-{device}"))
+
+
+def _stay(page: Page, site: PlanSite, place: tuple[float, float], is_seen: Any) -> None:
+    """Let a device stay at a place until the page shows it."""
+
+    def report() -> bool:
+        site.receive(site.devices[0], place)
+        page.wait_for_timeout(_REPORTING_MS)
+        return bool(is_seen())
+
+    wait_until(page, report, "the change")

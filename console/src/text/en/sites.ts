@@ -257,9 +257,17 @@ export const sites = {
       beyond: (least: number) => `More than ${least} m`,
     },
   },
+  visits: {
+    title: (zone: string) => `Visits to ${isolateBidi(zone)}`,
+    inside: (many: string, hasMore: boolean) => (hasMore ? `more than ${many} devices inside now` : `${many} inside now`),
+    columns: { device: "Device", entered: "Entered", left: "Left", stay: "Time inside" },
+    here: "inside now",
+    none: "No visits yet",
+    noneLead: "A device enters a zone when two positions in a row are inside.",
+  },
   zones: {
     title: "Zones",
-    lead: "A zone is a named area of a floor.",
+    lead: "A zone is a named area of a floor. It shows which devices are inside, and which were.",
     none: "No zones on this floor",
     columns: { zone: "Zone", area: "Area, m²", actions: "Actions" },
     open: "New zone",

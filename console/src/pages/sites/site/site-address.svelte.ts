@@ -18,6 +18,8 @@ export class SiteAddress {
   readonly device = $derived(this.#query.get("device"));
   /** Id of a device whose place is to be entered. */
   readonly placing = $derived(this.#query.get("place"));
+  /** Id of the zone whose visits are shown. */
+  readonly zone = $derived(this.#query.get("zone"));
   readonly range = $derived(RANGE_NAMES.find((name) => name === this.#query.get("playback")) ?? null);
   readonly measure = $derived(MEASURES.find((name) => name === this.#query.get("measure")) ?? "anchors");
   readonly level = $derived(LEVELS.find((name) => name === this.#query.get("level")) ?? "any");
@@ -40,6 +42,10 @@ export class SiteAddress {
 
   withoutDevice(): string {
     return this.#format(withoutParams(this.#query, "device", "playback"));
+  }
+
+  withZone(zone: string): string {
+    return this.#format(withParam(this.#query, "zone", zone));
   }
 
   withRange(range: Range | null): string {
