@@ -101,16 +101,19 @@ export function drawSelected(context: CanvasRenderingContext2D, view: FloorView,
   context.stroke();
 }
 
-/** Draw a line through places, the oldest pale. */
-export function drawTrail(context: CanvasRenderingContext2D, view: FloorView, trail: readonly Point[], color: string): void {
+/** Draw the lines of a trail, the oldest pale. */
+export function drawTrail(
+  context: CanvasRenderingContext2D,
+  view: FloorView,
+  lines: readonly (readonly [Point, Point])[],
+  color: string,
+): void {
   context.strokeStyle = color;
   context.lineWidth = 2;
   context.lineCap = "round";
-  for (let index = 1; index < trail.length; index += 1) {
-    const [from, to] = [trail[index - 1], trail[index]];
-    if (from === undefined || to === undefined) continue;
-    const [start, end] = [view.toPixels(from), view.toPixels(to)];
-    context.globalAlpha = 0.15 + (0.65 * index) / trail.length;
+  for (const [index, line] of lines.entries()) {
+    const [start, end] = [view.toPixels(line[0]), view.toPixels(line[1])];
+    context.globalAlpha = 0.15 + (0.65 * (index + 1)) / (lines.length + 1);
     context.beginPath();
     context.moveTo(start.x, start.y);
     context.lineTo(end.x, end.y);
