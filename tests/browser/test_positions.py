@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
+from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import TYPE_CHECKING
 
+import pytest
 from playwright.sync_api import expect
 
+from meshfleet.protocol.times import format_millis
 from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations_in_all_themes
-from tests.browser.conftest import check_fits_width, wait_until, wait_until_connected
+from tests.browser.conftest import check_fits_width, wait_for_responses, wait_until, wait_until_connected
 from tests.browser.demo_plans import plan_site
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from collections.abc import Callable
+
+    from playwright.sync_api import Page, Route, WebSocketRoute
 
     from tests.browser.browser_log import BrowserLog
     from tests.browser.conftest import Open
@@ -59,6 +65,78 @@ def test_a_moving_device_is_followed_by_live_events(
             return f"Ground floor, x {x} m, y {y} m" in card.inner_text()
 
         wait_until(page, agree, "one position in the list and in the card")
+
+
+def _to_pixels(page: Page, x: float, y: float) -> tuple[float, float]:
+    """Return where a point of a 20 by 12 m floor is on the screen."""
+    box = page.locator("rect.outline").bounding_box()
+    assert box is not None
+    return box["x"] + x / 20 * box["width"], box["y"] + (12 - y) / 12 * box["height"]
+
+
+def _limit_events(page: Page, device: str) -> Callable[[], None]:
+    """Deliver positions of one device only. Return a function that tells the page that it missed events."""
+    sockets: list[WebSocketRoute] = []
+
+    def connect(socket: WebSocketRoute) -> None:
+        sockets.append(socket)
+        server = socket.connect_to_server()
+        server.on_message(lambda frame: deliver(socket, frame))
+
+    def deliver(socket: WebSocketRoute, frame: str | bytes) -> None:
+        event = json.loads(frame)
+        if event["type"] != "position" or event["data"]["device"] == f"bmac-{device}":
+            socket.send(frame)
+
+    page.route_web_socket("**/api/v1/live", connect)
+    missed = json.dumps({"id": "x", "type": "resync", "time": "", "data": {}})
+    return lambda: sockets[-1].send(missed)
+
+
+@pytest.mark.part("long")
+@pytest.mark.usefixtures("own_window")
+def test_the_list_tells_who_fell_silent_or_left(
+    open_as: Open, page: Page, demo: ServiceProcess, browser_log: BrowserLog
+) -> None:
+    with plan_site(demo, "Barn") as site:
+        moving, silent, _ = (f"bmac-{mac}" for mac in site.devices)
+        left: set[str] = set()
+        minutes = {silent: 4}
+
+        def change_positions(route: Route) -> None:
+            positions = route.fetch().json()
+            items = {each["device"]: each for each in positions["items"] if each["device"] not in left}
+            items[silent]["time"] = _format_age(minutes=minutes[silent])
+            route.fulfill(json={**positions, "items": list(items.values())})
+
+        for mac, place in zip(site.devices, ((2, 2), (5, 4), (15, 8)), strict=True):
+            site.receive(mac, place)
+        site.wait_for_positions(*site.devices)
+        report_missed_events = _limit_events(page, site.devices[0])
+        page.route(f"**/sites/{site.site}/positions", change_positions)
+        open_as(f"/sites/{site.site}", Role.VIEWER)
+        wait_until_connected(page)
+        list_group = page.get_by_role("group", name="Devices on this site")
+        rows = list_group.locator("tbody tr")
+        expect(rows).to_have_count(3)
+        expect(rows.filter(has_text="Stale")).to_have_count(1)
+        expect(rows.nth(1)).to_contain_text("Stale")
+        expect(page.get_by_role("main")).to_contain_text("Hollow dots and stale rows: no reading")
+        assert find_violations_in_all_themes(page) == []
+
+        # A device that has sent events is removed when the service no longer lists it, and any by its age.
+        _follow(page, site, site.devices[0], re.compile(r"\s1[4-9](\.\d)?\s"))
+        left.add(moving)
+        minutes[silent] = 16
+        report_missed_events()
+        expect(rows).to_have_count(1)
+        wait_for_responses(page, browser_log)
+
+
+def _format_age(*, minutes: int) -> str:
+    """Return the time of some minutes ago, as the service formats it."""
+    then = datetime.now(UTC) - timedelta(minutes=minutes)
+    return format_millis(int(then.timestamp() * 1000))
 
 
 def test_coverage_is_said_in_words_and_per_class(open_as: Open, demo: ServiceProcess) -> None:

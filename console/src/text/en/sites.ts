@@ -103,6 +103,7 @@ export const sites = {
     floorPlace: (floor: string, x: string, y: string) => `${floor}, x ${x} m, y ${y} m`,
     within: (radius: string, percent: string) => `Within ${radius} m in ${percent} of cases`,
     radius: (radius: string) => `± ${radius} m`,
+    stale: "No reading in the last 3 minutes: it may be elsewhere by now.",
   },
   devices: {
     title: "Devices on this site",
@@ -112,6 +113,8 @@ export const sites = {
     none: "No positions yet",
     noneLead: "A device appears here when at least three anchors have received it in the last 15 minutes.",
     noMatch: "No device matches",
+    stale: "Stale",
+    staleHint: "Hollow dots and stale rows: no reading in the last 3 minutes. These devices may be elsewhere by now.",
     fewAnchors: (many: number) =>
       many === 1 ? "Positions need at least 3 anchors; this site has 1." : `Positions need at least 3 anchors; this site has ${many}.`,
     setAnchors: "Place anchors",

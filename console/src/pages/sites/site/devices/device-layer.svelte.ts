@@ -1,7 +1,8 @@
 /** Devices on the plan of a floor: their dots, and the selected one with its trail. */
 import type { FloorView } from "../../../../floors/floor-view.svelte";
 import type { Point } from "../../../../floors/geometry";
-import { type Dot, drawDots, drawSelected, drawTrail, findDot, readColors } from "../plan/dots";
+import { isStale } from "../../../../floors/live-positions";
+import { type Dot, drawDots, drawLarge, drawTrail, findDot, readColors } from "../plan/dots";
 import type { PositionFeed } from "../position-feed.svelte";
 import type { Playback } from "./playback.svelte";
 import type { SelectedDevice } from "./selected-device.svelte";
@@ -23,7 +24,7 @@ export class DeviceLayer {
     const { floor, placed, selected, playback } = this.#shown;
     return (playback === null ? this.feed.items : [])
       .filter((each) => each.floor === floor && !placed.has(each.device) && each.device !== selected?.id)
-      .map(({ device, x, y, radius }) => ({ id: device, x, y, radius }));
+      .map((each) => ({ id: each.device, x: each.x, y: each.y, radius: each.radius, isStale: isStale(each, this.feed.now) }));
   });
   /** Dot of the selected device, now or at the time of the playback; null if it is not on this floor. */
   readonly #selectedDot = $derived.by<Dot | null>(() => {
@@ -31,7 +32,8 @@ export class DeviceLayer {
     if (selected === null) return null;
     const now = selected.spot?.site === this.feed.siteId ? selected.spot : this.feed.byDevice.get(selected.id);
     const spot = playback === null ? now : playback.current;
-    return spot && spot.floor === floor ? { id: selected.id, x: spot.x, y: spot.y, radius: spot.radius } : null;
+    if (!spot || spot.floor !== floor) return null;
+    return { id: selected.id, x: spot.x, y: spot.y, radius: spot.radius, isStale: playback === null && isStale(spot, this.feed.now) };
   });
 
   constructor(
@@ -47,7 +49,7 @@ export class DeviceLayer {
     drawDots(context, this.view, this.#dots, colors);
     const trail = (playback ?? selected)?.trail ?? [];
     if (floor !== undefined) drawTrail(context, this.view, listLines(trail, floor), colors.selected);
-    if (this.#selectedDot) drawSelected(context, this.view, this.#selectedDot, colors);
+    if (this.#selectedDot) drawLarge(context, this.view, this.#selectedDot, colors.selected, colors.halo);
   }
 
   /** Return the dot at a point; `"cluster"` if there are too many, null if there is none. */
