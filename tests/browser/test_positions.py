@@ -130,6 +130,15 @@ def test_the_list_tells_who_fell_silent_or_left(
         minutes[silent] = 16
         report_missed_events()
         expect(rows).to_have_count(1)
+
+        # What others have changed is loaded too.
+        page.get_by_role("link", name="Anchors", exact=True).click()
+        anchor = page.get_by_role("group", name="Placed devices").locator("tbody tr").first
+        expect(anchor.get_by_role("cell").nth(1)).to_have_text("1")
+        places = [{"device": f"bmac-{site.anchors[0]}", "floor": 0, "x": 2.5, "y": 1}]
+        demo.call("POST", f"/api/v1/sites/{site.site}/places", {"places": places})
+        report_missed_events()
+        expect(anchor.get_by_role("cell").nth(1)).to_have_text("2.5")
         wait_for_responses(page, browser_log)
 
 

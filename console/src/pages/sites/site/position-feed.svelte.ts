@@ -35,8 +35,9 @@ export class PositionFeed {
 
   constructor(readonly siteId: string) {}
 
-  /** Keep the positions up to date until the returned function is called. */
-  start(): () => void {
+  /** Keep the positions up to date until the returned function is called. `onResync` is called after events were
+   * missed. */
+  start(onResync: () => void): () => void {
     const batches = throttleEvents(
       () => EVENT_PAUSE,
       (events) => this.#apply(parsePositions(events)),
@@ -44,7 +45,10 @@ export class PositionFeed {
     const unsubscribe = live.subscribe({
       filter: { Types: ["position"] },
       onEvent: batches.add,
-      onResync: () => void this.load(),
+      onResync: () => {
+        void this.load();
+        onResync();
+      },
     });
     const stopPolling = startPolling(() => this.load(), POLL_INTERVAL);
     void this.load();
