@@ -15,7 +15,7 @@ from meshfleet.protocol.times import format_millis
 from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations_in_all_themes
 from tests.browser.conftest import check_fits_width, wait_for_responses, wait_until, wait_until_connected
-from tests.browser.demo_plans import plan_site
+from tests.browser.demo_plans import FLOORS, plan_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -146,6 +146,82 @@ def _format_age(*, minutes: int) -> str:
     """Return the time of some minutes ago, as the service formats it."""
     then = datetime.now(UTC) - timedelta(minutes=minutes)
     return format_millis(int(then.timestamp() * 1000))
+
+
+def test_a_position_on_another_site_has_no_floor_of_this_one(open_as: Open, demo: ServiceProcess) -> None:
+    with plan_site(demo, "Mill") as site:
+        device = site.devices[0]
+        site.receive(device, (5, 4))
+        site.wait_for_positions(device)
+        page = open_as(f"/sites/{site.site}", Role.VIEWER)
+        link = page.get_by_role("group", name="Devices on this site").get_by_role("link")
+        other = demo.call("POST", "/api/v1/sites", {"name": "Annex", "floors": FLOORS})["id"]
+        try:
+            _move_to_site(page, other)
+            link.click()
+            card = page.get_by_role("region", name=link.inner_text())
+            expect(card.get_by_role("link", name="Annex")).to_have_attribute(
+                "href", f"/sites/{other}?floor=0&device=bmac-{device}"
+            )
+            expect(card).not_to_contain_text("Ground floor")
+            expect(card.get_by_role("group", name="Readings used")).to_have_count(0)
+        finally:
+            demo.call("DELETE", f"/api/v1/sites/{other}")
+
+
+def _move_to_site(page: Page, site: str) -> None:
+    """Let the position of every device be on another site."""
+
+    def answer(route: Route) -> None:
+        body = route.fetch().json()
+        body["position"]["site"] = site
+        route.fulfill(json=body)
+
+    page.route("**/api/v1/devices/*/position", answer)
+
+
+def test_playback_shows_nothing_but_the_past_of_one_device(open_as: Open, demo: ServiceProcess) -> None:
+    with plan_site(demo, "Shed") as site:
+        played, other = site.devices[:2]
+        ago = timedelta(days=3)
+        site.receive(played, (15, 8), age_seconds=int(ago.total_seconds()))
+        for mac, place in ((played, (5, 4)), (other, (15, 4))):
+            site.receive(mac, place)
+        site.wait_for_positions(played, other)
+        page = open_as(f"/sites/{site.site}?device=bmac-{played}", Role.VIEWER)
+        main = page.get_by_role("main")
+        expect(main).to_contain_text(re.compile(r"Within [\d.]+ m in 90 % of cases"))
+        until = datetime.now().astimezone() - ago + timedelta(minutes=3)
+        page.get_by_label("Until").fill(until.strftime("%Y-%m-%dT%H:%M"))
+        expect(page).to_have_url(re.compile("playback=1h&until=20"))
+        slider = page.get_by_role("slider", name="Time of the position")
+        past = re.compile(r"Ground floor, x 1[1-9](\.\d)? m")
+        expect(slider).to_have_attribute("aria-valuetext", past)
+        expect(main).not_to_contain_text("in 90 % of cases")
+        expect(main).to_contain_text(past)
+        # Dots that are not drawn cannot be selected.
+        items = demo.call("GET", f"/api/v1/sites/{site.site}/positions")["items"]
+        hidden = next(each for each in items if each["device"] == f"bmac-{other}")
+        page.mouse.click(*_to_pixels(page, hidden["x"], hidden["y"]))
+        expect(page).to_have_url(re.compile(f"device=bmac-{played}&playback=1h"))
+        assert find_violations_in_all_themes(page) == []
+
+        # The plan goes with the device to another floor.
+        page.route("**/api/v1/devices/*/positions?*", _move_upstairs)
+        page.get_by_role("button", name="6 h", exact=True).click()
+        expect(page.get_by_role("group", name=re.compile("^Plan of Upper floor"))).to_be_visible()
+        expect(page).to_have_url(re.compile("floor=1"))
+        page.get_by_role("button", name="End playback").click()
+        expect(main).to_contain_text("in 90 % of cases")
+        assert "until" not in page.url
+
+
+def _move_upstairs(route: Route) -> None:
+    """Let past positions be on the upper floor."""
+    body = route.fetch().json()
+    for each in body["items"]:
+        each["floor"] = 1
+    route.fulfill(json=body)
 
 
 def test_coverage_is_said_in_words_and_per_class(open_as: Open, demo: ServiceProcess) -> None:
