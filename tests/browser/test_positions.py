@@ -15,7 +15,7 @@ from meshfleet.protocol.times import format_millis
 from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations_in_all_themes
 from tests.browser.conftest import check_fits_width, wait_for_responses, wait_until, wait_until_connected
-from tests.browser.demo_plans import FLOORS, plan_site
+from tests.browser.demo_plans import ANCHOR_PLACES, FLOORS, plan_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,13 +148,29 @@ def _format_age(*, minutes: int) -> str:
     return format_millis(int(then.timestamp() * 1000))
 
 
-def test_a_position_on_another_site_has_no_floor_of_this_one(open_as: Open, demo: ServiceProcess) -> None:
+def test_readings_are_shown_for_the_pointer_and_the_focus(open_as: Open, demo: ServiceProcess) -> None:
     with plan_site(demo, "Mill") as site:
         device = site.devices[0]
         site.receive(device, (5, 4))
         site.wait_for_positions(device)
         page = open_as(f"/sites/{site.site}", Role.VIEWER)
+        preview = page.get_by_role("group", name="Readings of the device that is pointed at")
         link = page.get_by_role("group", name="Devices on this site").get_by_role("link")
+        link.focus()
+        expect(preview.get_by_role("listitem")).to_have_count(len(ANCHOR_PLACES))
+        where = re.compile(r"Ground floor, x [\d.]+ m, y [\d.]+ m\s+\(± [\d.]+ m\)\s.*-\d+ dBm")
+        expect(preview).to_contain_text(where)
+        assert find_violations_in_all_themes(page) == []
+        page.keyboard.press("Escape")
+        expect(preview).to_have_count(0)
+
+        found = demo.call("GET", f"/api/v1/sites/{site.site}/positions")["items"][0]
+        page.mouse.move(*_to_pixels(page, found["x"], found["y"]))
+        expect(preview.get_by_role("listitem")).to_have_count(len(ANCHOR_PLACES))
+        page.mouse.move(*_to_pixels(page, 19, 11))
+        expect(preview).to_have_count(0)
+
+        # On another site, the floors of this one say nothing.
         other = demo.call("POST", "/api/v1/sites", {"name": "Annex", "floors": FLOORS})["id"]
         try:
             _move_to_site(page, other)

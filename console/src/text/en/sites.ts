@@ -141,6 +141,11 @@ export const sites = {
     columns: { anchor: "Anchor", rssi: "dBm", count: "Readings", distance: "Distance, m", residual: "Residual, dB" },
     residualHint: "Readings of the last minute. Residual: received minus expected at their mean position.",
   },
+  preview: {
+    title: "Readings of the device that is pointed at",
+    rssi: (rssi: string) => `${rssi} dBm`,
+    more: (many: number) => (many === 1 ? "and 1 more" : `and ${many} more`),
+  },
   playback: {
     title: "Playback",
     ranges: { "10m": "10 min", "1h": "1 h", "6h": "6 h", "24h": "24 h" },

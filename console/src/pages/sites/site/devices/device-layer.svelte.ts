@@ -1,10 +1,11 @@
-/** Devices on the plan of a floor: their dots, and the selected one with its trail. */
+/** Devices on the plan of a floor: their dots, the selected one with its trail, and the one that is pointed at. */
 import type { FloorView } from "../../../../floors/floor-view.svelte";
 import type { Point } from "../../../../floors/geometry";
 import { isStale } from "../../../../floors/live-positions";
 import { type Dot, drawDots, drawLarge, drawTrail, findDot, readColors } from "../plan/dots";
 import type { PositionFeed } from "../position-feed.svelte";
 import type { Playback } from "./playback.svelte";
+import { Preview } from "./preview.svelte";
 import type { SelectedDevice } from "./selected-device.svelte";
 import { listLines } from "./trail";
 
@@ -18,6 +19,13 @@ interface Shown {
 }
 
 export class DeviceLayer {
+  readonly preview = new Preview();
+  /** Position of the device that is pointed at, or that has the focus in the list; null for none. */
+  readonly previewed = $derived.by(() => {
+    const { playback, selected } = this.#shown;
+    const { id } = this.preview;
+    return id === null || id === selected?.id || playback !== null ? null : (this.feed.byDevice.get(id) ?? null);
+  });
   readonly #shown = $derived.by(() => this.getShown());
   /** Dots of the devices that are not selected: none during playback, which shows the past of one device. */
   readonly #dots = $derived.by<readonly Dot[]>(() => {
@@ -47,6 +55,8 @@ export class DeviceLayer {
     const { floor, selected, playback } = this.#shown;
     const colors = readColors();
     drawDots(context, this.view, this.#dots, colors);
+    const pointed = this.#dots.find(({ id }) => id === this.previewed?.device);
+    if (pointed) drawLarge(context, this.view, pointed, colors.dot, colors.halo);
     const trail = (playback ?? selected)?.trail ?? [];
     if (floor !== undefined) drawTrail(context, this.view, listLines(trail, floor), colors.selected);
     if (this.#selectedDot) drawLarge(context, this.view, this.#selectedDot, colors.selected, colors.halo);
@@ -55,5 +65,11 @@ export class DeviceLayer {
   /** Return the dot at a point; `"cluster"` if there are too many, null if there is none. */
   find(point: Point): Dot | "cluster" | null {
     return findDot(this.view, this.#dots, point);
+  }
+
+  /** Preview the device at a point. */
+  hover(point: Point | null): void {
+    const found = point && this.find(point);
+    this.preview.show(found === null || found === "cluster" ? null : found.id);
   }
 }
