@@ -95,11 +95,11 @@ def _limit_events(page: Page, device: str) -> Callable[[], None]:
 
 @pytest.mark.part("long")
 @pytest.mark.usefixtures("own_window")
-def test_the_list_tells_who_fell_silent_or_left(
+def test_the_list_tells_who_fell_silent_left_or_is_on_another_floor(
     open_as: Open, page: Page, demo: ServiceProcess, browser_log: BrowserLog
 ) -> None:
     with plan_site(demo, "Barn") as site:
-        moving, silent, _ = (f"bmac-{mac}" for mac in site.devices)
+        moving, silent, upstairs = (f"bmac-{mac}" for mac in site.devices)
         left: set[str] = set()
         minutes = {silent: 4}
 
@@ -107,6 +107,7 @@ def test_the_list_tells_who_fell_silent_or_left(
             positions = route.fetch().json()
             items = {each["device"]: each for each in positions["items"] if each["device"] not in left}
             items[silent]["time"] = _format_age(minutes=minutes[silent])
+            items[upstairs]["floor"] = 1
             route.fulfill(json={**positions, "items": list(items.values())})
 
         for mac, place in zip(site.devices, ((2, 2), (5, 4), (15, 8)), strict=True):
@@ -122,6 +123,13 @@ def test_the_list_tells_who_fell_silent_or_left(
         expect(rows.filter(has_text="Stale")).to_have_count(1)
         expect(rows.nth(1)).to_contain_text("Stale")
         expect(page.get_by_role("main")).to_contain_text("Hollow dots and stale rows: no reading")
+        page.get_by_role("button", name="This floor").click()
+        expect(page).to_have_url(re.compile("rows=floor"))
+        expect(rows).to_have_count(2)
+        page.get_by_role("link", name="Upper floor").click()
+        expect(rows).to_have_count(1)
+        page.get_by_role("button", name="All floors").click()
+        page.get_by_role("link", name="Ground floor").click()
         assert find_violations_in_all_themes(page) == []
 
         # A device that has sent events is removed when the service no longer lists it, and any by its age.

@@ -113,6 +113,8 @@ export const sites = {
     none: "No positions yet",
     noneLead: "A device appears here when at least three anchors have received it in the last 15 minutes.",
     noMatch: "No device matches",
+    rows: { label: "Rows", all: "All floors", floor: "This floor" },
+    noneHere: "None on this floor",
     stale: "Stale",
     staleHint: "Hollow dots and stale rows: no reading in the last 3 minutes. These devices may be elsewhere by now.",
     fewAnchors: (many: number) =>

@@ -1,5 +1,5 @@
-/** Address of the page of a site: floor, part of the page, selected device, time range of its playback, and what the
- * coverage shows. */
+/** Address of the page of a site: floor, part of the page, rows of the list, selected device, time range of its playback,
+ * and what the coverage shows. */
 import type { PageAddress } from "../../../page-address.svelte";
 import { withParam, withoutParams } from "../../../query";
 import { MEASURES, type Measure } from "./coverage/classes";
@@ -18,6 +18,8 @@ export class SiteAddress {
   readonly device = $derived(this.#query.get("device"));
   /** Id of a device whose place is to be entered. */
   readonly placing = $derived(this.#query.get("place"));
+  /** Whether the list of devices has only those on the floor that is shown. */
+  readonly isFloorOnly = $derived(this.#query.get("rows") === "floor");
   readonly range = $derived(RANGE_NAMES.find((name) => name === this.#query.get("playback")) ?? null);
   /** ISO time at which playback ends; null for now. */
   readonly until = $derived(toIsoTime(this.#query.get("until")));
@@ -33,6 +35,10 @@ export class SiteAddress {
   /** Show a floor without a history entry. */
   showFloor(floor: number): void {
     this.page.replaceQuery(withParam(this.#query, "floor", String(floor)));
+  }
+
+  withRows(isFloorOnly: boolean): string {
+    return this.#format(withParam(this.#query, "rows", isFloorOnly ? "floor" : null));
   }
 
   withPart(part: Part): string {
