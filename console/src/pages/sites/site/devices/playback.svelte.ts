@@ -28,11 +28,13 @@ export class Playback {
     readonly device: string,
     readonly siteId: string,
     readonly range: Range,
+    /** ISO time at which the range ends; null for now. */
+    readonly until: string | null,
   ) {}
 
   async load(): Promise<void> {
-    const now = clock.read();
-    await this.loaded.load((signal) => fetchPastPositions(this.device, this.siteId, [now - RANGES[this.range], now], signal));
+    const end = this.until === null ? clock.read() : Date.parse(this.until);
+    await this.loaded.load((signal) => fetchPastPositions(this.device, this.siteId, [end - RANGES[this.range], end], signal));
     this.index = Math.max(0, this.items.length - 1);
   }
 
