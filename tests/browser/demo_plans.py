@@ -61,21 +61,24 @@ class PlanSite:
         ]
         self._demo.call("POST", f"/api/v1/sites/{self.site}/places", {"places": places})
 
-    def receive(self, device: str, place: Point, *, anchors: int = len(ANCHOR_PLACES)) -> None:
+    def receive(
+        self, device: str, place: Point, *, anchors: int = len(ANCHOR_PLACES), age_seconds: int = 0
+    ) -> None:
         """Let the first anchors receive a device at a place."""
         self.report(
             {
                 (device, anchor): round(_RSSI_AT_1_M - 25 * math.log10(max(1, math.dist(place, at))))
                 for anchor, at in zip(self.anchors[:anchors], ANCHOR_PLACES, strict=False)
-            }
+            },
+            age_seconds=age_seconds,
         )
 
-    def report(self, readings: Mapping[tuple[str, str], int]) -> None:
+    def report(self, readings: Mapping[tuple[str, str], int], *, age_seconds: int = 0) -> None:
         """Report readings in dBm, by device and parent."""
-        now = format_millis(time.time_ns() // 1_000_000)
+        read_at = format_millis(time.time_ns() // 1_000_000 - age_seconds * 1000)
         for (device, parent), rssi in readings.items():
             topic = f"mt/gateway/{self._gateway.mac}/device/{device}/rssi"
-            self._gateway.report(topic, time=now, parent=parent, rssi=rssi)
+            self._gateway.report(topic, time=read_at, parent=parent, rssi=rssi)
 
     def wait_for_positions(self, *devices: str) -> None:
         """Wait until devices have a position on the site."""

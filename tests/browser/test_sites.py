@@ -127,11 +127,40 @@ def _place_device(page: Page, demo: ServiceProcess) -> None:
     page.keyboard.press("Enter")
     expect(table).to_contain_text("-0.5")
     assert _is_near(demo, (2.5, -0.5))
+    _move_on_another_floor(page, demo, table.get_by_role("button", name=re.compile("^Move ")))
 
 
-def _is_near(demo: ServiceProcess, point: tuple[float, float]) -> bool:
+def _move_on_another_floor(page: Page, demo: ServiceProcess, move: Locator) -> None:
+    """Move an anchor of the floor 0 while floor 1 is shown, and then to floor 1."""
+    page.get_by_role("link", name="Floor 1").click()
+    move.click()
+    expect(page).to_have_url(re.compile("floor=0"))
+    expect(page.get_by_role("heading", name=re.compile("^Place of .* on Floor 0$"))).to_be_visible()
+    expect(page.get_by_label("x, m")).to_be_focused()
+    page.get_by_role("button", name="Cancel").click()
+    expect(move).to_be_focused()
+    move.click()
+    entered = _map(page).locator("circle.entered")
+    expect(entered).to_have_count(1)
+    page.get_by_label("x, m").fill("4")
+    page.get_by_role("link", name="Floor 1").click()
+    expect(entered).to_have_count(0)
+    page.get_by_role("button", name="Save place").click()
+    expect(page.get_by_text(re.compile("is on Floor 0 at x 4 m"))).to_be_visible()
+    assert _is_near(demo, (4, -0.5))
+    move.click()
+    page.get_by_label("Floor", exact=True).select_option("Floor 1")
+    expect(page).to_have_url(re.compile("floor=1"))
+    page.get_by_role("button", name="Save place").click()
+    expect(page.get_by_text(re.compile("is on Floor 1 at x 4 m"))).to_be_visible()
+    assert _is_near(demo, (4, -0.5), floor=1)
+
+
+def _is_near(demo: ServiceProcess, point: tuple[float, float], *, floor: int = 0) -> bool:
     place = demo.call("GET", f"/api/v1/devices/{SENSOR}")["live"]["place"]
-    return place is not None and abs(place["x"] - point[0]) < 0.2 and abs(place["y"] - point[1]) < 0.2
+    if place is None or place["floor"] != floor:
+        return False
+    return bool(abs(place["x"] - point[0]) < 0.2 and abs(place["y"] - point[1]) < 0.2)
 
 
 def test_devices_are_listed_with_position_readings_reason_and_past(
@@ -189,14 +218,22 @@ def test_a_survey_point_is_recorded_on_a_phone_and_withdrawn(open_as: Open, demo
         _map(page).scroll_into_view_if_needed()
         _tap(page, 5, 4)
         expect(page.get_by_label("x, m")).to_have_value(re.compile(r"^(4\.9\d*|5(\.\d+)?)$"))
+        page.get_by_role("link", name="Upper floor").click()
+        expect(page.get_by_label("x, m")).to_have_value("")
+        page.get_by_role("link", name="Ground floor").click()
+        _tap(page, 5, 4)
         here.click()
-        expect(page.get_by_role("main")).to_contain_text("Stay where you are")
+        status = page.get_by_role("status").filter(has_text="The recording has started")
+        expect(status).to_have_count(1)
+        expect(page.locator("div:focus")).to_contain_text("Stay where you are")
         site.receive(carried, (5, 4))
         site.wait_for_positions(carried)
         check_fits_width(page, 390)
         assert find_violations(page) == []
         page.get_by_role("button", name="Finish now").click()
         expect(page.get_by_role("group", name="Survey points").get_by_role("row")).to_have_count(2)
+        expect(page.get_by_text("The recording has ended")).to_have_count(1)
+        expect(page.locator("div:focus")).to_contain_text("Device that you carry")
         (point,) = demo.call("GET", f"/api/v1/sites/{site.site}/survey")["items"]
         assert point["anchors"] == len(ANCHOR_PLACES)
         page.get_by_role("button", name=re.compile("^Withdraw the point")).click()
@@ -210,17 +247,24 @@ def test_a_zone_is_drawn_typed_renamed_and_deleted(open_as: Open, demo: ServiceP
     try:
         page = open_as(f"/sites/{site}?view=zones", Role.OPERATOR)
         page.get_by_role("button", name="New zone").click()
+        expect(page.get_by_label("Name")).to_be_focused()
         page.get_by_label("Name").fill("Cold room")
         for corner in ((2, 2), (6, 2), (6, 5)):
             _tap(page, *corner)
         corners = page.get_by_label("Corners")
         expect(corners).to_have_value(re.compile(r"^[\d., ]+\n[\d., ]+\n[\d., ]+$"))
+        page.get_by_role("link", name="Upper floor").click()
+        expect(_map(page).locator("polygon.drawn")).to_have_count(0)
+        expect(page.get_by_role("main")).to_contain_text(re.compile("This zone is on .*Ground floor"))
+        page.get_by_role("link", name="Ground floor").click()
+        expect(_map(page).locator("polygon.drawn")).to_have_count(1)
         corners.fill("2, 2\n6; 2\n6 5\nx")
         page.get_by_role("button", name="Save zone").click()
         expect(page.get_by_role("main")).to_contain_text("Line 4 is not two numbers.")
         corners.fill("2, 2\n6; 2\n6,5 5")
         page.get_by_role("button", name="Save zone").click()
         expect(page.get_by_role("row").filter(has_text="Cold room")).to_contain_text("6")
+        expect(page.get_by_role("button", name="New zone")).to_be_focused()
         page.get_by_role("button", name="Edit Cold room").click()
         page.get_by_label("Name").fill("Freezer")
         page.get_by_role("button", name="Save zone").click()

@@ -1,14 +1,30 @@
-/** Lists of limited length that a page needs completely. */
+/** Lists that a page needs completely, or the first items of which that match. */
 import type { FetchPage } from "./paged-list.svelte";
+
+export interface Matches<Item> {
+  readonly items: readonly Item[];
+  /** Whether there may be more. */
+  readonly isCut: boolean;
+}
 
 /** Load all pages of a list, one after the other. */
 export async function fetchAllPages<Item>(fetchPage: FetchPage<Item>, signal: AbortSignal): Promise<readonly Item[]> {
-  const items: Item[] = [];
+  return (await fetchMatches(fetchPage, () => true, Infinity, signal)).items;
+}
+
+/** Load pages of a list until enough items match. */
+export async function fetchMatches<Item>(
+  fetchPage: FetchPage<Item>,
+  matches: (item: Item) => boolean,
+  most: number,
+  signal: AbortSignal,
+): Promise<Matches<Item>> {
+  const found: Item[] = [];
   let token: string | undefined;
   do {
     const page = await fetchPage(token, signal);
-    items.push(...page.items);
+    found.push(...page.items.filter(matches));
     token = page.nextToken ?? undefined;
-  } while (token !== undefined);
-  return items;
+  } while (token !== undefined && found.length < most);
+  return { items: found.slice(0, most), isCut: token !== undefined || found.length > most };
 }

@@ -1,4 +1,5 @@
-/** Length limits of the service, in characters. */
+/** Limits of the service: items of a page, and lengths of texts in characters. */
+export const MAX_PAGE_SIZE = 1000;
 export const MAX_NAME_LENGTH = 128;
 export const MAX_LABEL_LENGTH = 64;
 export const MAX_NOTES_LENGTH = 10_000;

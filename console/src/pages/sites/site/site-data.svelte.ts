@@ -1,9 +1,8 @@
 /** Everything that is stored about a site: floors, places, zones and survey points. */
 import { type Schemas, api, requireBody } from "../../../api/client";
 import { fetchAllPages } from "../../../api/all-pages";
+import { MAX_PAGE_SIZE } from "../../../api/limits";
 import { Resource } from "../../../api/resource.svelte";
-
-const MAX_PAGE_SIZE = 1000;
 
 export class SiteData {
   readonly site = new Resource<Schemas["Site"]>();
@@ -16,7 +15,7 @@ export class SiteData {
 
   readonly #path: { readonly site_id: string };
 
-  constructor(id: string) {
+  constructor(readonly id: string) {
     this.#path = { site_id: id };
   }
 

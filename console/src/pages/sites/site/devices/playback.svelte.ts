@@ -28,13 +28,15 @@ export class Playback {
     readonly device: string,
     readonly siteId: string,
     readonly range: Range,
+    /** ISO time at which the range ends; null for now. */
+    readonly until: string | null,
   ) {}
 
   async load(): Promise<void> {
     await this.loaded.load(
       (signal) => {
-        const now = clock.read();
-        return fetchPastPositions(this.device, this.siteId, [now - RANGES[this.range], now], signal);
+        const end = this.until === null ? clock.read() : Date.parse(this.until);
+        return fetchPastPositions(this.device, this.siteId, [end - RANGES[this.range], end], signal);
       },
       ({ items }) => (this.index = Math.max(0, items.length - 1)),
     );

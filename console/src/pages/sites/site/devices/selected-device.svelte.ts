@@ -4,8 +4,11 @@ import { clock } from "../../../../clock.svelte";
 import { DevicePosition } from "../../../../floors/device-position.svelte";
 import type { LivePosition } from "../../../../floors/live-positions";
 import { type PastPositions, fetchPastPositions } from "./past-positions";
+import { joinTrail } from "./trail";
 
 const TRAIL_MS = 300_000;
+/** Milliseconds after which the end of the trail is cut again. */
+const TRAIL_STEP = 10_000;
 
 /** Place of a device at a time. */
 type Spot = Omit<LivePosition, "device">;
@@ -15,12 +18,11 @@ export class SelectedDevice {
   readonly #past = new Resource<PastPositions>();
   /** Positions since the past ones were loaded. */
   #events = $state.raw<readonly LivePosition[]>([]);
+  readonly #trailStart = $derived(clock.now - (clock.now % TRAIL_STEP) - TRAIL_MS);
   /** Positions of the last minutes on the site, the oldest first. */
-  readonly trail = $derived.by<readonly Spot[]>(() => {
-    const first = Date.parse(this.#events[0]?.time ?? "");
-    const before = (this.#past.value?.items ?? []).filter(({ time }) => !(Date.parse(time) >= first));
-    return [...before, ...this.#events.filter(({ site }) => site === this.siteId)];
-  });
+  readonly trail = $derived(
+    joinTrail<Spot>(this.#past.value?.items ?? [], this.#events, this.#trailStart).filter(({ site }) => site === this.siteId),
+  );
   /** Where the device is now: the end of its trail. Null if its position is unknown. */
   readonly spot = $derived.by<Spot | null>(() => {
     const { position, followed } = this.now;

@@ -1,10 +1,12 @@
-/** Dots of devices on the canvas of a floor, their radii and trails, and clusters of them. */
+/** Dots of devices on the canvas of a floor, hollow if outdated, their radii and trails, and clusters of them. */
 import type { FloorView } from "../../../../floors/floor-view.svelte";
 import type { Point } from "../../../../floors/geometry";
 
 export interface Dot extends Point {
   readonly id: string;
   readonly radius: number;
+  /** Whether the device may be elsewhere by now. */
+  readonly isStale: boolean;
 }
 
 interface Cluster extends Point {
@@ -51,27 +53,32 @@ export function drawDots(context: CanvasRenderingContext2D, view: FloorView, dot
   if (visible.length <= MAX_RADII) {
     for (const dot of visible) drawRadius(context, view, dot, colors.dot);
   }
-  const picture = renderDot(context.getTransform().a, colors);
+  const ratio = context.getTransform().a;
+  const [fresh, stale] = [renderDot(ratio, colors, false), renderDot(ratio, colors, true)];
   for (const dot of visible) {
     const { x, y } = view.toPixels(dot);
-    context.drawImage(picture, x - DOT_SIZE / 2, y - DOT_SIZE / 2, DOT_SIZE, DOT_SIZE);
+    context.drawImage(dot.isStale ? stale : fresh, x - DOT_SIZE / 2, y - DOT_SIZE / 2, DOT_SIZE, DOT_SIZE);
   }
 }
 
 /** Return a picture of a dot: copying it many times is much faster than drawing as many circles. */
-function renderDot(ratio: number, colors: Colors): HTMLCanvasElement {
+function renderDot(ratio: number, colors: Colors, isStale: boolean): HTMLCanvasElement {
   const picture = document.createElement("canvas");
   picture.width = picture.height = Math.ceil(DOT_SIZE * ratio);
   const context = picture.getContext("2d");
   if (context === null) return picture;
   context.scale(ratio, ratio);
   context.arc(DOT_SIZE / 2, DOT_SIZE / 2, DOT_RADIUS, 0, FULL_CIRCLE);
-  context.fillStyle = colors.dot;
-  context.strokeStyle = colors.halo;
-  context.lineWidth = 1.5;
+  context.lineWidth = isStale ? 2 : 1.5;
+  fillDot(context, colors.dot, colors.halo, isStale);
+  return picture;
+}
+
+/** Fill the current circle with its color inside a halo; a stale one has both exchanged, so that it is hollow. */
+function fillDot(context: CanvasRenderingContext2D, color: string, halo: string, isStale: boolean): void {
+  [context.fillStyle, context.strokeStyle] = isStale ? [halo, color] : [color, halo];
   context.fill();
   context.stroke();
-  return picture;
 }
 
 /** Draw the circle that holds a device with the stated probability. */
@@ -89,28 +96,28 @@ export function drawRadius(context: CanvasRenderingContext2D, view: FloorView, d
 }
 
 /** Draw one dot larger than the others, with its radius. */
-export function drawSelected(context: CanvasRenderingContext2D, view: FloorView, dot: Dot, colors: Colors): void {
-  drawRadius(context, view, dot, colors.selected);
+export function drawLarge(context: CanvasRenderingContext2D, view: FloorView, dot: Dot, color: string, halo: string): void {
+  drawRadius(context, view, dot, color);
   const { x, y } = view.toPixels(dot);
   context.beginPath();
   context.arc(x, y, DOT_RADIUS + 3, 0, FULL_CIRCLE);
-  context.fillStyle = colors.selected;
-  context.strokeStyle = colors.halo;
   context.lineWidth = 2;
-  context.fill();
-  context.stroke();
+  fillDot(context, color, halo, dot.isStale);
 }
 
-/** Draw a line through places, the oldest pale. */
-export function drawTrail(context: CanvasRenderingContext2D, view: FloorView, trail: readonly Point[], color: string): void {
+/** Draw the lines of a trail, the oldest pale. */
+export function drawTrail(
+  context: CanvasRenderingContext2D,
+  view: FloorView,
+  lines: readonly (readonly [Point, Point])[],
+  color: string,
+): void {
   context.strokeStyle = color;
   context.lineWidth = 2;
   context.lineCap = "round";
-  for (let index = 1; index < trail.length; index += 1) {
-    const [from, to] = [trail[index - 1], trail[index]];
-    if (from === undefined || to === undefined) continue;
-    const [start, end] = [view.toPixels(from), view.toPixels(to)];
-    context.globalAlpha = 0.15 + (0.65 * index) / trail.length;
+  for (const [index, line] of lines.entries()) {
+    const [start, end] = [view.toPixels(line[0]), view.toPixels(line[1])];
+    context.globalAlpha = 0.15 + (0.65 * (index + 1)) / (lines.length + 1);
     context.beginPath();
     context.moveTo(start.x, start.y);
     context.lineTo(end.x, end.y);

@@ -39,6 +39,17 @@ export class Recording {
     this.y = formatField(point.y);
   }
 
+  /** Forget the point that was entered: it was on a floor that is no longer shown. */
+  clearPoint(): void {
+    this.x = this.y = "";
+  }
+
+  /** Return the point that is recorded, or else the entered one, if it is on the floor that is shown. */
+  findPoint(floor: number | undefined): Point | null {
+    if (this.recorded === null) return this.point;
+    return this.recorded.floor === floor ? this.recorded.point : null;
+  }
+
   start(floor: number): void {
     if (this.device === null || this.point === null || this.recorded !== null) return;
     this.problem = null;
@@ -66,7 +77,7 @@ export class Recording {
       const params = { path: { site_id: this.siteId } };
       const saved = requireBody(await api.POST("/api/v1/sites/{site_id}/survey", { params, body }));
       this.cancel();
-      this.x = this.y = "";
+      this.clearPoint();
       return saved;
     } catch (error) {
       this.problem = describeError(error);

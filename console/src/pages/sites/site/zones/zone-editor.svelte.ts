@@ -12,13 +12,13 @@ export class ZoneEditor {
   isOpen = $state(false);
   /** Zone that is changed; null for a new one. */
   zone = $state.raw<Schemas["Zone"] | null>(null);
+  /** Floor of the zone, also while another one is shown. */
+  floor = $state(0);
   name = $state("");
   /** Corners as text, one on each line. */
   text = $state("");
 
   readonly #parsed = $derived(parseCorners(this.text));
-  /** Corners of the lines that can be read. */
-  readonly corners = $derived(this.isOpen ? this.#parsed.corners : []);
   readonly fault = $derived.by(() => {
     const { corners, wrongLine } = this.#parsed;
     if (wrongLine !== null) return words.faultLine(wrongLine);
@@ -28,9 +28,11 @@ export class ZoneEditor {
 
   constructor(readonly siteId: string) {}
 
-  open(zone: Schemas["Zone"] | null): void {
+  /** Begin to change a zone; null: to draw a new one on a floor. */
+  open(zone: Schemas["Zone"] | null, floor: number): void {
     this.isOpen = true;
     this.zone = zone;
+    this.floor = zone?.floor ?? floor;
     this.name = zone?.name ?? "";
     this.text = (zone?.polygon ?? []).map(formatCorner).join("\n");
   }
@@ -40,8 +42,14 @@ export class ZoneEditor {
     this.zone = null;
   }
 
-  /** Add a corner. */
-  pick({ x, y }: Point): void {
+  /** Return the corners that can be read, if they are on a floor. */
+  findCorners(floor: number | undefined): readonly Corner[] {
+    return this.isOpen && this.floor === floor ? this.#parsed.corners : [];
+  }
+
+  /** Add a corner, unless it is on another floor. */
+  pick({ x, y }: Point, floor: number | undefined): void {
+    if (floor !== this.floor) return;
     const before = this.text.trimEnd();
     this.text = `${before}${before === "" ? "" : "\n"}${formatCorner([x, y])}`;
   }
@@ -50,9 +58,10 @@ export class ZoneEditor {
     this.text = this.text.trimEnd().split("\n").slice(0, -1).join("\n");
   }
 
-  /** Create or change the zone. A changed zone stays on its floor. */
-  async save(floor: number): Promise<void> {
-    const body = { name: this.name.trim(), floor: this.zone?.floor ?? floor, polygon: this.corners.map(([x, y]) => [x, y] as [number, number]) };
+  /** Create or change the zone. */
+  async save(): Promise<void> {
+    const polygon = this.#parsed.corners.map(([x, y]) => [x, y] as [number, number]);
+    const body = { name: this.name.trim(), floor: this.floor, polygon };
     if (this.zone === null) {
       await api.POST("/api/v1/sites/{site_id}/zones", { params: { path: { site_id: this.siteId } }, body });
     } else {
