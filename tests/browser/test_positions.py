@@ -85,7 +85,8 @@ def _limit_events(page: Page, device: str) -> Callable[[], None]:
 
     def deliver(socket: WebSocketRoute, frame: str | bytes) -> None:
         event = json.loads(frame)
-        if event["type"] != "position" or event["data"]["device"] == f"bmac-{device}":
+        # The response to a ping has no type.
+        if event.get("type") != "position" or event["data"]["device"] == f"bmac-{device}":
             socket.send(frame)
 
     page.route_web_socket("**/api/v1/live", connect)
