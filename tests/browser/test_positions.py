@@ -16,6 +16,7 @@ from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations_in_all_themes
 from tests.browser.conftest import check_fits_width, wait_for_responses, wait_until, wait_until_connected
 from tests.browser.demo_plans import ANCHOR_PLACES, FLOORS, plan_site
+from tests.browser.floor_map import to_pixels
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -65,13 +66,6 @@ def test_a_moving_device_is_followed_by_live_events(
             return f"Ground floor, x {x} m, y {y} m" in card.inner_text()
 
         wait_until(page, agree, "one position in the list and in the card")
-
-
-def _to_pixels(page: Page, x: float, y: float) -> tuple[float, float]:
-    """Return where a point of a 20 by 12 m floor is on the screen."""
-    box = page.locator("rect.outline").bounding_box()
-    assert box is not None
-    return box["x"] + x / 20 * box["width"], box["y"] + (12 - y) / 12 * box["height"]
 
 
 def _limit_events(page: Page, device: str) -> Callable[[], None]:
@@ -174,9 +168,9 @@ def test_readings_are_shown_for_the_pointer_and_the_focus(open_as: Open, demo: S
         expect(preview).to_have_count(0)
 
         found = demo.call("GET", f"/api/v1/sites/{site.site}/positions")["items"][0]
-        page.mouse.move(*_to_pixels(page, found["x"], found["y"]))
+        page.mouse.move(*to_pixels(page, found["x"], found["y"]))
         expect(preview.get_by_role("listitem")).to_have_count(len(ANCHOR_PLACES))
-        page.mouse.move(*_to_pixels(page, 19, 11))
+        page.mouse.move(*to_pixels(page, 19, 11))
         expect(preview).to_have_count(0)
 
         # On another site, the floors of this one say nothing.
@@ -227,7 +221,7 @@ def test_playback_shows_nothing_but_the_past_of_one_device(open_as: Open, demo: 
         # Dots that are not drawn cannot be selected.
         items = demo.call("GET", f"/api/v1/sites/{site.site}/positions")["items"]
         hidden = next(each for each in items if each["device"] == f"bmac-{other}")
-        page.mouse.click(*_to_pixels(page, hidden["x"], hidden["y"]))
+        page.mouse.click(*to_pixels(page, hidden["x"], hidden["y"]))
         expect(page).to_have_url(re.compile(f"device=bmac-{played}&playback=1h"))
         assert find_violations_in_all_themes(page) == []
 

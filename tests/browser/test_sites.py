@@ -11,11 +11,12 @@ from meshfleet.rest.accounts import Role
 from tests.browser.axe import find_violations, find_violations_in_all_themes
 from tests.browser.conftest import check_fits_width, wait_until
 from tests.browser.demo_plans import ANCHOR_PLACES, FLOORS, PLAN, plan_site
+from tests.browser.floor_map import floor_map, get_box, to_pixels
 
 if TYPE_CHECKING:
     from typing import Any
 
-    from playwright.sync_api import FloatRect, Locator, Page
+    from playwright.sync_api import Locator, Page
 
     from tests.browser.conftest import Open
     from tests.scenarios.service_process import ServiceProcess
@@ -24,24 +25,8 @@ SENSOR = "bmac-ca5bda1a0006"
 """Device of the demo fleet that is placed by a test."""
 
 
-def _map(page: Page) -> Locator:
-    return page.get_by_role("group", name=re.compile("^Plan of "))
-
-
-def _get_box(locator: Locator) -> FloatRect:
-    box = locator.bounding_box()
-    assert box is not None
-    return box
-
-
-def _to_pixels(page: Page, x: float, y: float) -> tuple[float, float]:
-    """Return where a point of a 20 by 12 m floor is on the screen."""
-    box = _get_box(_map(page).locator("rect.outline"))
-    return box["x"] + x / 20 * box["width"], box["y"] + (12 - y) / 12 * box["height"]
-
-
 def _tap(page: Page, x: float, y: float) -> None:
-    page.mouse.click(*_to_pixels(page, x, y))
+    page.mouse.click(*to_pixels(page, x, y))
 
 
 def test_a_site_is_created_drawn_furnished_and_deleted(open_as: Open, demo: ServiceProcess) -> None:
@@ -89,7 +74,7 @@ def _upload_plan(page: Page) -> None:
         {"name": "plan.svg", "mimeType": "image/svg+xml", "buffer": PLAN}
     )
     expect(dialog.get_by_label("Pixels from the left").nth(1)).to_have_value("400")
-    box = _get_box(dialog.get_by_role("img"))
+    box = get_box(dialog.get_by_role("img"))
     dialog.get_by_role("img").click(position={"x": box["width"] / 2, "y": box["height"] / 2})
     expect(dialog.get_by_label("Pixels from the left").first).to_have_value(re.compile("^(199|20[01])$"))
     expect(dialog.get_by_label("Pixels from the top").first).to_have_value(re.compile("^(119|12[01])$"))
@@ -99,8 +84,11 @@ def _upload_plan(page: Page) -> None:
     dialog.get_by_label("y, m").first.fill("6,0")
     assert find_violations(page) == []
     dialog.get_by_role("button", name="Save plan").click()
-    expect(_map(page).locator("image.picture")).to_have_attribute("href", re.compile("^blob:"))
-    plan, floor = _get_box(_map(page).locator("image.picture")), _get_box(_map(page).locator("rect.outline"))
+    expect(floor_map(page).locator("image.picture")).to_have_attribute("href", re.compile("^blob:"))
+    plan, floor = (
+        get_box(floor_map(page).locator("image.picture")),
+        get_box(floor_map(page).locator("rect.outline")),
+    )
     assert max(abs(plan[side] - floor[side]) for side in ("x", "y", "width", "height")) < 2
 
 
@@ -110,15 +98,15 @@ def _place_device(page: Page, demo: ServiceProcess) -> None:
     page.get_by_role("searchbox", name="Find a device without a place").fill(SENSOR)
     item = page.get_by_role("listitem").filter(has=page.get_by_role("button", name=re.compile("^Place ")))
     expect(item).to_have_count(1)
-    box = _get_box(_map(page))
-    x, y = _to_pixels(page, 5, 3)
-    item.drag_to(_map(page), target_position={"x": x - box["x"], "y": y - box["y"]})
+    box = get_box(floor_map(page))
+    x, y = to_pixels(page, 5, 3)
+    item.drag_to(floor_map(page), target_position={"x": x - box["x"], "y": y - box["y"]})
     table = page.get_by_role("group", name="Placed devices")
     expect(table.get_by_role("row")).to_have_count(2)
     wait_until(page, lambda: _is_near(demo, (5, 3)))
-    page.mouse.move(*_to_pixels(page, 5, 3))
+    page.mouse.move(*to_pixels(page, 5, 3))
     page.mouse.down()
-    page.mouse.move(*_to_pixels(page, 8, 6), steps=3)
+    page.mouse.move(*to_pixels(page, 8, 6), steps=3)
     page.mouse.up()
     wait_until(page, lambda: _is_near(demo, (8, 6)))
     table.get_by_role("button", name=re.compile("^Move ")).click()
@@ -140,7 +128,7 @@ def _move_on_another_floor(page: Page, demo: ServiceProcess, move: Locator) -> N
     page.get_by_role("button", name="Cancel").click()
     expect(move).to_be_focused()
     move.click()
-    entered = _map(page).locator("circle.entered")
+    entered = floor_map(page).locator("circle.entered")
     expect(entered).to_have_count(1)
     page.get_by_label("x, m").fill("4")
     page.get_by_role("link", name="Floor 1").click()
@@ -215,7 +203,7 @@ def test_a_survey_point_is_recorded_on_a_phone_and_withdrawn(open_as: Open, demo
         expect(here).to_be_disabled()
         page.get_by_role("combobox", name="Device that you carry").fill(carried)
         page.get_by_role("option").first.click()
-        _map(page).scroll_into_view_if_needed()
+        floor_map(page).scroll_into_view_if_needed()
         _tap(page, 5, 4)
         expect(page.get_by_label("x, m")).to_have_value(re.compile(r"^(4\.9\d*|5(\.\d+)?)$"))
         page.get_by_role("link", name="Upper floor").click()
@@ -254,10 +242,10 @@ def test_a_zone_is_drawn_typed_renamed_and_deleted(open_as: Open, demo: ServiceP
         corners = page.get_by_label("Corners")
         expect(corners).to_have_value(re.compile(r"^[\d., ]+\n[\d., ]+\n[\d., ]+$"))
         page.get_by_role("link", name="Upper floor").click()
-        expect(_map(page).locator("polygon.drawn")).to_have_count(0)
+        expect(floor_map(page).locator("polygon.drawn")).to_have_count(0)
         expect(page.get_by_role("main")).to_contain_text(re.compile("This zone is on .*Ground floor"))
         page.get_by_role("link", name="Ground floor").click()
-        expect(_map(page).locator("polygon.drawn")).to_have_count(1)
+        expect(floor_map(page).locator("polygon.drawn")).to_have_count(1)
         corners.fill("2, 2\n6; 2\n6 5\nx")
         page.get_by_role("button", name="Save zone").click()
         expect(page.get_by_role("main")).to_contain_text("Line 4 is not two numbers.")
