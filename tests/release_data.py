@@ -18,6 +18,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.metadata import version
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,6 +26,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paho.mqtt import publish
 
+from meshfleet.client import NewFloor, NewSurveyReading, NewSurveyRecord, ReferencePoint
+from meshfleet.client.blocking import Fleet
 from meshfleet.protocol.firmware_image import build_package
 from meshfleet.protocol.ids import ModelNumber, Version
 from meshfleet.rest.accounts import Role
@@ -32,7 +35,7 @@ from meshfleet.settings import SETTINGS
 from tests.cli.programs import MESHFLEET
 from tests.databases import create_empty_database
 from tests.eventually import eventually
-from tests.scenarios.service_process import ServiceProcess
+from tests.scenarios.service_process import PASSWORD, ServiceProcess
 from tests.servers import postgresql
 
 if TYPE_CHECKING:
@@ -66,6 +69,9 @@ _REPORTS: Final[dict[str, dict[str, Any]]] = {
     "measurement/8802": {"seq": 999, "value": "00"},
 }
 """Reports of every kind. The last one is rejected."""
+
+
+_PLAN: Final = b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 400 240"/>'
 
 
 @contextmanager
@@ -189,6 +195,7 @@ def _use_everything(service: ServiceProcess) -> None:
     )
     _publish_reports(service)
     _create_jobs(service)
+    _create_site(service)
 
 
 def _publish_reports(service: ServiceProcess) -> None:
@@ -231,6 +238,30 @@ def _create_jobs(service: ServiceProcess) -> None:
         eventually(partial(_has_ended, service, job), f"the end of job {job}")
 
 
+def _create_site(service: ServiceProcess) -> None:
+    """Create a site with everything that one can have."""
+    room = ((0.0, 0.0), (20.0, 0.0), (20.0, 12.0), (0.0, 12.0))
+    floor = NewFloor(floor=-1, name="Cellar", min_x=0, min_y=0, max_x=20, max_y=12, walkable=(room,))
+    corners = [ReferencePoint(px=0, py=0, x=0, y=12), ReferencePoint(px=400, py=0, x=20, y=12)]
+    with Fleet(service.url, user="admin", password=PASSWORD) as fleet:
+        site = fleet.sites.create("Werk Süd", [floor])
+        fleet.sites.upload_plan(site, -1, BytesIO(_PLAN), corners)
+        for number, device in enumerate(SHOWN_DEVICES):
+            fleet.devices.set_place(device, site, -1, 2.5 + number, 3)
+        fleet.sites.create_zone(site, "Loading bay", -1, room[:3])
+        readings = tuple(NewSurveyReading(anchor=mac, rssi=-61.25, count=12) for mac in SHOWN_DEVICES[:3])
+        point = NewSurveyRecord(
+            device=SHOWN_DEVICES[2],
+            floor=-1,
+            x=4.5,
+            y=6,
+            since="2026-11-15T10:00:00.000Z",
+            until="2026-11-15T10:01:00.000Z",
+            readings=readings,
+        )
+        fleet.sites.import_survey(site, [point])
+
+
 def _has_ended(service: ServiceProcess, job: str) -> bool:
     return str(service.call("GET", f"/api/v1/jobs/{job}")["state"]) in {"COMPLETED", "CANCELED"}
 
@@ -238,14 +269,20 @@ def _has_ended(service: ServiceProcess, job: str) -> bool:
 def _list_paths(service: ServiceProcess) -> list[str]:
     """List the paths whose answers are compared. Time ranges are absolute."""
     jobs = [each["id"] for each in service.call("GET", "/api/v1/jobs")["items"]]
+    sites = [each["id"] for each in service.call("GET", "/api/v1/sites")["items"]]
     end = datetime.now(UTC).replace(microsecond=0)
     times = f"From={end - timedelta(days=1):%FT%TZ}&To={end:%FT%TZ}"
-    pages = ("labels", "gateways", "users", "api-keys", "firmware", "jobs", "rejects", "devices")
+    pages = ("labels", "gateways", "users", "api-keys", "firmware", "jobs", "rejects", "devices", "sites")
     return [
         *(f"/api/v1/{page}?MaxResults=1000" for page in pages),
         f"/api/v1/audit?{times}&MaxResults=1000",  # without the logins of those who read it
         *(f"/api/v1/jobs/{job}" for job in jobs),
         *(f"/api/v1/jobs/{job}/executions" for job in jobs),
+        *(
+            f"/api/v1/sites/{site}{path}"
+            for site in sites
+            for path in ("", "/places", "/zones", "/survey", "/survey/export", "/floors/-1/plan")
+        ),
         *(
             f"/api/v1/devices/bmac-{device}{path}"
             for device in SHOWN_DEVICES
@@ -255,6 +292,7 @@ def _list_paths(service: ServiceProcess) -> list[str]:
                 "/connectivity",
                 "/requests",
                 f"/links?{times}",
+                f"/parents?{times}",
             )
         ),
         f"/api/v1/devices/bmac-{SHOWN_DEVICES[2]}/series?Identifier=temperature&{times}&Points=24",
