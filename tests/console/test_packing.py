@@ -71,7 +71,8 @@ def test_the_source_distribution_is_installed_without_another_build(
     assert packed == site
     assert others == []
     assert len(pages) == 1
-    assert deployed == {"caddy", "container", "grafana", "nginx", "prometheus", "systemd"}
+    kinds = {"caddy", "container", "grafana", "mosquitto", "nginx", "node-red", "prometheus", "systemd"}
+    assert deployed == kinds
     assert not (unpacked / "console" / "node_modules").exists()
 
 

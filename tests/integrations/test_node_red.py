@@ -102,7 +102,7 @@ def test_measurements_are_sent_to_a_server(
         url = f"{server.url}/write?db=meshfleet&precision=ms"
         for _ in run_flow(monkeypatch, tmp_path, service, key, "measurements-to-http.json", LINES_URL=url):
             eventually(lambda: len(server.accepted) >= 5, "that measurements arrive")
-    devices = {device for gateway in service.gateways for device in gateway.devices}
+    devices = {device for gateway in service.gateways for device in (gateway.mac, *gateway.devices)}
     for line in server.accepted:
         measurement, fields, time = line.decode().split(" ")
         tags = dict(tag.split("=") for tag in measurement.split(",")[1:])
