@@ -428,7 +428,8 @@ class Simulation:
         self.round()
         self.kill(releases_leases=True)
         self.now += int(seconds * SECOND)
-        self.back[0] = self.now
+        if seconds * SECOND >= downtime.DOWNTIME_THRESHOLD_MS:
+            self.back[0] = self.now
         self.holds_requests = held_before
 
     def kill(self, *, releases_leases: bool) -> None:

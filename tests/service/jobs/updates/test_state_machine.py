@@ -352,6 +352,19 @@ def test_a_device_that_turns_out_to_run_the_version_is_not_given_up(
 
 
 @pytest.mark.rule("firmware-40")
+def test_an_unanswered_last_query_is_repeated_even_after_many_failed_queries() -> None:
+    harness = harness_in_state(ExecutionState.DISPATCHED)
+    harness.execution = replace(harness.without_request(), expires=harness.now, tries=10)
+    requests = [harness.apply_timer()]
+    for _ in range(2):
+        harness.miss_response()
+        requests.append(harness.advance_to_due())
+    assert [find_step(request) for request in requests] == [UpdateStep.STATE] * 3
+    harness.run_unanswered()
+    assert (harness.execution.state, harness.execution.code) == (ExecutionState.TIMED_OUT, "NOT_STARTED")
+
+
+@pytest.mark.rule("firmware-40")
 def test_a_response_to_the_last_query_without_progress_ends_the_execution() -> None:
     harness = harness_in_state(ExecutionState.TRANSFERRING)
     harness.respond_state("transferring", 40)

@@ -432,7 +432,12 @@ def _handle_state_response(
 
 
 def _query_later(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
-    """Send a failed query again later. Before the transfer has started, the delay grows with each try."""
+    """Send a failed query again later. Before the transfer has started, the delay grows with each try.
+
+    A last query is repeated without a growing delay, because the update is given up soon.
+    """
+    if execution.final_until is not None:
+        return wait_until(execution, now + timeouts.RETRY_DELAY)
     if execution.state is not ExecutionState.DISPATCHED or execution.waiting == WAIT_CANCELING:
         return wait_until(execution, now + max(timeouts.compute_poll_interval(context), timeouts.RETRY_DELAY))
     execution = replace(execution, tries=execution.tries + 1)
