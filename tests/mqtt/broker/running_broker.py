@@ -209,13 +209,22 @@ class RunningBroker:
 
     async def stop(self) -> None:
         """Stop the broker in an orderly way. Raise its error if it had failed."""
-        self._server.close()
+        await self._stop_listening()
         for client in self._clients:
             client.abort()
         self._running.cancel()
         await asyncio.wait([self._running])
         if not self._running.cancelled() and (problem := self._running.exception()) is not None:
             raise problem
+
+    async def _stop_listening(self) -> None:
+        loop = asyncio.get_running_loop()
+        if isinstance(loop, asyncio.SelectorEventLoop):
+            # It would leave a connection open that it has just accepted: let it start that connection first.
+            for each in self._server.sockets:
+                loop.remove_reader(each.fileno())
+            await asyncio.sleep(0)
+        self._server.close()
 
     async def restart(self) -> None:
         """Stop the broker, and run another on the same database, at another port."""
