@@ -2,8 +2,8 @@
 
 `--dist worksteal` gives each worker an equally long sequence of tests; an idle worker takes tests from the
 end of another sequence. So the first tests of a sequence stay with their worker. Every second worker begins
-with the browser tests, which take longest, so that the others start neither a browser nor a demo fleet. One of
-four begins with tests that mostly wait: run together they would leave the CPU idle.
+with the browser tests, which take longest, so that the others start neither a browser nor a demo fleet. One
+of four begins with tests that mostly wait: run together they would leave the CPU idle.
 """
 
 from __future__ import annotations
