@@ -60,6 +60,8 @@ class ScriptedGateway:
 
     def send(self, topic: str, payload: dict[str, Any]) -> None:
         """Send a report with the time of now, and wait until the service has committed it."""
+        # The service may have been restarted; a client that is not connected refuses to wait.
+        eventually(self._client.is_connected, "the connection of the gateway")
         payload = {"time": format_millis(time.time_ns() // 1_000_000), **payload}
         message = self._client.publish(f"mt/gateway/{GATEWAY}/device/{topic}", json.dumps(payload), 1)
         message.wait_for_publish(TEST_TIMEOUT)
