@@ -24,7 +24,7 @@ from meshfleet.service.ingest.pipeline import IngestPipeline
 from meshfleet.service.positions.reading_log import ReadingLog
 from meshfleet.service.positions.reading_store import ReadingStore
 
-_PAIRS: Final = 10
+_PAIRS: Final = 40
 _BATCHES: Final = 20
 _READINGS: Final = 1_000
 _ANCHORS: Final = 12
@@ -35,7 +35,7 @@ _START: Final = 1_763_500_000_000
 
 def run(*, quick: bool) -> dict[str, Any]:
     """Measure the CPU time per reading with positions on and off."""
-    pairs = 3 if quick else _PAIRS
+    pairs = 10 if quick else _PAIRS
     messages = [_build_messages(number) for number in range(_BATCHES)]
     ratios, on, off = [], [], []
     for pair in range(pairs):
