@@ -62,6 +62,11 @@ class BrowserLog:
         return [each for each in self._messages if not any(part in each for part in known)]
 
     @property
+    def was_not_ready(self) -> bool:
+        """Whether the service said that it was not ready."""
+        return any(self._not_ready in each for each in self._messages)
+
+    @property
     def missing(self) -> list[str]:
         """Expected messages that did not occur."""
         return [part for part in self._expected if not any(part in each for each in self._messages)]

@@ -202,6 +202,8 @@ def window(
     context, browser_log = request.getfixturevalue("shared_window")
     browser_log.reset()
     yield context, browser_log
+    if browser_log.was_not_ready:
+        eventually(demo.is_ready, "a demo service that is ready again")
     assert browser_log.unexpected == []
     assert browser_log.missing == []
 

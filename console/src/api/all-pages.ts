@@ -12,19 +12,21 @@ export async function fetchAllPages<Item>(fetchPage: FetchPage<Item>, signal: Ab
   return (await fetchMatches(fetchPage, () => true, Infinity, signal)).items;
 }
 
-/** Load pages of a list until enough items match. */
+/** Load pages of a list until enough items match, or until `maxPages` have been loaded. */
 export async function fetchMatches<Item>(
   fetchPage: FetchPage<Item>,
   matches: (item: Item) => boolean,
   most: number,
   signal: AbortSignal,
+  maxPages = Infinity,
 ): Promise<Matches<Item>> {
   const found: Item[] = [];
-  let token: string | undefined;
+  let [token, pages]: [string | undefined, number] = [undefined, 0];
   do {
     const page = await fetchPage(token, signal);
     found.push(...page.items.filter(matches));
     token = page.nextToken ?? undefined;
-  } while (token !== undefined && found.length < most);
+    pages += 1;
+  } while (token !== undefined && found.length < most && pages < maxPages);
   return { items: found.slice(0, most), isCut: token !== undefined || found.length > most };
 }

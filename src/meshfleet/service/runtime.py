@@ -208,7 +208,6 @@ class Runtime:
             timings=timings,
             now=clock.now,
         )
-        api.state_writer.attach(self._ingest.flush)
         self._readings = ReadingLog(api.positions.readings)
         self._positions = PositionTracker(
             database,
@@ -304,6 +303,7 @@ class Runtime:
             async with asyncio.TaskGroup() as tasks:
                 self._start_tasks(tasks)
                 self._api.request_facade.attach(self._dispatcher)
+                self._api.state_writer.attach(self._ingest.flush)
                 await self._source.run(self._ingest)
         finally:
             await self._flush_pending()

@@ -152,7 +152,7 @@ def test_an_error_names_only_the_first_faults_of_an_import(service: LiveService)
         numbered = [each | {"x": 1 + number / 100} for number, each in enumerate(points)]
         errors = _import(site, *numbered).json()["errors"]
         assert len(errors) == 100
-        assert errors[-1] == {"field": "points", "message": "have more faults; correct these first"}
+        assert errors[-1] == {"field": "points", "message": "more faults follow; correct these first"}
 
 
 @pytest.mark.rule("rest-268")

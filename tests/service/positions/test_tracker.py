@@ -11,7 +11,7 @@ import pytest
 from meshfleet.protocol.times import format_millis, parse_millis
 from meshfleet.service.actor import COMMAND_LINE
 from meshfleet.service.positions.tracker import PositionTracker
-from meshfleet.service.positions.zone_presence import Stay, ZoneChange, ZonePresence
+from meshfleet.service.positions.zone_presence import MAX_FIRST_INSIDE, Stay, ZoneChange, ZonePresence
 from meshfleet.service.sites.store import delete_site
 from tests.row_tables import each_row
 from tests.service.positions.synthetic_site import DAY, SECOND, SyntheticSite, TruePlace, get
@@ -213,6 +213,18 @@ def test_the_last_readings_of_a_device_that_falls_silent_count(site: SyntheticSi
     assert site.get_position(device)["position"]["time"] == format_millis(last)
 
 
+@pytest.mark.rule("rest-257")
+def test_readings_that_the_tracker_does_not_use_count_nevertheless(site: SyntheticSite) -> None:
+    tracking, device = Tracking(site), site.new_device()
+    tracking.move(device, *([TruePlace(4, 4)] * 8), seconds=2)
+    before = site.get_position(device)["position"]
+    for _ in range(6):  # the tracker is late
+        site.service.ingest(*site.read(device, TruePlace(16, 10), site.service.clock()))
+        site.service.clock.move(seconds=2)
+    after = site.get_position(device)["position"]
+    assert after["time"] > before["time"]
+
+
 @pytest.mark.parametrize("seconds", [60, 2])
 def test_devices_are_followed_after_the_clock_was_set_back(
     service_on_each_database: LiveService, seconds: float
@@ -277,13 +289,16 @@ def test_entering_needs_two_positions_and_leaving_one(
     assert found == expected
 
 
-def test_a_device_that_was_inside_once_is_forgotten_after_a_while() -> None:
-    presence = ZonePresence()
+def test_rare_positions_enter_a_zone_unless_many_other_devices_were_inside_once() -> None:
+    presence, half_an_hour = ZonePresence(), 1_800_000
     assert presence.find_changes(1, 5, {7: 0.9}) == []
-    presence.forget_first_inside(6)
-    assert presence.find_changes(1, 6, {7: 0.9}) == []
-    presence.forget_first_inside(6)
-    assert presence.find_changes(1, 7, {7: 0.9}) == [ZoneChange(Stay(7, 1), 6, None)]
+    for device in range(2, 1_000):
+        assert presence.find_changes(device, 6, {7: 0.9}) == []
+    entered = [ZoneChange(Stay(7, 1), 5, None)]
+    assert presence.find_changes(1, 5 + half_an_hour, {7: 0.9}) == entered
+    for device in range(1_000, MAX_FIRST_INSIDE + 2):
+        assert presence.find_changes(device, 7, {7: 0.9}) == []
+    assert presence.find_changes(1, 8, {7: 0.9}) == []
 
 
 def test_a_deleted_zone_is_forgotten() -> None:

@@ -190,7 +190,7 @@ def upload_plan(
 )
 @json_option
 def coverage(site: str, floor: int, min_rssi: int | None, *, as_json: bool) -> None:
-    """Show how much of a floor anchors are expected to hear well enough for positions."""
+    """Show on how much of a floor anchors are expected to receive devices well enough for positions."""
     found = call_service(lambda fleet: fleet.sites.coverage(site, floor, min_rssi=min_rssi))
     if as_json:
         print_json(found)
@@ -200,7 +200,8 @@ def coverage(site: str, floor: int, min_rssi: int | None, *, as_json: bool) -> N
 
 def describe_coverage(found: FloorCoverage) -> str:
     """Describe the expected coverage of a floor in one sentence."""
-    share = f"{100 * found.located_share:.0f} % of floor {found.floor} is heard by at least 3 anchors"
+    part = f"{100 * found.located_share:.0f} % of floor {found.floor}"
+    share = f"On {part} at least 3 anchors receive a device"
     radii = [each for each in found.radius if each is not None]
     return f"{share}; positions there are within {median(radii):.1f} m." if radii else f"{share}."
 

@@ -19,6 +19,6 @@ class StateWriter:
         self._flush = flush
 
     async def write(self) -> None:
-        """Write what reports said that were acknowledged before; without ingest there is nothing."""
+        """Write what reports said that were acknowledged before, if ingest runs already."""
         if self._flush is not None:
             await self._flush()

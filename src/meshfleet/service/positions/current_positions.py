@@ -22,6 +22,8 @@ class UsedReadings(NamedTuple):
     """Time after which they are."""
     newest: int
     reading_count: int
+    is_frequent: bool
+    """Whether readings were frequent, so that the next ones are used soon."""
 
 
 class CurrentPosition(NamedTuple):
@@ -29,8 +31,6 @@ class CurrentPosition(NamedTuple):
 
     device: int
     used: UsedReadings
-    is_frequent: bool
-    """Whether the readings of the device are frequent, so that the next ones are used soon."""
     model: SiteModel
     located: LocatedDevice
 

@@ -176,12 +176,21 @@ class PositionFinder:
             return None
         used = current.used
         readings = self.readings.list_readings(device, used.since, until, arrived_since=used.since)
-        unused = sum(each.time > used.newest for each in readings)
-        if current.is_frequent:
-            is_current = not unused or readings[-1].time > self._now() - FOLLOWED_MS
+        if used.is_frequent:
+            unused = next((each.time for each in readings if each.time > used.newest), None)
+            is_current = unused is None or unused > self._now() - FOLLOWED_MS
         else:
             is_current = len(readings) <= used.reading_count
         return current if is_current else None
+
+    async def list_suspicious_anchors(self, site: int) -> Sequence[tuple[int, float]]:
+        """Return the anchors that do not seem to be at their places, with the difference in dB."""
+        model = await self.get_model(site)
+        if model is None:
+            return ()
+        if (known := model.suspicious_anchors) is not None:
+            return known
+        return await self.slow_work.share(model.find_suspicious_anchors)
 
     async def list_current(self, site: int) -> list[CurrentPosition]:
         """Return the newest positions of all devices that a site received in the last minutes.
@@ -214,10 +223,12 @@ class PositionFinder:
             )
             if found := self._split_minutes(readings, site=model.geometry.site):
                 steps[device] = found
-                used[device] = UsedReadings(readings[0].time - 1, readings[-1].time, len(readings))
+                used[device] = UsedReadings(
+                    readings[0].time - 1, readings[-1].time, len(readings), is_frequent=False
+                )
         located = await asyncio.to_thread(model.locate_all_still, steps, seconds=_MINUTE_MS / 1000)
         return [
-            CurrentPosition(device, used[device], is_frequent=False, model=model, located=each)
+            CurrentPosition(device, used[device], model, each)
             for device, each in located
             if each.misfit_db <= MAX_MISFIT_DB
         ]

@@ -196,8 +196,7 @@ async def list_site_positions(
             _yield_once(position_csv.encode_site_rows(items)),
             file_name="positions.csv",
         )
-    model = await positions.get_model(number)
-    suspicious = [] if model is None else await positions.slow_work.share(model.find_suspicious_anchors)
+    suspicious = await positions.list_suspicious_anchors(number)
     anchors = [
         SuspiciousAnchor(anchor=mac_from_int(anchor), difference=round(difference, 1))
         for anchor, difference in suspicious

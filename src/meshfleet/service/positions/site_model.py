@@ -241,6 +241,11 @@ class SiteModel:
             self._build_readings([device] * len(steps), steps, seconds=seconds)
         )
 
+    @property
+    def suspicious_anchors(self) -> Sequence[tuple[int, float]] | None:
+        """Anchors that do not seem to be at their places; None before the first `find_suspicious_anchors`."""
+        return self._suspicious
+
     def find_suspicious_anchors(self) -> Sequence[tuple[int, float]]:
         """Return the anchors that do not seem to be at their places, with the difference in dB.
 

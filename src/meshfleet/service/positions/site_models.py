@@ -128,7 +128,7 @@ class SiteModels:
                 return before.model
             build = self._start_build(site)
             # A client that leaves does not cancel the build: others wait for it.
-            timeout = _LONG_SECONDS if before is not None and before.is_long else None
+            timeout = None if before is None else _LONG_SECONDS
             await asyncio.wait({build}, timeout=timeout)
             if before is not None and not build.done():
                 return before.model

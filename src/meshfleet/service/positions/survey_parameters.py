@@ -104,7 +104,7 @@ def parse_survey_batch(
 def raise_faults(faults: Sequence[Fault]) -> None:
     """Raise `InvalidRequest` with the first faults in the points of an import, if there are any."""
     if len(faults) > _MAX_FAULTS:
-        faults = [*faults[: _MAX_FAULTS - 1], Fault("points", "have more faults; correct these first")]
+        faults = [*faults[: _MAX_FAULTS - 1], Fault("points", "more faults follow; correct these first")]
     if faults:
         raise InvalidRequest(faults)
 

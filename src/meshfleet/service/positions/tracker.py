@@ -16,7 +16,6 @@ from meshfleet.rest.sites import format_site_id
 from meshfleet.service.positions import visit_store
 from meshfleet.service.positions.current_positions import (
     CLOCK_SLACK_MS,
-    CURRENT_MS,
     CurrentPosition,
     UsedReadings,
 )
@@ -60,7 +59,7 @@ _SETTLED_MS: Final = 2_000
 """Age of the newest reading from which all anchors have reported that received the same transmission."""
 
 
-_NOTHING_USED: Final = UsedReadings(0, 0, 0)
+_NOTHING_USED: Final = UsedReadings(0, 0, 0, is_frequent=True)
 
 
 class TrackedPosition(NamedTuple):
@@ -177,7 +176,7 @@ class PositionTracker:
         if used.newest > now + CLOCK_SLACK_MS:  # the clock was set back
             used = _NOTHING_USED
         is_frequent = _are_frequent(readings)
-        is_late = not is_frequent and used.reading_count < sum(
+        is_late = not (is_frequent or used.is_frequent) and used.reading_count < sum(
             used.since < each.time <= used.newest for each in readings
         )
         if not readings or (readings[-1].time <= used.newest and not is_late):
@@ -198,7 +197,7 @@ class PositionTracker:
         if not is_frequent and len(levels) < MIN_ANCHORS and now - new[0].time < _WINDOW_MS // 2:
             self._waiting[device] = None
             return None
-        self._used[device] = UsedReadings(since, newest, len(new))
+        self._used[device] = UsedReadings(since, newest, len(new), is_frequent)
         seconds = FREQUENT_STEP_MS / 1000 if is_frequent else _WINDOW_MS / 1000
         # Imported with numpy, which most fleets never need.
         step: DeviceStep = import_module("meshfleet.service.positions.device_motion").DeviceStep(
@@ -220,8 +219,7 @@ class PositionTracker:
         followed = await asyncio.to_thread(self._motion.follow, model, steps, areas)
         self._seconds += monotonic() - started
         self._positions.current.keep(
-            CurrentPosition(each.device, self._used[each.device], each.is_frequent, model, each.located)
-            for each in followed
+            CurrentPosition(each.device, self._used[each.device], model, each.located) for each in followed
         )
         self._subscriber.on_positions(
             [TrackedPosition(each.device, site, each.time, each.located.estimate) for each in followed]
@@ -242,7 +240,6 @@ class PositionTracker:
         if self._motion is not None:
             self._motion.keep_sites(self._positions.sites)
         self._used = {device: used for device, used in self._used.items() if used.newest > now - _WINDOW_MS}
-        self._presence.forget_first_inside(now - CURRENT_MS)
         self._presence.keep_stays((await self._database.read(visit_store.load_stays)).keys())
         if self.retention_ms is not None:
             await self._database.write(visit_store.delete_ended_visits, now - self.retention_ms)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 ENTER_SHARE: Final = 1 / 2
 """Share of the probability above which a position counts as inside a zone."""
+MAX_FIRST_INSIDE: Final = 50_000
+"""Maximum number of devices that wait for a second position inside: gateways may report any number that are
+never received again."""
 LEAVE_SHARE: Final = 1 / 3
 """Share of the probability below which a device has left a zone."""
 
@@ -77,6 +80,8 @@ class ZonePresence:
                 self._first_inside.pop(stay, None)
             elif (first := self._first_inside.setdefault(stay, time)) != time:
                 changes.append(ZoneChange(stay, first, None))
+            elif len(self._first_inside) > MAX_FIRST_INSIDE:
+                del self._first_inside[next(iter(self._first_inside))]
         return changes
 
     def apply(self, changes: Iterable[ZoneChange]) -> None:
@@ -92,13 +97,6 @@ class ZonePresence:
         for stay in stays:
             self._first_inside.pop(stay, None)
             self._leave(stay)
-
-    def forget_first_inside(self, before: int) -> None:
-        """Forget that devices were inside for the first time before a Unix time in milliseconds.
-
-        Gateways may report any number of devices that are never received again.
-        """
-        self._first_inside = {stay: time for stay, time in self._first_inside.items() if time >= before}
 
     def keep_stays(self, stays: AbstractSet[Stay]) -> None:
         """Forget all stays but these, which are stored: a device may have been deleted while in a zone."""

@@ -6,6 +6,8 @@ import { parseMac } from "../../../../text/mac";
 
 /** Number of devices without a place that are listed. */
 const MAX_UNPLACED = 50;
+/** Number of pages that are searched: behind them the user has to search by name. */
+const MAX_PAGES = 10;
 
 /** Find the first devices without a place by a part of the name or by a MAC. `placed` is the number of devices that
  * probably have one: pages are so long that the first one is enough in most fleets. */
@@ -15,11 +17,12 @@ export async function findUnplaced(text: string, placed: number, signal: AbortSi
   const size = Math.min(MAX_PAGE_SIZE, MAX_UNPLACED + placed);
   return fetchMatches(
     async (token) => {
-      const query = { Include: "live" as const, MaxResults: size, ...(token && { NextToken: token }), ...filter };
+      const query = { Include: "live" as const, MaxResults: token ? MAX_PAGE_SIZE : size, ...(token && { NextToken: token }), ...filter };
       return requireBody(await api.GET("/api/v1/devices", { params: { query }, signal }));
     },
     (device) => !device.live?.place,
     MAX_UNPLACED,
     signal,
+    MAX_PAGES,
   );
 }

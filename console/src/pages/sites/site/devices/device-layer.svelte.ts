@@ -10,7 +10,7 @@ import type { SelectedDevice } from "./selected-device.svelte";
 import { listLines } from "./trail";
 
 /** What the page shows of the devices. */
-interface Shown {
+interface DeviceView {
   readonly floor: number | undefined;
   /** Devices with a place, which have marks of their own. */
   readonly placed: ReadonlyMap<string, string>;
@@ -47,7 +47,7 @@ export class DeviceLayer {
   constructor(
     readonly feed: PositionFeed,
     readonly view: FloorView,
-    readonly getShown: () => Shown,
+    readonly getShown: () => DeviceView,
   ) {}
 
   /** Draw the devices, and the selected one with its trail; during playback, only that. */

@@ -19,6 +19,11 @@ const MAX_ENDED = 30;
 /** Milliseconds between two requests while devices come and go. */
 const EVENT_PAUSE = 2000;
 
+/** Return what tells visits to a zone apart. */
+export function identify({ device, enteredAt }: Visit): string {
+  return `${device} ${enteredAt}`;
+}
+
 export class ZoneVisits {
   readonly loaded = new Resource<Visits>();
 
@@ -52,7 +57,9 @@ export class ZoneVisits {
         this.#fetch((visit) => visit.leftAt === null, MAX_INSIDE, signal, now),
         this.#fetch((visit) => visit.leftAt !== null, MAX_ENDED, signal),
       ]);
-      return { inside, ended };
+      // A device may have left between the two responses.
+      const left = new Set(ended.items.map(identify));
+      return { inside: { ...inside, items: inside.items.filter((visit) => !left.has(identify(visit))) }, ended };
     });
   }
 
