@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from heapq import heappop, heappush
 from itertools import count
 from math import inf
@@ -24,6 +25,9 @@ _log = logging.getLogger(__name__)
 _TICK_SECONDS: Final = 0.01
 """Seconds between two simulation steps; the messages of one step are published together."""
 
+_MAX_PAUSE_SECONDS: Final = 1.0
+"""Maximum seconds for which nothing is looked at while no gateway is due: the clock may be set meanwhile."""
+
 _MAX_STEP_SECONDS: Final = 0.05
 """Maximum seconds for which one simulation step blocks the event loop."""
 
@@ -39,6 +43,8 @@ class EmulatedFleet:
         self._http = http
         self._options = options
         self._due: list[tuple[float, int, Uplink]] = []
+        self._is_due_earlier = asyncio.Event()
+        """Event that is set when a gateway is due before all others."""
         self._order = count()
         self._report_count = 0
         self.uplinks: list[Uplink] = []
@@ -84,6 +90,17 @@ class EmulatedFleet:
         while True:
             self._simulate_until_now()
             await asyncio.sleep(_TICK_SECONDS)
+            await self._wait_until_due()
+
+    async def _wait_until_due(self) -> None:
+        """Wait until a gateway is due: without this, small fleets would mostly look at nothing."""
+        due = self._due[0][0] if self._due else inf
+        seconds = min(self._pace.seconds_until(due), _MAX_PAUSE_SECONDS)
+        if seconds <= _TICK_SECONDS:
+            return
+        self._is_due_earlier.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._is_due_earlier.wait(), seconds)
 
     def _simulate_until_now(self) -> None:
         """Run the simulation up to now, but stop after `_MAX_STEP_SECONDS`, so that other tasks can run."""
@@ -130,3 +147,5 @@ class EmulatedFleet:
         """Schedule a gateway for its next simulated event."""
         uplink.next_due = uplink.gateway.next_due
         heappush(self._due, (uplink.next_due, next(self._order), uplink))
+        if self._due[0][2] is uplink:
+            self._is_due_earlier.set()

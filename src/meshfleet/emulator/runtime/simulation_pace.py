@@ -45,6 +45,9 @@ class SimulationPace(Protocol):
     def now(self) -> float:
         """Return the current simulated time in seconds."""
 
+    def seconds_until(self, moment: float) -> float:
+        """Return the seconds of wall-clock time until the simulated time `moment`; 0 or less if it is due."""
+
     def limit_next_step(self, due: float, report_count: int) -> StepBudget:
         """Return the limits of the next simulation step. `due` is the simulated time of the next event."""
 
@@ -82,6 +85,10 @@ class RealTimePace:
         self._last_wall_ms = now
         self._latest = max(self._latest, self._clock.simulated_time(now))
         return self._latest
+
+    def seconds_until(self, moment: float) -> float:
+        """Return the seconds of wall-clock time until the simulated time `moment`."""
+        return self._clock.wall_seconds(moment - self.now())
 
     def limit_next_step(self, _due: float, _report_count: int) -> StepBudget:
         """Limit the next simulation step to the current simulated time, without a limit on reports."""
@@ -123,6 +130,10 @@ class ReportRatePace:
     def now(self) -> float:
         """Return the current simulated time in seconds."""
         return self._now
+
+    def seconds_until(self, _moment: float) -> float:
+        """Return 0: as many events are due as the rate says, whatever their time is."""
+        return 0.0
 
     def limit_next_step(self, due: float, report_count: int) -> StepBudget:
         """Limit the next simulation step to the number of reports that are due by now.
