@@ -218,6 +218,7 @@ def _reset_window(context: BrowserContext) -> None:
         page.goto(_IDLE_PATH)
         page.evaluate(_CLEAR_STORAGE)
         page.emulate_media(color_scheme="light", reduced_motion="reduce")
+        page.mouse.move(0, 0)  # lists of live values hold still under the pointer
         if page.viewport_size != _WINDOW_SIZE:
             page.set_viewport_size(_WINDOW_SIZE)
 
