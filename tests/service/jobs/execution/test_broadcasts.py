@@ -9,7 +9,7 @@ import pytest
 
 from meshfleet.protocol.codes import Status
 from meshfleet.protocol.products import UpdateMethod
-from meshfleet.rest.job_requests import Concurrency, NewJob, Retry, Targets
+from meshfleet.rest.job_requests import Concurrency, NewJob, Retry, Targets, Timeouts
 from meshfleet.service.jobs.updates.model import UpdateStep
 from meshfleet.service.jobs.updates.reasons import STOPPED_TEXT
 from tests.service.jobs.execution.invariants import Invariants
@@ -234,6 +234,23 @@ def test_a_new_leader_queries_the_state_before_it_starts(sqlite_database: Databa
     simulation.run(HOUR)
     assert [len(each.started) for each in list_targets(simulation)] == [1] * 6
     assert [each.repeated for each in list_targets(simulation)] == [[]] * 6
+
+
+@pytest.mark.parametrize("held_at", [620, 650, 680])
+def test_a_broadcast_is_not_started_again_when_a_last_query_was_not_sent(
+    sqlite_database: Database, held_at: int
+) -> None:
+    """While requests cannot be sent, the deadline of the start is put off."""
+    simulation = Simulation(sqlite_database, 1, gateways=1, devices=9)
+    simulation.create(build_job(timeouts=Timeouts(step_minutes=10)))
+    simulation.network = NetworkConditions(unanswered=1.0)
+    simulation.run(held_at)
+    simulation.holds_requests = True
+    simulation.run(60)
+    simulation.holds_requests = False
+    simulation.run(60)
+    assert count_requests(simulation)[UpdateStep.START] == 1
+    Invariants(simulation).check()
 
 
 def test_no_device_is_updated_twice_when_responses_are_lost_after_the_second_start(

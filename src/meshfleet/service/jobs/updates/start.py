@@ -141,6 +141,9 @@ def give_up_start(execution: ExecutionRecord, context: UpdateContext, now: int) 
 
 def continue_start(execution: ExecutionRecord, context: UpdateContext, now: int) -> Decision:
     """Continue an unconfirmed start: read the state or version, or send the start command again."""
+    if execution.step is UpdateStep.DEVICE_STATE:
+        # The last query of a broadcast was not sent, and its deadline has been put off since.
+        execution = replace(execution, step=UpdateStep.STATE)
     if execution.step is UpdateStep.RECHECK_VERSION:
         return issue_request(execution, build_version_query(UpdateStep.RECHECK_VERSION), now)
     if execution.step is UpdateStep.UNSENT and execution.method is UpdateMethod.NORDIC_DFU:
