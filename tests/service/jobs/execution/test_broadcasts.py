@@ -240,7 +240,7 @@ def test_a_new_leader_queries_the_state_before_it_starts(sqlite_database: Databa
 def test_a_broadcast_is_not_started_again_when_a_last_query_was_not_sent(
     sqlite_database: Database, held_at: int
 ) -> None:
-    """While requests cannot be sent, the deadline of the start is put off."""
+    # While requests cannot be sent, the deadline of the start is put off.
     simulation = Simulation(sqlite_database, 1, gateways=1, devices=9)
     simulation.create(build_job(timeouts=Timeouts(step_minutes=10)))
     simulation.network = NetworkConditions(unanswered=1.0)
