@@ -57,8 +57,6 @@ class FollowedDevice(NamedTuple):
 
     device: int
     time: int
-    is_frequent: bool
-    """Whether its readings are frequent."""
     located: LocatedDevice
     zone_shares: Mapping[int, float]
     """Share of the probability that is inside each zone of the site."""
@@ -104,7 +102,7 @@ class DeviceMotion:
             shares = (view.masks @ probabilities).tolist()
             inside = {each.zone: share for each, share in zip(zones, shares, strict=True)}
             step = by_device[device]
-            found.append(FollowedDevice(device, step.time, step.is_frequent, located, inside))
+            found.append(FollowedDevice(device, step.time, located, inside))
         return found
 
     def keep_sites(self, sites: Collection[int]) -> None:

@@ -34,8 +34,8 @@ _GROWTH: Final = 1.15
 """Factor by which the number of received minutes must grow for a new calibration."""
 _MAX_AGE_MS: Final = 600_000
 """Milliseconds after which new minutes are used in any case."""
-_LONG_SECONDS: Final = 5.0
-"""CPU time of a calibration from which on requests do not wait longer for the next one."""
+_WAIT_SECONDS: Final = 5.0
+"""Maximum seconds that requests wait for a calibration if there is an earlier model."""
 _MAX_LOAD: Final = 0.1
 """Share of a processor that repeated calibrations of all sites take together."""
 _FREE_SECONDS: Final = 5.0
@@ -65,11 +65,6 @@ class _Entry(NamedTuple):
     built_at: int
     seconds: float
     """CPU time of the calibration."""
-
-    @property
-    def is_long(self) -> bool:
-        """Whether the calibration takes too long for clients to wait for it."""
-        return self.seconds >= _LONG_SECONDS
 
 
 class _CpuTimer:
@@ -128,7 +123,7 @@ class SiteModels:
                 return before.model
             build = self._start_build(site)
             # A client that leaves does not cancel the build: others wait for it.
-            timeout = None if before is None else _LONG_SECONDS
+            timeout = None if before is None else _WAIT_SECONDS
             await asyncio.wait({build}, timeout=timeout)
             if before is not None and not build.done():
                 return before.model
