@@ -101,6 +101,7 @@ def test_an_event_is_not_undone_by_an_older_response(open_as: Open, page: Page, 
     expect(page.get_by_role("heading", level=1)).to_have_text(before)
 
 
+@pytest.mark.part("long")
 def test_values_update_until_the_user_pauses(open_as: Open, demo: ServiceProcess) -> None:
     page = open_as(f"/devices/{TRACKER}?range=15m", Role.VIEWER)
     measurements(page).get_by_role("button", name="Show as table").click()

@@ -29,6 +29,7 @@ def row(page: Page, version: str) -> Locator:
     return page.get_by_role("row").filter(has=page.get_by_role("cell", name=version, exact=True))
 
 
+@pytest.mark.part("long")
 def test_firmware_withdrawn_or_deleted_elsewhere_is_not_shown_as_released(
     open_as: Open, demo: ServiceProcess, browser_log: BrowserLog
 ) -> None:
@@ -57,6 +58,7 @@ def test_firmware_withdrawn_or_deleted_elsewhere_is_not_shown_as_released(
         expect(row(page, "4.3.0")).to_contain_text("by the command line")
 
 
+@pytest.mark.part("long")
 def test_devices_are_counted_again_while_the_list_is_open(
     open_as: Open, demo: ServiceProcess, tmp_path: Path
 ) -> None:

@@ -148,6 +148,7 @@ def test_a_pause_lasts_until_the_user_ends_it(open_as: Open, page: Page, demo: S
         expect(metric(page, "Gateways")).to_have_text(str(int(before) + 1))
 
 
+@pytest.mark.part("variants")
 def test_more_tabs_than_http_connections_are_live_at_once(
     open_as: Open, page: Page, demo: ServiceProcess
 ) -> None:

@@ -106,6 +106,7 @@ def _create_job(page: Page, label: str, name: str) -> None:
     page.get_by_role("button", name="Start job").click()
 
 
+@pytest.mark.part("long")
 def test_firmware_is_rolled_out_to_a_label_and_failures_are_explained(
     open_as: Open, demo: ServiceProcess, sites: RolloutSites, tmp_path: Path
 ) -> None:

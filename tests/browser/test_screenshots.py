@@ -53,6 +53,7 @@ SILENT = sum(not each.battery for each in build_site(BUILDINGS[0]).devices)
 """Number of devices of the office with an empty battery."""
 
 
+@pytest.mark.part("documentation")
 def test_screenshots_are_small(open_as: Open, page: Page, demo: ServiceProcess, tmp_path: Path) -> None:
     # Newly added devices have not reported yet.
     office = "/api/v1/devices/summary?Label=Head+office"

@@ -66,6 +66,7 @@ def during_outage(
     return go
 
 
+@pytest.mark.part("long")
 def test_failed_requests_are_repeated_automatically(
     during_outage: Callable[[Callable[[], None], Locator], None], page: Page, browser_log: BrowserLog
 ) -> None:

@@ -9,6 +9,7 @@ from email.utils import format_datetime
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
+import pytest
 from playwright.sync_api import expect
 
 from meshfleet.protocol.times import format_millis
@@ -108,6 +109,7 @@ def test_the_tree_has_what_the_service_says_and_is_used_with_the_keyboard(
     assert find_violations_in_all_themes(page) == []
 
 
+@pytest.mark.part("variants")
 def test_two_thousand_nodes_are_drawn_once_and_stay_usable(
     open_as: Open, page: Page, browser_log: BrowserLog
 ) -> None:

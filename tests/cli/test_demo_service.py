@@ -129,6 +129,7 @@ def test_the_demo_shows_a_running_fleet(tmp_path: Path) -> None:
         assert stop(program, SIGINT) == (0, [])
 
 
+@pytest.mark.part("long")
 def test_a_second_start_continues_with_the_same_fleet(tmp_path: Path) -> None:
     # Links are stored per minute: the current minute has readings of the history and live ones.
     start = datetime.now(UTC).replace(second=0, microsecond=0)

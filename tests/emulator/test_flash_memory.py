@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from typing import Any
 
 import pytest
@@ -92,10 +93,16 @@ def test_devices_missing_in_the_memory_are_new_and_unknown_ones_are_ignored() ->
     assert collect_samples(after, LEAF, 61.0)[0]["seq"] == 0
 
 
-def _build_damaged_memory(**changes: Any) -> bytes:
+@cache
+def _save_used_memory() -> bytes:
+    """Return the memory of a gateway that ran for ten minutes."""
     before = create_gateway()
     before.advance(600.0)
-    memory = json.loads(before.save_memory())
+    return before.save_memory()
+
+
+def _build_damaged_memory(**changes: Any) -> bytes:
+    memory = json.loads(_save_used_memory())
     memory["devices"][LEAF] |= changes
     return json.dumps(memory).encode()
 

@@ -2,8 +2,8 @@
 
 Devices buffer their samples until they are acknowledged. Each test lets one component fail, checks that
 samples got lost on their way, and waits until none is missing: the radio, a gateway, the network, the
-service, the database, or all of them. `make test` runs those of the service and of all components; the others
-belong to a part of `make test-all`.
+service, the database, or all of them. `make test` runs those of the service; the others belong to parts of
+`make test-all`.
 """
 
 from __future__ import annotations
@@ -211,6 +211,7 @@ async def test_samples_taken_while_the_database_server_was_stopped_are_stored_an
 # --- All components fail ---
 
 
+@pytest.mark.part("long")
 async def test_every_sample_is_stored_in_the_end_whatever_fails_at_the_same_time(
     service: ServiceProcess, site: BufferingSite, reader: SampleReader
 ) -> None:

@@ -180,6 +180,7 @@ def stopped_database(request: pytest.FixtureRequest, service: ServiceProcess) ->
             yield
 
 
+@pytest.mark.part("long")
 @pytest.mark.rule("broker-2", "rest-160")
 async def test_publishers_wait_and_nothing_is_lost_while_the_database_is_unavailable(
     request: pytest.FixtureRequest, service: ServiceProcess, gateways: list[Credentials], load: ReportLoad

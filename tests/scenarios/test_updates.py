@@ -72,6 +72,7 @@ PER_GATEWAY = {BY_DOWNLOAD: 8, BY_BROADCAST: 8, BY_DFU: 6}
 SIXTY_DEVICES = {HEALTHY: PER_GATEWAY, FAILING: PER_GATEWAY, SILENT: {BY_DOWNLOAD: 8, BY_BROADCAST: 8}}
 
 
+@pytest.mark.part("long")
 async def test_devices_of_three_models_are_updated_by_three_methods(service: ServiceProcess) -> None:
     """Expect that all updates behind one gateway fail, and all others succeed."""
     outcomes = await update(service, UpdateSite(service, FEW_DEVICES), LONG_TIMEOUTS)

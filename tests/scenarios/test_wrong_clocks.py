@@ -48,6 +48,7 @@ def report(gateway: ScriptedGateway, device: str, ahead: float) -> None:
     gateway.report(f"{prefix}/heartbeat", time=format_time(ahead), seq=1, status=0)
 
 
+@pytest.mark.part("long")
 @pytest.mark.rule("report-48", "report-49", "rest-75", "rest-179")
 def test_devices_behind_wrong_clocks_are_registered_and_connected(tmp_path: Path) -> None:
     with ExitStack() as stack:
