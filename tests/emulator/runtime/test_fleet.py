@@ -79,6 +79,24 @@ async def test_every_report_is_counted_and_published(
         assert builder.fleet.report_count == sum(report_counts.values())
 
 
+@pytest.mark.parametrize("turns", range(3))
+async def test_a_fleet_stops_although_a_gateway_becomes_due_in_the_same_moment(
+    mosquitto: BrokerAddress, http: httpx.AsyncClient, turns: int
+) -> None:
+    builder = FleetBuilder(http)
+    builder.add(mosquitto)
+    running = asyncio.create_task(builder.fleet.run())
+    await eventually_async(builder.fleet.all_connected.is_set)
+    uplink = builder.fleet.uplinks[0]
+    await wait_until_stable(lambda: uplink.published)
+    uplink.on_activity(uplink)
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    running.cancel()
+    _, unfinished = await asyncio.wait({running}, timeout=30)
+    assert not unfinished
+
+
 @pytest.mark.rule("gateway-42")
 async def test_reports_have_wall_clock_times_at_any_speed(
     mosquitto: BrokerAddress, http: httpx.AsyncClient

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from asyncio import wait_for
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -291,9 +290,7 @@ def watch(  # noqa: PLR0913 # one for each option
     try:
         with suppress(KeyboardInterrupt):
             asyncio.run(
-                wait_for(
-                    _print_matching_reports(reports, report_filter, count=count, as_json=as_json), seconds
-                )
+                _print_matching_reports(reports, report_filter, count=count, seconds=seconds, as_json=as_json)
             )
     except TimeoutError:
         if seconds is None:
@@ -303,11 +300,19 @@ def watch(  # noqa: PLR0913 # one for each option
 
 
 async def _print_matching_reports(
-    reports: _Reports, report_filter: LiveReportFilter, *, count: int | None, as_json: bool
+    reports: _Reports,
+    report_filter: LiveReportFilter,
+    *,
+    count: int | None,
+    seconds: float | None,
+    as_json: bool,
 ) -> None:
-    """Print the reports that match the filter, until `count` reports are printed; without end if None."""
+    """Print the reports that match the filter, until `count` reports are printed; without end if None.
+
+    Raise `TimeoutError` after `seconds`, if not None.
+    """
     remaining = count
-    async with aclosing(reports):
+    async with asyncio.timeout(seconds), aclosing(reports):
         async for report in reports:
             if report_filter.matches(report):
                 print_report(report, as_json=as_json)

@@ -100,7 +100,8 @@ class EmulatedFleet:
             return
         self._is_due_earlier.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._is_due_earlier.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._is_due_earlier.wait()
 
     def _simulate_until_now(self) -> None:
         """Run the simulation up to now, but stop after `_MAX_STEP_SECONDS`, so that other tasks can run."""
