@@ -4,7 +4,7 @@ import { parseDeviceId } from "../text/format";
 
 export interface LiveEvent {
   readonly id: string;
-  readonly type: "device" | "report" | "gateway" | "job" | "execution" | "topology" | "position" | "zone" | "resync";
+  readonly type: "device" | "report" | "gateway" | "job" | "execution" | "topology" | "position" | "zone" | "alarm" | "resync";
   readonly time: string;
   readonly data: Record<string, unknown>;
 }

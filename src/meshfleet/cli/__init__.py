@@ -17,6 +17,7 @@ from meshfleet.errors import FleetError
 _COMMANDS: Final = {
     "ack": "Acknowledge a sample to the device that sent it.",
     "apiversion": "Read the API version of a gateway.",
+    "alarms": "Show what needs attention, and acknowledge alarms.",
     "asyncapi": "Print the AsyncAPI document of the messaging interface.",
     "backup": "Write a backup of all data to one file.",
     "broker-config": "Write configuration files for an external MQTT broker.",

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _AGE = re.compile(r"([0-9]{1,6})([smhd])")
 _FIRMWARE = re.compile("fw-[0-9a-f]{16}")
 _SITE = re.compile("site-[0-9a-f]{16}")
+_ALARM = re.compile("(?:alarm-)?([1-9][0-9]{0,17})")
 _JOB = re.compile("(?:job-)?([1-9][0-9]{0,17})")
 _AGE_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -78,6 +79,14 @@ def _parse_job_id(text: str) -> str:
     return f"job-{found[1]}"
 
 
+def _parse_alarm_id(text: str) -> str:
+    """Parse an alarm id such as `alarm-12`, or only the number, such as `12`. Return the alarm id."""
+    found = _ALARM.fullmatch(text.lower())
+    if not found:
+        raise MalformedText("alarm", f"{quote_input(text)} is not an alarm id such as alarm-12")
+    return f"alarm-{found[1]}"
+
+
 class _IdentifierParamType(TextParamType):
     """Parameter type for an identifier of a property, measurement or event: its hex id or its name.
 
@@ -94,6 +103,7 @@ class _IdentifierParamType(TextParamType):
         return found
 
 
+ALARM = TextParamType("alarm", _parse_alarm_id)
 DEVICE = TextParamType("device", _parse_device)
 FIRMWARE = TextParamType("firmware", _parse_firmware_id)
 IDENTIFIER = _IdentifierParamType("identifier", normalize_identifier)

@@ -19,6 +19,21 @@ from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origi
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.protocol.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
 from meshfleet.rest.accounts import ApiKey, ApiKeyKind, AuditRow, IssuedApiKey, Me, Role, User
+from meshfleet.rest.alarms import (
+    Acknowledgment,
+    Alarm,
+    AlarmAction,
+    AlarmCause,
+    AlarmEvent,
+    AlarmMember,
+    AlarmRule,
+    AlarmSeverity,
+    AlarmState,
+    AlarmSubject,
+    Attention,
+    AttentionCounts,
+    Verdict,
+)
 from meshfleet.rest.catalogue import Catalogue, CatalogueEntry, Product
 from meshfleet.rest.devices import (
     Connectivity,
@@ -119,10 +134,22 @@ from meshfleet.rest.topology import (
 __all__ = [
     "AccessType",
     "AckType",
+    "Acknowledgment",
+    "Alarm",
+    "AlarmAction",
+    "AlarmCause",
+    "AlarmEvent",
+    "AlarmMember",
+    "AlarmRule",
+    "AlarmSeverity",
+    "AlarmState",
+    "AlarmSubject",
     "AlternativeParent",
     "ApiKey",
     "ApiKeyKind",
     "ApiVersionResponse",
+    "Attention",
+    "AttentionCounts",
     "AuditRow",
     "BatchGateway",
     "BatchPlace",
@@ -244,6 +271,7 @@ __all__ = [
     "Transition",
     "UpdateMethod",
     "User",
+    "Verdict",
     "Wave",
     "Zone",
     "ZoneVisit",

@@ -227,6 +227,12 @@ class ZoneExists(AlreadyExists):
     code = "zone-exists"
 
 
+class AlarmCleared(Conflict):
+    """Raised when an alarm is acknowledged that is over."""
+
+    code = "alarm-cleared"
+
+
 class NotReleased(Conflict):
     """Raised when a job is created for unreleased firmware (rest-118). Release the firmware first."""
 

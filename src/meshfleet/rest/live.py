@@ -19,7 +19,7 @@ LIVE_PATH: Final = "/api/v1/live"
 """REST path of live events over a WebSocket (rest-151)."""
 
 LIVE_EVENT_TYPES: Final = (
-    *("device", "report", "job", "execution", "gateway", "topology", "position", "zone", "resync"),
+    *("device", "report", "job", "execution", "gateway", "topology", "position", "zone", "alarm", "resync"),
 )
 """Types of live events (rest-146)."""
 
@@ -35,7 +35,9 @@ class LiveEvent(ResponseBody, frozen=True, kw_only=True):
 
     id: str
     """Opaque id; a subscriber that reconnects can resume after the event with this id (rest-149)."""
-    type: Literal["device", "report", "job", "execution", "gateway", "topology", "position", "zone", "resync"]
+    type: Literal[
+        "device", "report", "job", "execution", "gateway", "topology", "position", "zone", "alarm", "resync"
+    ]
     time: TimeText
     data: Any
     """Content by type: a `Device`, a `Job`, or one of the live bodies such as `LiveSample`."""

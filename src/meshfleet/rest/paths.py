@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from meshfleet.errors.protocol import MalformedText
+from meshfleet.rest.alarms import ALARMS_PATH
 from meshfleet.rest.firmware import FIRMWARE_PATH
 from meshfleet.rest.jobs import JOBS_PATH
 from meshfleet.rest.requests import REQUESTS_PATH
@@ -96,6 +97,11 @@ def device_requests_path(device: DeviceId) -> str:
 def updates_path(device: DeviceId) -> str:
     """Return the REST path of the executions of a device in unfinished jobs (rest-211)."""
     return f"{DEVICES_PATH}/{device}/updates"
+
+
+def alarm_path(alarm: str) -> str:
+    """Return the REST path of an alarm (rest-269)."""
+    return f"{ALARMS_PATH}/{_quote_segment(alarm)}"
 
 
 def place_path(device: DeviceId) -> str:

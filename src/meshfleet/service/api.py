@@ -17,6 +17,7 @@ from meshfleet.service.accounts.login import Logins
 from meshfleet.service.accounts.passwords import PASSWORD_HASHER, PasswordVerifier
 from meshfleet.service.accounts.throttle import LoginThrottle
 from meshfleet.service.actor import Actor
+from meshfleet.service.alarms import routes as alarm_routes
 from meshfleet.service.asyncapi import MessagingDocument
 from meshfleet.service.asyncapi import routes as asyncapi_routes
 from meshfleet.service.audit import routes as audit_routes
@@ -109,6 +110,8 @@ _ROUTERS: Final = (
     request_routes.device_router,
     request_routes.router,
     job_routes.router,
+    alarm_routes.router,
+    alarm_routes.attention_router,
     firmware_routes.router,
     firmware_routes.image_router,
     live_routes.stream_events,

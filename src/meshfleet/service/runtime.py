@@ -14,6 +14,7 @@ from meshfleet.mqtt.broker import take_ownership
 from meshfleet.protocol.ids import mac_from_int, mac_to_int
 from meshfleet.protocol.topics import TopicCodec
 from meshfleet.service import clock, metric_table
+from meshfleet.service.alarms.runner import AlarmRunner
 from meshfleet.service.backfill import store as backfill_store
 from meshfleet.service.backfill.acknowledger import SampleAcknowledger
 from meshfleet.service.backfill.gap_check import run_gap_checks
@@ -216,6 +217,9 @@ class Runtime:
             retention_ms=_to_millis(settings.retention.connectivity),
             now=clock.now,
         )
+        self._alarms = AlarmRunner(
+            database, api.live.alarms.mark_changed, owner=None if database.is_sqlite else owner, now=clock.now
+        )
         api.parent_tracker.retention_ms = _to_millis(settings.retention.link)
         for subscriber in (
             self._backfill,
@@ -336,6 +340,7 @@ class Runtime:
         tasks.create_task(self._job_runner.run(), name="jobs")
         tasks.create_task(self._api.positions.watch_sites(), name="positions.sites")
         tasks.create_task(self._positions.run(), name="positions.tracker")
+        tasks.create_task(self._alarms.run(), name="alarms")
         if self._influx is not None:
             tasks.create_task(self._influx.run(), name="influx")
         tasks.create_task(self._homeassistant.run(), name="homeassistant")

@@ -32,6 +32,7 @@ UNKNOWN_IDS = {
     "site_id": "-",
     "floor": "-",
     "zone_id": "-",
+    "alarm_id": "-",
     "point_id": "-",
     "token": "-",
     "file_name": "-",

@@ -83,6 +83,7 @@ def existing_ids(service: RunningService) -> dict[str, list[str]]:
         "request_id": ["-"],
         "firmware_id": [upload_record(service)["id"] for _ in range(3)],
         "job_id": [JobEnvironment(service).any_job() for _ in range(5)],
+        "alarm_id": ["alarm-1"],
         "token": ["-"],
         "file_name": ["image.bin"],
     }

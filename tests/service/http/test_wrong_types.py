@@ -46,6 +46,7 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "NewSite": {"name": "Hall", "floors": [{"floor": 0, "minX": 0, "minY": 0, "maxX": 9, "maxY": 9}]},
     "NewPlace": {"site": "site-0123456789abcdef", "floor": 0, "x": 1, "y": 2.5},
     "PlaceBatch": {"places": [{"device": "bmac-c0ffee000000", "floor": 0, "x": 1, "y": 2.5}]},
+    "NewAlarmNote": {"text": "On my way"},
     "NewZone": {"name": "Area", "floor": 0, "polygon": [[1, 1], [9, 1], [9, 8]]},
     "NewSurveyPoint": {"device": "bmac-c0ffee000000", "floor": 0, "x": 1, "y": 2.5},
     "SurveyBatch": {"points": [{"device": "bmac-c0ffee000000", "floor": 0, "x": 1, "y": 2.5}]},
@@ -176,7 +177,7 @@ def _list_types(schema: dict[str, Any]) -> Iterator[str]:
 
 def _format_path(template: str) -> str:
     site = {"site_id": "site-0123456789abcdef", "zone_id": "zone-0123456789abcdef"}
-    return template.format(device_id="bmac-c0ffee000000", username="unknown", **site)
+    return template.format(device_id="bmac-c0ffee000000", username="unknown", alarm_id="alarm-1", **site)
 
 
 def _send(service: RunningService, method: str, path: str, body: dict[str, object]) -> Any:

@@ -85,6 +85,14 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
     },
   },
   {
+    name: "Alarms",
+    actions: {
+      "alarm.acknowledge": createAction("Alarm acknowledged", "Acknowledged"),
+      "alarm.unacknowledge": createAction("Acknowledgment taken back", "Took back the acknowledgment of"),
+      "alarm.note": createAction("Note on an alarm", "Wrote a note on"),
+    },
+  },
+  {
     name: "Sites",
     actions: {
       "site.create": { name: "Site created", describe: ({ name }) => [`Created the site ${quoteName(name)}:`, ""] },

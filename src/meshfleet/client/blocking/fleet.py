@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from meshfleet.client.blocking.event_loop import EventLoopThread
 from meshfleet.client.blocking.proxies import ContextProxy, Proxy, wrap_generator, wrap_method
-from meshfleet.client.rest import accounts, devices, firmware, fleet, jobs, requests, samples, sites
+from meshfleet.client.rest import accounts, alarms, devices, firmware, fleet, jobs, requests, samples, sites
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -174,6 +174,19 @@ class Audit(Proxy[accounts.Audit]):
     list = wrap_generator(accounts.Audit.list)
 
 
+class Alarms(Proxy[alarms.Alarms]):
+    """Alarms of a fleet. Methods accept the id of an alarm or an `Alarm` object."""
+
+    attention = wrap_method(alarms.Alarms.attention)
+    list = wrap_generator(alarms.Alarms.list)
+    show = wrap_method(alarms.Alarms.show)
+    members = wrap_generator(alarms.Alarms.members)
+    events = wrap_generator(alarms.Alarms.events)
+    acknowledge = wrap_method(alarms.Alarms.acknowledge)
+    unacknowledge = wrap_method(alarms.Alarms.unacknowledge)
+    add_note = wrap_method(alarms.Alarms.add_note)
+
+
 class Operations(Proxy[fleet.Operations]):
     """Health, readiness, metrics, settings, disk use and API documents of a service.
 
@@ -224,6 +237,7 @@ class Fleet(ContextProxy[fleet.Fleet]):
         self.requests = Requests(target.requests, loop_thread)
         self.firmware = FirmwareImages(target.firmware, loop_thread)
         self.jobs = Jobs(target.jobs, loop_thread)
+        self.alarms = Alarms(target.alarms, loop_thread)
         self.users = Users(target.users, loop_thread)
         self.api_keys = ApiKeys(target.api_keys, loop_thread)
         self.audit = Audit(target.audit, loop_thread)

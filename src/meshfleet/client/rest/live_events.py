@@ -16,6 +16,7 @@ from meshfleet.client.rest.retries import compute_backoff
 from meshfleet.client.rest.transport import LineSplitter
 from meshfleet.errors import ServiceRefused, ServiceUnreachable, TooManyAttempts, Unavailable
 from meshfleet.errors.protocol import MalformedInput, MalformedText
+from meshfleet.rest.alarms import Alarm
 from meshfleet.rest.bodies import ResponseBody, decode_body
 from meshfleet.rest.devices import Device
 from meshfleet.rest.jobs import Job
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 # Decoding of server-sent events (rest-146 to rest-148).
 
 EventType = Literal[
-    "device", "report", "job", "execution", "gateway", "topology", "position", "zone", "resync"
+    "device", "report", "job", "execution", "gateway", "topology", "position", "zone", "alarm", "resync"
 ]
 
 EventData = (
@@ -63,6 +64,7 @@ EventData = (
     | LiveParentChange
     | LivePosition
     | LiveZoneChange
+    | Alarm
     | Resync
     | dict[str, Any]
 )
@@ -96,6 +98,7 @@ _EVENT_BODIES: Final[Mapping[str, type[ResponseBody]]] = {
     "topology": LiveParentChange,
     "position": LivePosition,
     "zone": LiveZoneChange,
+    "alarm": Alarm,
     "resync": Resync,
 }
 

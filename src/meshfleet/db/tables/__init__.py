@@ -6,6 +6,7 @@ code point, so that both databases return the same order.
 """
 
 from meshfleet.db.tables.accounts import account, api_key, audit, secret, session
+from meshfleet.db.tables.alarms import alarm, alarm_condition, alarm_event, alarm_progress
 from meshfleet.db.tables.broker import (
     broker_message,
     broker_owner,
@@ -40,6 +41,10 @@ from meshfleet.db.tables.topology import parent_change
 __all__ = [
     "account",
     "active_condition",
+    "alarm",
+    "alarm_condition",
+    "alarm_event",
+    "alarm_progress",
     "anchor_reading",
     "api_key",
     "audit",

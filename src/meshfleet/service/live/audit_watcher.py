@@ -13,11 +13,13 @@ from meshfleet.db.tables import audit
 from meshfleet.errors import FleetError
 from meshfleet.errors.protocol import MalformedId
 from meshfleet.protocol.ids import mac_to_int, parse_device_id, to_mac
+from meshfleet.service.alarms.views import ALARM_ID
 from meshfleet.service.live.device_events import DeviceEvents, GatewayChange
 from meshfleet.service.live.filters import JOB_ID
 
 if TYPE_CHECKING:
     from meshfleet.db import Database
+    from meshfleet.service.live.alarm_events import AlarmEvents
     from meshfleet.service.live.hub import EventHub
     from meshfleet.service.live.job_events import JobEvents
     from meshfleet.service.live.reauthorization import Reauthorizer
@@ -59,11 +61,12 @@ class _AuditEntry(NamedTuple):
 class AuditWatcher:
     """Polls the audit log while there are subscribers, and marks changed devices, gateways and jobs."""
 
-    def __init__(  # noqa: PLR0913 # the targets of the changes
+    def __init__(  # noqa: PLR0913, PLR0917 # the targets of the changes
         self,
         hub: EventHub,
         devices: DeviceEvents,
         jobs: JobEvents,
+        alarms: AlarmEvents,
         reauthorizer: Reauthorizer,
         database: Database,
         *,
@@ -73,6 +76,7 @@ class AuditWatcher:
         self._hub = hub
         self._devices = devices
         self._jobs = jobs
+        self._alarms = alarms
         self._reauthorizer = reauthorizer
         self._database = database
         self._poll_interval = poll_interval
@@ -115,6 +119,8 @@ class AuditWatcher:
             self._reauthorizer.recheck_all()
         elif (job := JOB_ID.fullmatch(row.target)) is not None:
             self._jobs.mark_changed([int(job[1])], [])
+        elif (alarm := ALARM_ID.fullmatch(row.target)) is not None:
+            self._alarms.mark_changed([int(alarm[1])])
         elif row.action == "label.remove":
             self._hub.publish_loss("device", "a label was removed from all devices")
         elif row.action == "site.delete":

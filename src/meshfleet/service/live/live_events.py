@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.errors import TooManySubscribers
+from meshfleet.service.live.alarm_events import AlarmEvents
 from meshfleet.service.live.audit_watcher import AuditWatcher
 from meshfleet.service.live.device_events import DeviceEvents
 from meshfleet.service.live.hub import COMMENT_SECONDS, EventHub
@@ -68,9 +69,17 @@ class LiveEvents:
         """Publishes positions and changes of zones; the caller must pass this object to the tracker."""
         self.jobs = JobEvents(self.hub, database, now, poll_interval=timings.poll)
         """Publishes jobs and executions that callers have marked as changed."""
+        self.alarms = AlarmEvents(self.hub, database, now)
+        """Publishes alarms that callers have marked as changed."""
         self.reauthorizer = Reauthorizer(self.hub, authenticator, now)
         self._audit_watcher = AuditWatcher(
-            self.hub, self.devices, self.jobs, self.reauthorizer, database, poll_interval=timings.poll
+            self.hub,
+            self.devices,
+            self.jobs,
+            self.alarms,
+            self.reauthorizer,
+            database,
+            poll_interval=timings.poll,
         )
 
     def check_limits(self, actor: Actor) -> None:
@@ -101,6 +110,7 @@ class LiveEvents:
             tasks.create_task(self.hub.run(), name="live.hub")
             tasks.create_task(self.devices.run(), name="live.devices")
             tasks.create_task(self.jobs.run(), name="live.jobs")
+            tasks.create_task(self.alarms.run(), name="live.alarms")
             tasks.create_task(self.reauthorizer.run(), name="live.reauthorization")
             tasks.create_task(self._audit_watcher.run(), name="live.audit")
 

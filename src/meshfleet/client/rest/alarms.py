@@ -1,0 +1,107 @@
+"""`fleet.alarms`: what needs attention, and why."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from meshfleet.client.arguments import (
+    check_text,
+    format_optional_time,
+    normalize_device_id,
+    normalize_mac,
+    parse_enum,
+    to_tuple,
+)
+from meshfleet.client.rest.http_caller import RestResource
+from meshfleet.client.rest.http_messages import build_query
+from meshfleet.rest.alarms import (
+    ALARMS_PATH,
+    ATTENTION_PATH,
+    Alarm,
+    AlarmEventPage,
+    AlarmMemberPage,
+    AlarmPage,
+    AlarmRule,
+    AlarmSeverity,
+    AlarmState,
+    Attention,
+    NewAlarmNote,
+)
+from meshfleet.rest.paths import alarm_path
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable
+
+    from meshfleet.client.arguments import Moment
+    from meshfleet.rest.alarms import AlarmEvent, AlarmMember
+
+
+class Alarms(RestResource):
+    """Alarms of a fleet. Methods accept the id of an alarm or an `Alarm` object."""
+
+    async def attention(self) -> Attention:
+        """Return the state of the fleet in a sentence, and the alarms that are open or acknowledged."""
+        return await self._caller.get(Attention, ATTENTION_PATH)
+
+    def list(  # noqa: PLR0913 # keyword-only filters
+        self,
+        *,
+        states: str | AlarmState | Iterable[str | AlarmState] = (),
+        severities: str | AlarmSeverity | Iterable[str | AlarmSeverity] = (),
+        rule: AlarmRule | Literal["gateways-lost", "gateway-offline", "device-offline"] | None = None,
+        gateway: str | None = None,
+        device: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> AsyncGenerator[Alarm, None]:
+        """List alarms, the most severe first, and among these the newest first.
+
+        Without `states`, list those that are open or acknowledged. `device` is a member of the alarm; `since`
+        and `until` limit when it was opened.
+        """
+        query = build_query(
+            {
+                "Rule": None if rule is None else parse_enum(AlarmRule, rule, "rule"),
+                "Gateway": None if gateway is None else normalize_mac(gateway),
+                "Device": None if device is None else normalize_device_id(device),
+                "From": format_optional_time(since),
+                "To": format_optional_time(until),
+            },
+            {
+                "State": [parse_enum(AlarmState, each, "states") for each in to_tuple(states)],
+                "Severity": [parse_enum(AlarmSeverity, each, "severities") for each in to_tuple(severities)],
+            },
+        )
+        return self._caller.iterate_items(AlarmPage, ALARMS_PATH, query)
+
+    async def show(self, alarm: str | Alarm) -> Alarm:
+        """Return an alarm."""
+        return await self._caller.get(Alarm, alarm_path(to_alarm_id(alarm)))
+
+    def members(self, alarm: str | Alarm) -> AsyncGenerator[AlarmMember, None]:
+        """List the devices or gateways that belong to an alarm now."""
+        return self._caller.iterate_items(AlarmMemberPage, f"{alarm_path(to_alarm_id(alarm))}/members")
+
+    def events(self, alarm: str | Alarm) -> AsyncGenerator[AlarmEvent, None]:
+        """List what happened to an alarm, the newest event first."""
+        return self._caller.iterate_items(AlarmEventPage, f"{alarm_path(to_alarm_id(alarm))}/events")
+
+    async def acknowledge(self, alarm: str | Alarm) -> Alarm:
+        """Take on an alarm with its present members. A member that joins later opens it again."""
+        return await self._post(alarm, "acknowledge")
+
+    async def unacknowledge(self, alarm: str | Alarm) -> Alarm:
+        """Take an acknowledgment back."""
+        return await self._post(alarm, "unacknowledge")
+
+    async def add_note(self, alarm: str | Alarm, text: str) -> Alarm:
+        """Write a note on an alarm."""
+        return await self._post(alarm, "notes", NewAlarmNote(text=check_text(text, "text")))
+
+    async def _post(self, alarm: str | Alarm, action: str, body: NewAlarmNote | None = None) -> Alarm:
+        return await self._caller.post(Alarm, f"{alarm_path(to_alarm_id(alarm))}/{action}", body)
+
+
+def to_alarm_id(alarm: str | Alarm) -> str:
+    """Return the id of an alarm that is given as its id or as an object."""
+    return alarm.id if isinstance(alarm, Alarm) else check_text(alarm, "alarm")

@@ -1,0 +1,102 @@
+"""Tables of alarms: conditions that rules watch, alarms with their events, and the progress of evaluation."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, SmallInteger, Table, Text, text
+
+from meshfleet.db.tables.columns import RowId, metadata
+
+alarm_condition = Table(
+    "alarm_condition",
+    metadata,
+    Column("rule", Text, primary_key=True),
+    Column("subject", BigInteger, primary_key=True, autoincrement=False),
+    Column("device", BigInteger, ForeignKey("device.id", ondelete="CASCADE"), index=True),
+    Column("gateway", BigInteger, index=True),
+    Column("state", Text, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("due", BigInteger, index=True),
+    Column("cause", Text, nullable=False),
+    Column("alarm", BigInteger, index=True),
+    Column("opens", Integer, nullable=False),
+)
+"""What is wrong, or was in the last day: one row for each rule and subject.
+
+`subject` is a device, a gateway, or 0 for the whole fleet. `device` is the device or gateway of which the
+condition is, so that the row is deleted together with it; `gateway` is the gateway by which alarms of devices
+are grouped. `since` is the time at which the present state of the subject began, `due` the time of the next
+step by time alone; NULL if only a report can change the state. `opens` counts how often the condition became
+active.
+"""
+
+alarm = Table(
+    "alarm",
+    metadata,
+    Column("id", RowId, primary_key=True, autoincrement=True),
+    Column("key", Text, nullable=False),
+    Column("rule", Text, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("severity", SmallInteger, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("gateway", BigInteger),
+    Column("since", BigInteger, nullable=False),
+    Column("opened_at", BigInteger, nullable=False),
+    Column("cleared_at", BigInteger),
+    Column("members", Integer, nullable=False),
+    Column("most_members", Integer, nullable=False),
+    Column("affected", Integer, nullable=False),
+    Column("most_affected", Integer, nullable=False),
+    Column("back", Integer),
+    Column("recovering_since", BigInteger),
+    Column("acknowledged_by", Text),
+    Column("acknowledged_at", BigInteger),
+    Column("new_members", Integer, nullable=False),
+    Column("reopened", Integer, nullable=False),
+    Column("version", Integer, nullable=False),
+    Index(
+        "ix_alarm_open_key",
+        "key",
+        unique=True,
+        sqlite_where=text("state <> 'cleared'"),
+        postgresql_where=text("state <> 'cleared'"),
+    ),
+    Index(None, "key", "cleared_at"),
+    Index(None, "state", "severity", "id"),
+    Index(None, "cleared_at"),
+    sqlite_autoincrement=True,
+)
+"""Alarms: one cause each, with the conditions that the cause explains as members.
+
+No two alarms that are not cleared have the same `key`. `since` is when the fault began, `opened_at` when it
+had lasted long enough. `affected` counts the devices that are cut off now, and `back` those that reported
+again when the alarm was cleared; `most_members` and `most_affected` are the most there were.
+`recovering_since` is set while all members are well again and are only watched. `new_members` counts members
+that joined after the acknowledgment.
+"""
+
+alarm_event = Table(
+    "alarm_event",
+    metadata,
+    Column("id", RowId, primary_key=True, autoincrement=True),
+    Column("alarm", BigInteger, ForeignKey("alarm.id", ondelete="CASCADE"), nullable=False),
+    Column("time", BigInteger, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("actor", Text),
+    Column("detail", Text, nullable=False),
+    Index(None, "alarm", "id"),
+    sqlite_autoincrement=True,
+)
+"""What happened to an alarm, oldest first. `detail` is JSON."""
+
+alarm_progress = Table(
+    "alarm_progress",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("position", BigInteger, nullable=False),
+    Column("evaluated_at", BigInteger, nullable=False),
+    Column("quiet_until", BigInteger, nullable=False),
+)
+"""One row: how far the rules have read the history of connections (its row id), and when.
+
+Before `quiet_until` no alarm opens or is cleared, because the service has just been away.
+"""

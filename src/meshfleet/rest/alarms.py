@@ -1,0 +1,184 @@
+"""JSON bodies of the REST API: alarms, and what needs attention."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta
+
+from meshfleet.rest.bodies import RequestBody, ResponseBody, TimeText
+
+ALARMS_PATH: Final = "/api/v1/alarms"
+ATTENTION_PATH: Final = "/api/v1/attention"
+
+MAX_NOTE_CHARACTERS: Final = 1000
+"""Maximum length of a note on an alarm, in characters."""
+
+AlarmIdText = Annotated[str, Meta(pattern="^alarm-[1-9][0-9]*$")]
+
+
+class AlarmRule(StrEnum):
+    """Rule that opened an alarm (rest-270)."""
+
+    GATEWAYS_LOST = "gateways-lost"
+    GATEWAY_OFFLINE = "gateway-offline"
+    DEVICE_OFFLINE = "device-offline"
+
+
+class AlarmSeverity(StrEnum):
+    """Severity of an alarm: act now, act today or this week, plan it."""
+
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class AlarmState(StrEnum):
+    """State of an alarm (rest-271)."""
+
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    CLEARED = "cleared"
+
+
+class AlarmCause(ResponseBody, frozen=True, kw_only=True):
+    """Why an alarm was opened."""
+
+    code: str
+    """Stable code; later versions may add codes."""
+    params: dict[str, Any]
+    """Numbers of the sentence, such as `devices`, for clients with sentences of their own."""
+
+
+class AlarmAction(ResponseBody, frozen=True, kw_only=True):
+    """What to do about an alarm."""
+
+    code: str
+    text: str
+    href: str
+    """Path of the console at which to do it."""
+
+
+class AlarmSubject(ResponseBody, frozen=True, kw_only=True):
+    """What an alarm is about."""
+
+    kind: Literal["fleet", "gateway", "device"]
+    id: str | None
+    """Id of the device, or of the gateway as a device; null for the fleet."""
+    name: str | None
+
+
+class Acknowledgment(ResponseBody, frozen=True, kw_only=True):
+    """Who has taken on an alarm, and when."""
+
+    by: str
+    at: TimeText
+
+
+class Alarm(ResponseBody, frozen=True, kw_only=True):
+    """Alarm: one cause of one or more faults (rest-269)."""
+
+    id: AlarmIdText
+    key: str
+    """Text that is the same whenever this cause returns."""
+    rule: str
+    severity: AlarmSeverity
+    state: AlarmState
+    sentence: str
+    cause: AlarmCause
+    action: AlarmAction
+    subject: AlarmSubject
+    since: TimeText
+    """When the fault began."""
+    opened_at: TimeText
+    """When it had lasted long enough to be an alarm."""
+    cleared_at: TimeText | None
+    recovering_since: TimeText | None
+    """When everything was well again; the alarm stays open while this is watched."""
+    member_count: int
+    affected_devices: int
+    peak_affected: int
+    acknowledged: Acknowledgment | None
+    new_since_acknowledged: int
+    """Number of members that joined after an acknowledgment."""
+    reopened: int
+    """How often the same cause has returned within a day."""
+    version: int
+    """Number that grows with every change of the alarm."""
+
+
+class AlarmPage(ResponseBody, frozen=True, kw_only=True):
+    """Page of alarms, the most severe first, and among these the newest first."""
+
+    items: list[Alarm]
+    next_token: str | None
+
+
+class AlarmMember(ResponseBody, frozen=True, kw_only=True):
+    """Device or gateway that belongs to an alarm."""
+
+    id: str
+    name: str
+    since: TimeText
+    state: Literal["active", "clearing"]
+    """`clearing`: it is well again, and watched."""
+
+
+class AlarmMemberPage(ResponseBody, frozen=True, kw_only=True):
+    """Page of the members of an alarm."""
+
+    items: list[AlarmMember]
+    next_token: str | None
+
+
+class AlarmEvent(ResponseBody, frozen=True, kw_only=True):
+    """What happened to an alarm (rest-272)."""
+
+    time: TimeText
+    kind: str
+    """`opened`, `members`, `cleared` and others; later versions may add kinds."""
+    actor: str | None
+    """User, API key or program; null if the service changed the alarm by itself."""
+    detail: dict[str, Any]
+
+
+class AlarmEventPage(ResponseBody, frozen=True, kw_only=True):
+    """Page of the events of an alarm, the newest first."""
+
+    items: list[AlarmEvent]
+    next_token: str | None
+
+
+class NewAlarmNote(RequestBody, frozen=True, kw_only=True):
+    """Note that a user writes on an alarm."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=MAX_NOTE_CHARACTERS)]
+
+
+class Verdict(ResponseBody, frozen=True, kw_only=True):
+    """State of the whole fleet in one sentence."""
+
+    tone: Literal["ok", "warning", "critical", "unknown"]
+    sentence: str
+
+
+class AttentionCounts(ResponseBody, frozen=True, kw_only=True):
+    """How many devices and gateways there are, and how many of them are connected."""
+
+    devices: int
+    connected: int
+    gateways: int
+    gateways_connected: int
+
+
+class Attention(ResponseBody, frozen=True, kw_only=True):
+    """What needs attention now (rest-273)."""
+
+    verdict: Verdict
+    checked_at: TimeText
+    counts: AttentionCounts
+    items: list[Alarm]
+    """Open and acknowledged alarms, at most 50, the most severe first."""
+    more: int
+    """Number of alarms that are not in `items`."""

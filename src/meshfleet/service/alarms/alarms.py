@@ -1,0 +1,335 @@
+"""Alarms of one evaluation: opened, joined, left and cleared by conditions, and written together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from sqlalchemy import insert, select, update
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import alarm, alarm_condition, alarm_event
+from meshfleet.service.alarms.conditions import ConditionState
+from meshfleet.service.alarms.rules import Rule, Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from sqlalchemy import Connection, Row
+
+    from meshfleet.service.alarms.conditions import Condition, ConditionTable
+
+_COUNT_MEMBERS: Final = (
+    "SELECT state, count(*) FROM alarm_condition WHERE alarm = ? AND rule = ? GROUP BY state"
+)
+_COUNT_AFFECTED: Final = (
+    "SELECT count(*) FROM alarm_condition AS lost JOIN device ON device.gateway = lost.subject"
+    " WHERE lost.alarm = ? AND lost.rule = 'gateway-offline' AND NOT device.connected"
+    " AND device.id <> device.gateway AND device.connected_at >= lost.since"
+)
+"""Devices that were lost together with the gateways of an alarm; those lost before have another cause."""
+
+
+class AlarmState(StrEnum):
+    """State of an alarm."""
+
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    CLEARED = "cleared"
+
+
+class AlarmEventKind(StrEnum):
+    """What happened to an alarm."""
+
+    OPENED = "opened"
+    REOPENED = "reopened"
+    SEVERITY = "severity"
+    MEMBERS = "members"
+    RECOVERING = "recovering"
+    RELAPSED = "relapsed"
+    ACKNOWLEDGED = "acknowledged"
+    UNACKNOWLEDGED = "unacknowledged"
+    NOTE = "note"
+    MERGED = "merged"
+    CLEARED = "cleared"
+
+
+@dataclass(slots=True)
+class AlarmRecord:
+    """Row of the table `alarm`."""
+
+    id: int
+    key: str
+    rule: str
+    cause: str
+    severity: int
+    state: str
+    gateway: int | None
+    since: int
+    opened_at: int
+    cleared_at: int | None
+    members: int
+    most_members: int
+    affected: int
+    most_affected: int
+    back: int | None
+    recovering_since: int | None
+    acknowledged_by: str | None
+    acknowledged_at: int | None
+    new_members: int
+    reopened: int
+    version: int
+
+
+_FIELDS: Final = tuple(each.name for each in fields(AlarmRecord))
+
+
+class AlarmGroup(NamedTuple):
+    """Cause that conditions have in common."""
+
+    rule: Rule
+    cause: str
+    gateway: int | None
+
+    @property
+    def key(self) -> str:
+        """Text that is unique among alarms that are not cleared."""
+        scope = "fleet" if self.gateway is None else f"gw:{self.gateway:012x}"
+        return f"{self.rule}/{self.cause}/{scope}"
+
+
+class AlarmTable:
+    """Alarms that an evaluation changes, with their events."""
+
+    def __init__(self, connection: Connection, conditions: ConditionTable, now: int, reopen_ms: int) -> None:
+        """Create for an evaluation at `now`. A cause that returns within `reopen_ms` is the same alarm."""
+        self._connection = connection
+        self._conditions = conditions
+        self._now = now
+        self._reopen_ms = reopen_ms
+        self._loaded: dict[int, AlarmRecord] = {}
+        self._stored: dict[int, dict[str, Any]] = {}
+        self._touched: set[int] = set()
+        self._merged: set[int] = set()
+        self._counted: set[int] = set()
+
+    def join(self, condition: Condition, group: AlarmGroup, severity: Severity) -> None:
+        """Make a pending condition a member of the alarm of a group. Open the alarm if it is not open."""
+        found = self._find_open(group.key)
+        if found is None:
+            found = self._reopen(group, condition) or self._open(group, condition, severity)
+        else:
+            found.new_members += found.state == AlarmState.ACKNOWLEDGED
+            if found.state == AlarmState.ACKNOWLEDGED:
+                found.state = AlarmState.OPEN
+        if severity > found.severity:
+            found.severity = int(severity)
+            self._add_event(found.id, AlarmEventKind.SEVERITY, severity=severity.name.lower())
+        condition.activate(found.id, group.cause)
+        self._touched.add(found.id)
+
+    def merge(self, condition: Condition, group: AlarmGroup) -> None:
+        """Move a condition that has an alarm of its own to the alarm of a group, without a "cleared"."""
+        root = self._find_open(group.key)
+        if root is None or condition.alarm is None or condition.alarm == root.id:
+            return
+        self._merged.add(condition.alarm)
+        self._touched |= {condition.alarm, root.id}
+        condition.alarm = root.id
+
+    def touch(self, condition: Condition) -> None:
+        """Count the members of the alarm of a condition again at the end of the evaluation."""
+        if condition.alarm is not None:
+            self._touched.add(condition.alarm)
+
+    def count_remaining(self, condition: Condition) -> None:
+        """Count the affected devices before a condition leaves its alarm, which may then be cleared."""
+        number = condition.alarm
+        if number is None or number in self._counted:
+            return
+        self._counted.add(number)
+        record = self.load(number)
+        if record is not None and record.rule != Rule.DEVICE_OFFLINE:
+            record.affected = self._count_affected(number)
+
+    def load(self, number: int) -> AlarmRecord | None:
+        """Load an alarm that may be changed."""
+        if number not in self._loaded:
+            row = self._connection.execute(select(alarm).where(alarm.c.id == number)).first()
+            if row is None:
+                return None
+            self._keep(row)
+        return self._loaded[number]
+
+    def finish(self) -> set[int]:
+        """Count the members of all changed alarms, clear those without members, and write everything.
+
+        Return the changed alarms. The conditions must be saved before.
+        """
+        self._touch_abandoned()
+        changed = set()
+        for number in sorted(self._touched):
+            record = self.load(number)
+            if record is not None and record.state != AlarmState.CLEARED:
+                self._recount(record)
+        for number, record in self._loaded.items():
+            values = _to_values(record)
+            if values != self._stored.get(number):
+                values["version"] = record.version = record.version + 1
+                self._connection.execute(update(alarm).where(alarm.c.id == number).values(**values))
+                changed.add(number)
+        return changed
+
+    # Opening
+
+    def _find_open(self, key: str) -> AlarmRecord | None:
+        for record in self._loaded.values():
+            if record.key == key and record.state != AlarmState.CLEARED:
+                return record
+        query = select(alarm).where(alarm.c.key == key, alarm.c.state != AlarmState.CLEARED)
+        row = self._connection.execute(query).first()
+        return None if row is None else self._keep(row)
+
+    def _reopen(self, group: AlarmGroup, condition: Condition) -> AlarmRecord | None:
+        """Reopen the last alarm of a group if it was cleared not long ago."""
+        columns = alarm.c
+        query = (
+            select(alarm)
+            .where(columns.key == group.key, columns.cleared_at > self._now - self._reopen_ms)
+            .order_by(columns.cleared_at.desc())
+            .limit(1)
+        )
+        row = self._connection.execute(query).first()
+        if row is None:
+            return None
+        record = self._keep(row)
+        record.state, record.cleared_at, record.back = AlarmState.OPEN, None, None
+        record.since, record.opened_at, record.recovering_since = condition.since, self._now, None
+        record.members = record.affected = record.new_members = 0
+        record.most_members = record.most_affected = 0
+        record.acknowledged_by = record.acknowledged_at = None
+        record.reopened += 1
+        self._add_event(record.id, AlarmEventKind.REOPENED, times=record.reopened)
+        return record
+
+    def _open(self, group: AlarmGroup, condition: Condition, severity: Severity) -> AlarmRecord:
+        values = {
+            "key": group.key,
+            "rule": str(group.rule),
+            "cause": group.cause,
+            "severity": int(severity),
+            "state": str(AlarmState.OPEN),
+            "gateway": group.gateway,
+            "since": condition.since,
+            "opened_at": self._now,
+            "members": 0,
+            "most_members": 0,
+            "affected": 0,
+            "most_affected": 0,
+            "new_members": 0,
+            "reopened": 0,
+            "version": 0,
+        }
+        statement = insert(alarm).values(**values).returning(alarm)
+        record = self._keep(self._connection.execute(statement).one())
+        self._add_event(record.id, AlarmEventKind.OPENED)
+        return record
+
+    # Counting
+
+    def _touch_abandoned(self) -> None:
+        """Count the members of alarms again whose members were deleted."""
+        columns = alarm.c
+        has_member = (
+            select(alarm_condition.c.subject)
+            .where(
+                alarm_condition.c.alarm == columns.id,
+                alarm_condition.c.state.in_([ConditionState.ACTIVE, ConditionState.CLEARING]),
+            )
+            .exists()
+        )
+        query = select(columns.id).where(columns.state != AlarmState.CLEARED, ~has_member)
+        self._touched.update(self._connection.execute(query).scalars())
+
+    def _recount(self, record: AlarmRecord) -> None:
+        """Count the members of an alarm and the devices that it affects. Clear it if it has none."""
+        own = self._count_members(record.id, record.rule)
+        if not own:
+            self._clear(record)
+            return
+        is_recovering = ConditionState.ACTIVE not in own
+        if is_recovering and record.recovering_since is None:
+            record.recovering_since = self._now
+            self._add_event(record.id, AlarmEventKind.RECOVERING)
+        elif not is_recovering and record.recovering_since is not None:
+            record.recovering_since = None
+            self._add_event(record.id, AlarmEventKind.RELAPSED)
+        if record.rule == Rule.GATEWAYS_LOST:  # its members are the gateways, not the fleet
+            own = self._count_members(record.id, Rule.GATEWAY_OFFLINE)
+        total = sum(own.values())
+        if record.members and total != record.members:
+            self._add_event(record.id, AlarmEventKind.MEMBERS, members=total, before=record.members)
+        record.members, record.most_members = total, max(total, record.most_members)
+        record.affected = total if record.rule == Rule.DEVICE_OFFLINE else self._count_affected(record.id)
+        record.most_affected = max(record.most_affected, record.affected)
+
+    def _clear(self, record: AlarmRecord) -> None:
+        kind = AlarmEventKind.MERGED if record.id in self._merged else AlarmEventKind.CLEARED
+        record.state, record.cleared_at = AlarmState.CLEARED, self._now
+        record.back = max(0, record.most_affected - record.affected)
+        record.members, record.recovering_since = 0, None
+        self._add_event(record.id, kind, affected=record.most_affected, back=record.back)
+
+    def _count_members(self, number: int, rule: str) -> Mapping[str, int]:
+        """Count the conditions of a rule that belong to an alarm, by state."""
+        rows = bulk.query_rows(self._connection, _COUNT_MEMBERS, (number, rule))
+        return {row[0]: row[1] for row in rows}
+
+    def _count_affected(self, number: int) -> int:
+        return int(bulk.query_rows(self._connection, _COUNT_AFFECTED, (number,))[0][0])
+
+    def _add_event(self, number: int, kind: AlarmEventKind, **detail: Any) -> None:
+        add_event(self._connection, number, kind, now=self._now, **detail)
+
+    def _keep(self, row: Row[Any]) -> AlarmRecord:
+        """Return the record of a row, unless it was loaded before."""
+        if row.id not in self._loaded:
+            record = AlarmRecord(**row._asdict())
+            self._loaded[record.id] = record
+            self._stored[record.id] = _to_values(record)
+        return self._loaded[row.id]
+
+
+def add_event(
+    connection: Connection,
+    number: int,
+    kind: AlarmEventKind,
+    *,
+    now: int,
+    actor: str | None = None,
+    **detail: Any,
+) -> None:
+    """Record what happened to an alarm."""
+    text = msgspec.json.encode(detail).decode()
+    connection.execute(
+        insert(alarm_event).values(alarm=number, time=now, kind=str(kind), actor=actor, detail=text)
+    )
+
+
+def load_records(connection: Connection, numbers: Collection[int]) -> list[AlarmRecord]:
+    """Load alarms by their row ids."""
+    query = select(alarm).where(alarm.c.id.in_(sorted(numbers))).order_by(alarm.c.id)
+    return to_records(connection.execute(query))
+
+
+def to_records(rows: Iterable[Row[Any]]) -> list[AlarmRecord]:
+    """Return the records of rows of the table `alarm`."""
+    return [AlarmRecord(**row._asdict()) for row in rows]
+
+
+def _to_values(record: AlarmRecord) -> dict[str, Any]:
+    """Return the columns of a record without its id, with plain strings."""
+    values = {name: getattr(record, name) for name in _FIELDS if name != "id"}
+    return values | {"state": str(record.state)}

@@ -1,0 +1,205 @@
+"""Conditions: the state of a rule for one subject.
+
+A condition is `pending` from the first sign of a fault, `active` when the fault has lasted long enough,
+`clearing` while the subject is well again and watched, and `quiet` for a day after that. A fault that returns
+within that day makes the next return harder (`REPEAT_DELAYS`). Subjects without a fault have no condition.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import alarm_condition
+from meshfleet.service.alarms.rules import DAY_MS, REPEAT_DELAYS, Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from sqlalchemy import Connection
+
+_COLUMNS: Final = "rule, subject, device, gateway, state, since, due, cause, alarm, opens"
+_SELECT_SUBJECTS: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE subject IN numbers"  # noqa: S608
+_SELECT_GATEWAYS: Final = (
+    f"SELECT {_COLUMNS} FROM alarm_condition"  # noqa: S608
+    " WHERE gateway IN numbers AND rule = 'device-offline' AND state = 'pending'"
+)
+_SELECT_RULE: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE rule = ? AND state <> 'quiet'"  # noqa: S608
+_SELECT_DUE: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE due <= ? ORDER BY due LIMIT ?"  # noqa: S608
+_DELETE: Final = "DELETE FROM alarm_condition WHERE rule = ? AND subject = ?"
+_UPSERT: Final = "UPDATE SET " + ", ".join(
+    f"{name} = excluded.{name}" for name in ("gateway", "state", "since", "due", "cause", "alarm", "opens")
+)
+
+
+class ConditionState(StrEnum):
+    """State of a condition."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    CLEARING = "clearing"
+    QUIET = "quiet"
+
+
+class Subject(NamedTuple):
+    """What a condition is about: a rule, and the number of a device or gateway, or 0 for the fleet."""
+
+    rule: Rule
+    number: int
+
+
+FLEET: Final = 0
+"""Number of the subject of rules about the whole fleet."""
+
+
+@dataclass(slots=True)
+class Condition:
+    """State of a rule for a subject. All times are Unix times in milliseconds."""
+
+    subject: Subject
+    device: int | None
+    gateway: int | None
+    state: ConditionState
+    since: int
+    due: int | None
+    cause: str = ""
+    alarm: int | None = None
+    opens: int = 0
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the condition belongs to an alarm that is not cleared."""
+        return self.state in {ConditionState.ACTIVE, ConditionState.CLEARING}
+
+    def mark_faulty(self, since: int, due: int | None) -> None:
+        """Record a fault. A subject that was only watched is at fault again without a new delay."""
+        if self.state is ConditionState.CLEARING:
+            self.state, self.due = ConditionState.ACTIVE, None
+        elif self.state is ConditionState.QUIET:
+            self.state, self.since, self.due = ConditionState.PENDING, since, due
+
+    def mark_well(self, now: int, delay: int) -> None:
+        """Record that the fault is gone. An active condition is watched for `delay` or longer."""
+        if self.state is ConditionState.PENDING:
+            self.state, self.since, self.due = ConditionState.QUIET, now, now + DAY_MS
+        elif self.state is ConditionState.ACTIVE:
+            self.state, self.due = ConditionState.CLEARING, now + self.compute_watch_time(delay)
+
+    def compute_watch_time(self, delay: int) -> int:
+        """Return the milliseconds for which the subject must be well: longer with each time it opened."""
+        repeats = self.opens - 1
+        return max(delay, REPEAT_DELAYS[min(repeats, len(REPEAT_DELAYS)) - 1]) if repeats > 0 else delay
+
+    def activate(self, alarm: int, cause: str) -> None:
+        """Make a pending condition a member of an alarm."""
+        self.state, self.due, self.alarm, self.cause = ConditionState.ACTIVE, None, alarm, cause
+        self.opens += 1
+
+    def end(self, now: int) -> None:
+        """Leave the alarm. The condition is remembered for a day."""
+        self.state, self.since, self.due, self.alarm = ConditionState.QUIET, now, now + DAY_MS, None
+
+
+class ConditionTable:
+    """Conditions of one evaluation: loaded when needed, changed in memory, and saved together."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._loaded: dict[Subject, Condition] = {}
+        self._saved: dict[Subject, tuple[object, ...]] = {}
+        """Row of each condition as it is in the database."""
+
+    def load_subjects(self, numbers: Collection[int]) -> None:
+        """Load all conditions of devices and gateways."""
+        if numbers:
+            self._keep(bulk.query_in(self._connection, _SELECT_SUBJECTS, sorted(numbers)))
+
+    def load_pending_behind(self, gateways: Collection[int]) -> list[Condition]:
+        """Load the devices behind gateways that are silent, but not long enough for an alarm."""
+        if not gateways:
+            return []
+        found = self._keep(bulk.query_in(self._connection, _SELECT_GATEWAYS, sorted(gateways)))
+        return [each for each in found if each.state is ConditionState.PENDING]
+
+    def load_rule(self, rule: Rule) -> list[Condition]:
+        """Load the conditions of a rule, except for those that are only remembered."""
+        self._keep(bulk.query_rows(self._connection, _SELECT_RULE, (rule,)))
+        return [
+            each
+            for each in self._loaded.values()
+            if each.subject.rule is rule and each.state is not ConditionState.QUIET
+        ]
+
+    def load_due(self, now: int, limit: int) -> list[Condition]:
+        """Load conditions whose next step is due, those that wait longest first."""
+        found = self._keep(bulk.query_rows(self._connection, _SELECT_DUE, (now, limit)))
+        return [each for each in found if each.due is not None and each.due <= now]
+
+    def find(self, subject: Subject) -> Condition | None:
+        """Return a loaded condition."""
+        return self._loaded.get(subject)
+
+    def add(self, condition: Condition) -> Condition:
+        """Add a new condition. The caller has loaded its subject before."""
+        self._loaded[condition.subject] = condition
+        return condition
+
+    def remove(self, condition: Condition) -> None:
+        """Forget a condition."""
+        del self._loaded[condition.subject]
+
+    def list_loaded(self) -> list[Condition]:
+        """Return all loaded conditions."""
+        return list(self._loaded.values())
+
+    def save(self) -> None:
+        """Write all changed conditions, and delete the removed ones."""
+        rows = {subject: _to_row(each) for subject, each in self._loaded.items()}
+        changed = [row for subject, row in rows.items() if self._saved.get(subject) != row]
+        bulk.upsert_rows(self._connection, alarm_condition, changed, on_conflict=_UPSERT)
+        bulk.execute_many(self._connection, _DELETE, [*self._saved.keys() - rows.keys()])
+        self._saved = dict(rows)
+
+    def _keep(self, rows: Iterable[Sequence[object]]) -> list[Condition]:
+        """Return the conditions of rows. What this evaluation has loaded before may have changed since."""
+        found = []
+        for row in rows:
+            condition = _from_row(*row)
+            if condition.subject not in self._saved:
+                self._saved[condition.subject] = tuple(row)
+                self._loaded[condition.subject] = condition
+            if (loaded := self._loaded.get(condition.subject)) is not None:
+                found.append(loaded)
+        return found
+
+
+def _from_row(*row: object) -> Condition:
+    rule, number, device, gateway, state, since, due, cause, alarm, opens = row
+    return Condition(
+        Subject(Rule(str(rule)), number),  # type: ignore[arg-type] # columns of the table
+        device,  # type: ignore[arg-type]
+        gateway,  # type: ignore[arg-type]
+        ConditionState(str(state)),
+        since,  # type: ignore[arg-type]
+        due,  # type: ignore[arg-type]
+        str(cause),
+        alarm,  # type: ignore[arg-type]
+        opens,  # type: ignore[arg-type]
+    )
+
+
+def _to_row(each: Condition) -> tuple[object, ...]:
+    return (
+        str(each.subject.rule),
+        each.subject.number,
+        each.device,
+        each.gateway,
+        str(each.state),
+        each.since,
+        each.due,
+        each.cause,
+        each.alarm,
+        each.opens,
+    )

@@ -1,0 +1,319 @@
+"""Evaluation of the built-in rules: turns changes of connections, and time, into alarms."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from meshfleet.db import bulk
+from meshfleet.service.alarms import progress
+from meshfleet.service.alarms.absences import compute_patience
+from meshfleet.service.alarms.alarms import AlarmGroup, AlarmTable
+from meshfleet.service.alarms.conditions import FLEET, Condition, ConditionState, ConditionTable, Subject
+from meshfleet.service.alarms.progress import Progress
+from meshfleet.service.alarms.rules import (
+    GATEWAYS_BACK_PERCENT,
+    GATEWAYS_LOST_PERCENT,
+    LOW_BATTERY,
+    MIN_GATEWAYS_LOST,
+    WEAK_RSSI,
+    AlarmTimes,
+    Rule,
+    Severity,
+)
+from meshfleet.service.presence.last_seen import DEFAULT_INTERVAL_MS, MISSED_HEARTBEATS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from sqlalchemy import Connection
+
+    from meshfleet.service.alarms.progress import ConnectionChange
+
+_MAX_DUE: Final = 20_000
+"""Maximum number of conditions whose time has come that one evaluation handles."""
+_RULE_ORDER: Final = {rule: number for number, rule in enumerate(Rule)}
+
+_COUNT_GATEWAYS: Final = """
+    SELECT count(*),
+        coalesce(sum(CASE WHEN device.connected THEN 1 ELSE 0 END), 0),
+        coalesce(sum(CASE WHEN NOT device.connected AND device.connected_at > ? THEN 1 ELSE 0 END), 0)
+    FROM gateway JOIN device ON device.id = gateway.device
+"""
+_SELECT_DEVICE: Final = """
+    SELECT device.connected, device.gateway, upstream.connected, device_state.battery, device_state.rssi
+    FROM device
+    LEFT JOIN device AS upstream ON upstream.id = device.gateway
+    LEFT JOIN device_state ON device_state.device = device.id
+    WHERE device.id = ?
+"""
+_SELECT_MISSING: Final = """
+    SELECT device.id, device.connected_at, coalesce(device_state.rhythm, 0)
+    FROM device
+    LEFT JOIN device_state ON device_state.device = device.id
+    LEFT JOIN gateway ON gateway.device = device.id
+    WHERE device.gateway = ? AND NOT device.connected AND device.connected_at >= ? AND gateway.device IS NULL
+"""
+_COUNT_DEPENDANTS: Final = """
+    SELECT count(*) FROM device
+    WHERE gateway = ? AND id <> ? AND NOT connected AND connected_at >= ?
+"""
+_SELECT_RELEASED: Final = """
+    SELECT subject FROM alarm_condition
+    WHERE rule IN ('gateway-offline', 'gateway-return')
+        AND NOT EXISTS (SELECT 1 FROM gateway WHERE gateway.device = alarm_condition.subject)
+"""
+
+
+class DeviceFacts(NamedTuple):
+    """What is stored about a device that does not report."""
+
+    connected: bool
+    gateway: int | None
+    is_gateway_connected: bool
+    battery: int | None
+    rssi: int | None
+
+
+def evaluate(connection: Connection, now: int, times: AlarmTimes) -> set[int]:
+    """Evaluate all rules at a time, a Unix time in milliseconds. Return the row ids of changed alarms."""
+    return _Evaluation(connection, now, times).run()
+
+
+class _Evaluation:
+    """One evaluation, in one transaction."""
+
+    def __init__(self, connection: Connection, now: int, times: AlarmTimes) -> None:
+        self._connection = connection
+        self._now = now
+        self._times = times
+        self._conditions = ConditionTable(connection)
+        self._alarms = AlarmTable(connection, self._conditions, now, times.reopen)
+        self._judges: dict[Rule, Callable[[Condition], None]] = {
+            Rule.GATEWAYS_LOST: self._judge_fleet,
+            Rule.GATEWAY_OFFLINE: self._judge_gateway,
+            Rule.GATEWAY_RETURN: self._judge_return,
+            Rule.DEVICE_OFFLINE: self._judge_device,
+        }
+
+    def run(self) -> set[int]:
+        before = progress.load_progress(self._connection)
+        if before is None:
+            batch = progress.load_present_faults(self._connection, self._now)
+            quiet_until = self._now + self._times.settling
+        else:
+            batch = progress.load_changes(self._connection, before.position)
+            was_away = not 0 <= self._now - before.evaluated_at <= self._times.outage
+            quiet_until = self._now + self._times.settling if was_away else before.quiet_until
+        self._apply_changes(batch.changes)
+        self._remove_released()
+        self._check_fleet()
+        if self._now >= quiet_until:
+            self._judge_due()
+        self._conditions.save()
+        changed = self._alarms.finish()
+        progress.save_progress(self._connection, Progress(batch.position, self._now, quiet_until))
+        return changed
+
+    # Changes of connections
+
+    def _apply_changes(self, changes: Sequence[ConnectionChange]) -> None:
+        self._conditions.load_subjects({each.device for each in changes})
+        lost = {each.device for each in changes if each.is_gateway and not each.connected}
+        waiting = self._conditions.load_pending_behind(lost)
+        for change in changes:
+            if change.is_gateway:
+                self._apply_gateway_change(change)
+            elif change.connected:
+                self._mark_well(Subject(Rule.DEVICE_OFFLINE, change.device), self._times.device_back)
+            else:
+                self._mark_device_silent(change.device, change.time, change.gateway)
+        for condition in waiting:
+            # Nothing is known about these devices now; they are checked when their gateway has returned.
+            if condition.state is ConditionState.PENDING:
+                condition.due = None
+
+    def _apply_gateway_change(self, change: ConnectionChange) -> None:
+        subject, returned = (
+            Subject(Rule.GATEWAY_OFFLINE, change.device),
+            Subject(Rule.GATEWAY_RETURN, change.device),
+        )
+        known = self._conditions.find(subject)
+        if not change.connected:
+            if (check := self._conditions.find(returned)) is not None:
+                self._conditions.remove(check)
+            self._mark_faulty(subject, change.time, self._times.gateway_offline, gateway=change.device)
+            return
+        if known is not None and known.state in {ConditionState.PENDING, ConditionState.ACTIVE}:
+            # Devices that were lost before their gateway are not blamed on it, but they are checked, too.
+            self._conditions.add(
+                Condition(
+                    returned,
+                    change.device,
+                    change.device,
+                    ConditionState.PENDING,
+                    known.since,
+                    self._now + self._times.return_check,
+                )
+            )
+        self._mark_well(subject, self._times.gateway_back)
+
+    def _mark_device_silent(self, device: int, since: int, gateway: int | None) -> None:
+        patience = compute_patience(self._connection, device, self._now, self._times)
+        self._mark_faulty(Subject(Rule.DEVICE_OFFLINE, device), since, patience, gateway=gateway)
+
+    def _mark_faulty(self, subject: Subject, since: int, delay: int, *, gateway: int | None) -> Condition:
+        """Record a fault of a subject that opens an alarm if it lasts for `delay`."""
+        condition = self._conditions.find(subject)
+        if condition is None:
+            device = subject.number or None
+            return self._conditions.add(
+                Condition(subject, device, gateway, ConditionState.PENDING, since, since + delay)
+            )
+        condition.mark_faulty(since, since + delay)
+        self._alarms.touch(condition)
+        return condition
+
+    def _mark_well(self, subject: Subject, delay: int) -> None:
+        condition = self._conditions.find(subject)
+        if condition is None:
+            return
+        if condition.state is ConditionState.PENDING and not condition.opens:
+            self._conditions.remove(condition)
+            return
+        condition.mark_well(self._now, delay)
+        self._alarms.touch(condition)
+
+    def _remove_released(self) -> None:
+        """Remove the conditions of gateways that are not claimed any more."""
+        released = [row[0] for row in bulk.query_rows(self._connection, _SELECT_RELEASED, ())]
+        self._conditions.load_subjects(released)
+        for number in released:
+            for rule in (Rule.GATEWAY_OFFLINE, Rule.GATEWAY_RETURN):
+                condition = self._conditions.find(Subject(rule, number))
+                if condition is not None:
+                    self._alarms.touch(condition)
+                    self._conditions.remove(condition)
+
+    # Many gateways at once
+
+    def _check_fleet(self) -> None:
+        """Find out whether many gateways were lost together, or whether most of them are back."""
+        lost = self._conditions.load_rule(Rule.GATEWAY_OFFLINE)
+        self._conditions.load_subjects([FLEET])
+        subject = Subject(Rule.GATEWAYS_LOST, FLEET)
+        fleet = self._conditions.find(subject)
+        if not lost and fleet is None:
+            return
+        if fleet is not None and fleet.is_member:
+            self._check_fleet_members(fleet, lost)
+            return
+        window = self._now - self._times.gateways_window
+        row = bulk.query_rows(self._connection, _COUNT_GATEWAYS, (window,))[0]
+        connected, recent = int(row[1]), int(row[2])
+        many = recent >= MIN_GATEWAYS_LOST and 100 * recent >= GATEWAYS_LOST_PERCENT * (recent + connected)
+        if many or (recent > 1 and not connected):
+            since = min((each.since for each in lost if each.since > window), default=self._now)
+            self._mark_faulty(subject, since, self._times.gateways_lost, gateway=None)
+        elif fleet is not None:
+            self._mark_well(subject, self._times.gateway_back)
+
+    def _check_fleet_members(self, fleet: Condition, lost: Sequence[Condition]) -> None:
+        members = [each for each in lost if each.alarm == fleet.alarm]
+        away = sum(each.state is ConditionState.ACTIVE for each in members)
+        record = None if fleet.alarm is None else self._alarms.load(fleet.alarm)
+        total = max(len(members), 0 if record is None else record.most_members)
+        if 100 * away > (100 - GATEWAYS_BACK_PERCENT) * total:
+            self._mark_faulty(fleet.subject, fleet.since, 0, gateway=None)
+        elif fleet.state is ConditionState.ACTIVE:
+            self._mark_well(fleet.subject, self._times.gateway_back)
+
+    # Time
+
+    def _judge_due(self) -> None:
+        due = self._conditions.load_due(self._now, _MAX_DUE)
+        for condition in sorted(due, key=lambda each: (_RULE_ORDER[each.subject.rule], each.due or 0)):
+            if condition.due is None or condition.due > self._now:
+                continue  # another condition has changed it meanwhile
+            if condition.state is ConditionState.PENDING:
+                self._judges[condition.subject.rule](condition)
+            elif condition.state is ConditionState.CLEARING:
+                self._end(condition)
+            else:
+                self._conditions.remove(condition)
+
+    def _end(self, condition: Condition) -> None:
+        """Let a condition leave its alarm, because its subject has been well for long enough."""
+        self._alarms.count_remaining(condition)
+        self._alarms.touch(condition)
+        alarm = condition.alarm
+        condition.end(self._now)
+        if condition.subject.rule is not Rule.GATEWAYS_LOST:
+            return
+        # The common cause is gone: gateways that are still away have a cause of their own.
+        for each in self._conditions.load_rule(Rule.GATEWAY_OFFLINE):
+            if each.alarm != alarm:
+                continue
+            if each.state is ConditionState.ACTIVE:
+                each.state, each.alarm = ConditionState.PENDING, None
+                each.due = self._now + self._times.gateway_offline
+            else:
+                each.end(self._now)
+
+    def _judge_fleet(self, fleet: Condition) -> None:
+        group = AlarmGroup(Rule.GATEWAYS_LOST, "uplink-lost", None)
+        self._alarms.join(fleet, group, Severity.CRITICAL)
+        for each in self._conditions.load_rule(Rule.GATEWAY_OFFLINE):
+            if each.since < fleet.since - self._times.gateways_window:
+                continue
+            if each.state is ConditionState.PENDING:
+                self._alarms.join(each, group, Severity.CRITICAL)
+            elif each.state is ConditionState.ACTIVE:
+                self._alarms.merge(each, group)
+
+    def _judge_gateway(self, condition: Condition) -> None:
+        fleet = self._conditions.find(Subject(Rule.GATEWAYS_LOST, FLEET))
+        if fleet is not None and fleet.is_member:
+            group = AlarmGroup(Rule.GATEWAYS_LOST, "uplink-lost", None)
+            self._alarms.join(condition, group, Severity.CRITICAL)
+            return
+        if fleet is not None and fleet.state is ConditionState.PENDING and fleet.due is not None:
+            condition.due = fleet.due  # it may have the same cause
+            return
+        number = condition.subject.number
+        row = bulk.query_rows(self._connection, _COUNT_DEPENDANTS, (number, number, condition.since))[0]
+        severity = Severity.CRITICAL if row[0] else Severity.WARNING
+        self._alarms.join(condition, AlarmGroup(Rule.GATEWAY_OFFLINE, "no-connection", number), severity)
+
+    def _judge_return(self, check: Condition) -> None:
+        """Look for devices that did not come back with their gateway, now that all others are back."""
+        self._conditions.remove(check)
+        gateway = check.subject.number
+        since = min([check.since, *(each.since for each in self._conditions.load_pending_behind([gateway]))])
+        missing = bulk.query_rows(self._connection, _SELECT_MISSING, (gateway, since))
+        self._conditions.load_subjects([row[0] for row in missing])
+        returned_at = (check.due or self._now) - self._times.return_check
+        for device, lost_at, rhythm in missing:
+            interval = rhythm or DEFAULT_INTERVAL_MS
+            patience = compute_patience(self._connection, device, self._now, self._times)
+            grace = min(max(MISSED_HEARTBEATS * interval, patience), self._times.return_max)
+            condition = self._mark_faulty(Subject(Rule.DEVICE_OFFLINE, device), lost_at, 0, gateway=gateway)
+            if condition.state is ConditionState.PENDING:
+                condition.cause, condition.due = "not-back", returned_at + grace
+                if condition.due <= self._now:
+                    self._judge_device(condition)
+
+    def _judge_device(self, condition: Condition) -> None:
+        row = bulk.query_rows(self._connection, _SELECT_DEVICE, (condition.subject.number,))[0]
+        facts = DeviceFacts(bool(row[0]), row[1], bool(row[2]), row[3], row[4])
+        condition.gateway = facts.gateway
+        if facts.gateway is None or not facts.is_gateway_connected:
+            condition.due = None  # its gateway is away, too: checked again when the gateway is back
+            return
+        if facts.battery is not None and facts.battery <= LOW_BATTERY:
+            cause = "battery-empty"
+        elif facts.rssi is not None and facts.rssi < WEAK_RSSI:
+            cause = "weak-signal"
+        else:
+            cause = condition.cause or "no-warning"
+        group = AlarmGroup(Rule.DEVICE_OFFLINE, cause, facts.gateway)
+        self._alarms.join(condition, group, Severity.WARNING)

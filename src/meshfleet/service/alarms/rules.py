@@ -1,0 +1,93 @@
+"""Built-in rules: what they watch, how long a fault must last, and how long it must be gone."""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import Final, NamedTuple
+
+_SECOND_MS: Final = 1000
+_MINUTE_MS: Final = 60 * _SECOND_MS
+_HOUR_MS: Final = 60 * _MINUTE_MS
+
+DAY_MS: Final = 24 * _HOUR_MS
+
+
+class Rule(StrEnum):
+    """Name of a rule, in the order in which due conditions are judged: causes before their consequences."""
+
+    GATEWAYS_LOST = "gateways-lost"
+    """Many gateways lost their connection at the same time: one cause above all of them."""
+    GATEWAY_OFFLINE = "gateway-offline"
+    """A claimed gateway has no MQTT connection."""
+    GATEWAY_RETURN = "gateway-return"
+    """A gateway is connected again: are its devices, too? This rule opens no alarm of its own."""
+    DEVICE_OFFLINE = "device-offline"
+    """A device does not report although its gateway is connected."""
+
+
+class Severity(IntEnum):
+    """Severity of an alarm; a higher number is worse."""
+
+    INFO = 1
+    """Plan it."""
+    WARNING = 2
+    """Act today or this week."""
+    CRITICAL = 3
+    """Act now."""
+
+
+class AlarmTimes(NamedTuple):
+    """Times of the built-in rules, in milliseconds."""
+
+    gateway_offline: int = 5 * _MINUTE_MS
+    """Time for which a gateway must be away before its alarm opens."""
+    gateway_back: int = 2 * _MINUTE_MS
+    """Time for which a gateway must be connected before its alarm is cleared."""
+    gateways_lost: int = 2 * _MINUTE_MS
+    """Time for which many gateways must be away before their common alarm opens."""
+    gateways_window: int = 10 * _MINUTE_MS
+    """Time within which gateways with a common cause are lost: their keep-alives end one after the other."""
+    device_offline: int = 10 * _MINUTE_MS
+    """Shortest time for which a device must be away before its alarm opens; longer if it often is away."""
+    device_offline_max: int = 72 * _HOUR_MS
+    """Longest time for which a device that often is away must be away before its alarm opens."""
+    device_back: int = 2 * _MINUTE_MS
+    """Shortest time for which a device must be connected before its alarm is cleared."""
+    return_check: int = 10 * _MINUTE_MS
+    """Time after which the devices of a gateway that is connected again are checked."""
+    return_max: int = DAY_MS
+    """Longest time that a device gets to report after its gateway is connected again."""
+    reopen: int = DAY_MS
+    """Time after its end in which an alarm with the same cause is the same alarm again."""
+    outage: int = _MINUTE_MS
+    """Time without evaluation after which the service counts as having been away."""
+    settling: int = 2 * _MINUTE_MS
+    """Time after the service was away in which no alarm opens or is cleared."""
+
+
+DEFAULT_TIMES: Final = AlarmTimes()
+
+REPEAT_DELAYS: Final = (30 * _MINUTE_MS, _HOUR_MS, 2 * _HOUR_MS, 4 * _HOUR_MS)
+"""Time for which the subject of an alarm must be well before the alarm is cleared: when it opened the second,
+third, fourth time within a day, and from the fifth time on.
+
+Without this, a gateway that comes and goes would cause two messages each time: so its alarm stays open.
+"""
+
+MIN_GATEWAYS_LOST: Final = 3
+GATEWAYS_LOST_PERCENT: Final = 20
+GATEWAYS_BACK_PERCENT: Final = 80
+"""Gateways have a common cause if at least three of them, and a fifth, are lost within the time above; or all
+of at least two. The cause is gone when four of five are back."""
+
+LOW_BATTERY: Final = 5
+"""Charge in percent of a battery up to which it explains that a device is silent."""
+WEAK_RSSI: Final = -88
+"""RSSI in dBm below which the signal explains that a device is silent."""
+
+USUAL_ABSENCE_FACTOR: Final = 1.5
+USUAL_ABSENCE_MS: Final = 21 * DAY_MS
+USUAL_ABSENCE_ROWS: Final = 100
+"""A device is given one and a half times the second-longest of its absences that ended by themselves in the
+last three weeks, as far as its last hundred changes show. The second-longest: one incident must not hide the
+next."""

@@ -1,0 +1,89 @@
+"""Task that evaluates the rules of alarms, and publishes alarms that have changed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Final
+
+from sqlalchemy.exc import DBAPIError
+
+from meshfleet.db import bulk
+from meshfleet.errors import FleetError
+from meshfleet.mqtt.broker import check_ownership
+from meshfleet.service.alarms import engine, progress
+from meshfleet.service.alarms.rules import DEFAULT_TIMES, AlarmTimes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from sqlalchemy import Connection
+
+    from meshfleet.db import Database
+    from meshfleet.service.clock import Now
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS: Final = 2.0
+"""Seconds between two looks at the history of connections."""
+_IDLE_MS: Final = 20_000
+"""Milliseconds after which the rules are evaluated even if nothing has changed."""
+
+_SELECT_DUE: Final = "SELECT 1 FROM alarm_condition WHERE due <= ? LIMIT 1"
+
+
+class AlarmRunner:
+    """Evaluates rules while the service runs. Only one process of a database may do so."""
+
+    def __init__(
+        self,
+        database: Database,
+        on_changed: Callable[[Collection[int]], None],
+        *,
+        owner: bytes | None,
+        times: AlarmTimes = DEFAULT_TIMES,
+        now: Now,
+    ) -> None:
+        """Create a runner that reports the row ids of changed alarms to `on_changed`.
+
+        `owner` is the token that proves that no other process evaluates rules; None if there can be none.
+        """
+        self._database = database
+        self._on_changed = on_changed
+        self._owner = owner
+        self._times = times
+        self._now = now
+
+    async def run(self) -> None:
+        """Evaluate rules until canceled."""
+        while True:
+            try:
+                await self.evaluate()
+            except (FleetError, DBAPIError) as exc:
+                _log.warning("alarms cannot be evaluated (%s); trying again", type(exc).__name__)
+            await asyncio.sleep(_PAUSE_SECONDS)
+
+    async def evaluate(self) -> None:
+        """Evaluate the rules if anything has changed, or the time of a condition has come."""
+        now = self._now()
+        if not await self._database.read(_is_due, now):
+            return
+        changed = await self._database.write(self._evaluate, now)
+        if changed:
+            self._on_changed(changed)
+
+    def _evaluate(self, connection: Connection, now: int) -> set[int]:
+        if self._owner is not None:
+            check_ownership(connection, self._owner)
+        return engine.evaluate(connection, now, self._times)
+
+
+def _is_due(connection: Connection, now: int) -> bool:
+    """Return whether an evaluation would find anything."""
+    before = progress.load_progress(connection)
+    return (
+        before is None
+        or not 0 <= now - before.evaluated_at < _IDLE_MS
+        or progress.load_newest_position(connection) > before.position
+        or bool(bulk.query_rows(connection, _SELECT_DUE, (now,)))
+    )

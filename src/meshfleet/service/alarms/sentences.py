@@ -1,0 +1,151 @@
+"""Sentences of alarms: what happened, to what, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+
+from meshfleet.protocol.ids import mac_from_int, to_device_id
+from meshfleet.rest.alarms import AlarmAction, AlarmSubject
+from meshfleet.service.alarms.alarms import AlarmState
+from meshfleet.service.alarms.rules import Rule
+
+if TYPE_CHECKING:
+    from meshfleet.service.alarms.alarms import AlarmRecord
+
+_MINUTE_MS: Final = 60_000
+_HOUR_MS: Final = 60 * _MINUTE_MS
+_DAY_MS: Final = 24 * _HOUR_MS
+
+_DEVICE_CAUSES: Final = {
+    "battery-empty": "stopped with an empty battery",
+    "weak-signal": "stopped after a very weak signal",
+    "not-back": "did not come back with the gateway",
+    "no-warning": "stopped without a warning",
+}
+
+
+class NamedSubject(NamedTuple):
+    """Number and name of the device or gateway that an alarm is about."""
+
+    kind: Literal["gateway", "device"]
+    number: int
+    name: str
+
+
+class Description(NamedTuple):
+    """Texts of an alarm."""
+
+    sentence: str
+    action: AlarmAction
+    subject: AlarmSubject
+    params: dict[str, Any]
+
+
+def describe(record: AlarmRecord, subject: NamedSubject | None, now: int) -> Description:
+    """Describe an alarm. `subject` is None for the whole fleet."""
+    params = _collect_params(record)
+    sentence = _SENTENCES[Rule(record.rule)](record, "" if subject is None else subject.name, params)
+    if record.state != AlarmState.CLEARED and record.recovering_since is not None:
+        well_for = format_duration(now - record.recovering_since)
+        reason = ", because it came and went" if record.reopened else ""
+        sentence += f" It has been well for {well_for} and is watched{reason}."
+    return Description(sentence, _choose_action(record, subject), _build_subject(subject), params)
+
+
+def format_duration(milliseconds: int) -> str:
+    """Format a duration with its largest unit, such as `25 min`."""
+    for size, unit in ((_DAY_MS, "d"), (_HOUR_MS, "h"), (_MINUTE_MS, "min")):
+        if milliseconds >= 2 * size or (size == _MINUTE_MS and milliseconds >= size):
+            return f"{milliseconds // size} {unit}"
+    return f"{max(milliseconds, 0) // 1000} s"
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with a noun in singular or plural."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _collect_params(record: AlarmRecord) -> dict[str, Any]:
+    """Return the numbers of a sentence."""
+    is_over = record.state == AlarmState.CLEARED
+    params: dict[str, Any] = {"devices": record.most_affected if is_over else record.affected}
+    if record.rule == Rule.GATEWAYS_LOST:
+        params["gateways"] = record.most_members if is_over else record.members
+    if record.gateway is not None:
+        params["gateway"] = mac_from_int(record.gateway)
+    if is_over:
+        params["back"] = record.back or 0
+    return params
+
+
+def _describe_fleet(record: AlarmRecord, _name: str, params: dict[str, Any]) -> str:
+    gateways = count(params["gateways"], "gateway")
+    if record.state == AlarmState.CLEARED:
+        length = _format_length(record)
+        return (
+            f"{gateways} lost contact at the same time for {length}; most are back.{_describe_back(params)}"
+        )
+    devices = count(params["devices"], "device")
+    where = "the network or this service, not the gateways"
+    return f"{gateways} lost contact at the same time and cut off {devices}: {where}."
+
+
+def _describe_gateway(record: AlarmRecord, name: str, params: dict[str, Any]) -> str:
+    if record.state == AlarmState.CLEARED:
+        return f"Gateway {name} is back after {_format_length(record)}.{_describe_back(params)}"
+    if not params["devices"]:
+        return f"Gateway {name} is offline. No device depends on it."
+    verb = "is" if params["devices"] == 1 else "are"
+    return f"Gateway {name} is offline. {count(params['devices'], 'device')} {verb} cut off with it."
+
+
+def _describe_devices(record: AlarmRecord, name: str, params: dict[str, Any]) -> str:
+    if record.state == AlarmState.CLEARED:
+        verb = "reports" if record.most_members == 1 else "report"
+        devices = count(record.most_members, "device")
+        return f"{devices} behind {name} {verb} again after {_format_length(record)}."
+    subject = name if record.members == 1 else f"{params['devices']} devices behind {name}"
+    return f"{subject} {_DEVICE_CAUSES.get(record.cause, 'stopped reporting')}."
+
+
+_SENTENCES: Final = {
+    Rule.GATEWAYS_LOST: _describe_fleet,
+    Rule.GATEWAY_OFFLINE: _describe_gateway,
+    Rule.DEVICE_OFFLINE: _describe_devices,
+}
+
+
+def _choose_action(record: AlarmRecord, subject: NamedSubject | None) -> AlarmAction:
+    """Return what to do first about an alarm."""
+    if subject is None:
+        return AlarmAction(code="check-network", text="Check the network of this service.", href="/gateways")
+    mac = mac_from_int(subject.number)
+    href = f"/devices/{to_device_id(mac)}" if subject.kind == "device" else f"/gateways/{mac}"
+    if record.rule == Rule.GATEWAY_OFFLINE:
+        return AlarmAction(code="check-gateway", text="Check its power and network.", href=href)
+    if record.cause == "battery-empty":
+        return AlarmAction(code="replace-battery", text="Replace the batteries.", href=href)
+    return AlarmAction(code="check-devices", text="Check the devices at their places.", href=href)
+
+
+def _describe_back(params: dict[str, Any]) -> str:
+    """Return the part of a sentence that says how many devices are back."""
+    devices, back = params["devices"], params["back"]
+    if not devices:
+        return ""
+    if back == devices:
+        return " Its device is back." if devices == 1 else f" All {devices} devices are back."
+    params["missing"] = devices - back
+    verb = "has" if params["missing"] == 1 else "have"
+    return f" {back} of {count(devices, 'device')} are back; {params['missing']} {verb} not reported yet."
+
+
+def _format_length(record: AlarmRecord) -> str:
+    return format_duration((record.cleared_at or record.since) - record.since)
+
+
+def _build_subject(subject: NamedSubject | None) -> AlarmSubject:
+    if subject is None:
+        return AlarmSubject(kind="fleet", id=None, name=None)
+    kind = "device" if subject.kind == "device" else "gateway"
+    return AlarmSubject(kind=kind, id=to_device_id(mac_from_int(subject.number)), name=subject.name)  # type: ignore[arg-type]

@@ -1,0 +1,288 @@
+"""Alarms as REST shows them: lists, members, events, and what needs attention."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+from sqlalchemy import func, select, tuple_
+
+from meshfleet.db import bulk
+from meshfleet.db.tables import alarm, alarm_condition, alarm_event, device, gateway
+from meshfleet.errors import NotFound
+from meshfleet.protocol.ids import mac_from_int, to_device_id
+from meshfleet.protocol.times import format_millis
+from meshfleet.rest.alarms import (
+    Acknowledgment,
+    Alarm,
+    AlarmCause,
+    AlarmEvent,
+    AlarmMember,
+    AlarmSeverity,
+    Attention,
+    AttentionCounts,
+    Verdict,
+)
+from meshfleet.rest.alarms import AlarmState as RestState
+from meshfleet.service.alarms import progress
+from meshfleet.service.alarms.alarms import AlarmRecord, AlarmState, to_records
+from meshfleet.service.alarms.conditions import ConditionState
+from meshfleet.service.alarms.rules import Rule, Severity
+from meshfleet.service.alarms.sentences import NamedSubject, count, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+ALARM_ID: Final = re.compile(r"alarm-([1-9][0-9]{0,17})")
+"""Id of an alarm in REST, such as `alarm-12`; the group of the pattern is the row id."""
+MAX_ATTENTION_ITEMS: Final = 50
+"""Maximum number of alarms in the answer to "what needs attention"."""
+_UNKNOWN_MS: Final = 2 * 60_000
+"""Milliseconds without an evaluation after which nothing is known about the fleet."""
+
+_SELECT_NAMES: Final = "SELECT id, name FROM device WHERE id IN numbers"
+_SELECT_MEMBERS: Final = (
+    "SELECT alarm, min(subject) FROM alarm_condition"
+    " WHERE alarm IN numbers AND rule = 'device-offline' GROUP BY alarm HAVING count(*) = 1"
+)
+
+
+class AlarmListing(msgspec.Struct, frozen=True, kw_only=True):
+    """Query of alarms; a page token is valid only for an equal query."""
+
+    states: tuple[str, ...]
+    severities: tuple[int, ...] = ()
+    rule: str | None = None
+    gateway: int | None = None
+    device: int | None = None
+    since: int | None = None
+    until: int | None = None
+
+
+class AlarmPosition(NamedTuple):
+    """Position in a list of alarms."""
+
+    severity: int
+    id: int
+
+
+class ListedAlarm(NamedTuple):
+    """Alarm with its position in a list."""
+
+    position: AlarmPosition
+    body: Alarm
+
+
+def list_alarms(
+    connection: Connection, query: AlarmListing, *, after: AlarmPosition | None, limit: int, now: int
+) -> list[ListedAlarm]:
+    """List up to `limit` alarms, the most severe first, and among these the newest first."""
+    columns = alarm.c
+    statement = (
+        select(alarm)
+        .where(columns.state.in_(query.states))
+        .order_by(columns.severity.desc(), columns.id.desc())
+        .limit(limit)
+    )
+    if query.severities:
+        statement = statement.where(columns.severity.in_(query.severities))
+    if query.rule is not None:
+        statement = statement.where(columns.rule == query.rule)
+    if query.gateway is not None:
+        statement = statement.where(columns.gateway == query.gateway)
+    if query.device is not None:
+        members = select(alarm_condition.c.alarm).where(alarm_condition.c.subject == query.device)
+        statement = statement.where(columns.id.in_(members.scalar_subquery()))
+    if query.since is not None:
+        statement = statement.where(columns.opened_at >= query.since)
+    if query.until is not None:
+        statement = statement.where(columns.opened_at < query.until)
+    if after is not None:
+        statement = statement.where(tuple_(columns.severity, columns.id) < tuple_(*after))
+    records = to_records(connection.execute(statement))
+    bodies = build_alarms(connection, records, now)
+    return [
+        ListedAlarm(AlarmPosition(record.severity, record.id), body)
+        for record, body in zip(records, bodies, strict=True)
+    ]
+
+
+def load_alarm(connection: Connection, number: int, *, now: int) -> Alarm:
+    """Load an alarm. Raise `NotFound` if there is none with this number."""
+    return build_alarms(connection, [load_record(connection, number)], now)[0]
+
+
+def load_record(connection: Connection, number: int) -> AlarmRecord:
+    """Load the row of an alarm. Raise `NotFound` if there is none with this number."""
+    records = to_records(connection.execute(select(alarm).where(alarm.c.id == number)))
+    if not records:
+        raise NotFound(f"alarm-{number} does not exist")
+    return records[0]
+
+
+def load_alarms(connection: Connection, numbers: Collection[int], *, now: int) -> list[Alarm]:
+    """Load alarms by their numbers, except for those that do not exist."""
+    records = to_records(connection.execute(select(alarm).where(alarm.c.id.in_(sorted(numbers)))))
+    return build_alarms(connection, records, now)
+
+
+def list_members(
+    connection: Connection, number: int, *, after: int, limit: int
+) -> list[tuple[int, AlarmMember]]:
+    """List up to `limit` members of an alarm with their numbers, those after a number."""
+    record = load_record(connection, number)
+    rule = Rule.GATEWAY_OFFLINE if record.rule == Rule.GATEWAYS_LOST else record.rule
+    columns = alarm_condition.c
+    query = (
+        select(columns.subject, device.c.name, columns.since, columns.state)
+        .join(device, device.c.id == columns.subject)
+        .where(columns.alarm == number, columns.rule == rule, columns.subject > after)
+        .where(columns.state.in_([ConditionState.ACTIVE, ConditionState.CLEARING]))
+        .order_by(columns.subject)
+        .limit(limit)
+    )
+    return [
+        (
+            row.subject,
+            AlarmMember(
+                id=to_device_id(mac_from_int(row.subject)),
+                name=row.name,
+                since=format_millis(row.since),
+                state=row.state,
+            ),
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def list_events(
+    connection: Connection, number: int, *, before: int | None, limit: int
+) -> list[tuple[int, AlarmEvent]]:
+    """List up to `limit` events of an alarm with their row ids, the newest first."""
+    load_record(connection, number)
+    columns = alarm_event.c
+    query = select(alarm_event).where(columns.alarm == number).order_by(columns.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(columns.id < before)
+    return [
+        (
+            row.id,
+            AlarmEvent(
+                time=format_millis(row.time),
+                kind=row.kind,
+                actor=row.actor,
+                detail=msgspec.json.decode(row.detail),
+            ),
+        )
+        for row in connection.execute(query)
+    ]
+
+
+def build_attention(connection: Connection, now: int) -> Attention:
+    """Say what needs attention now."""
+    query = AlarmListing(states=(AlarmState.OPEN, AlarmState.ACKNOWLEDGED))
+    items = [
+        each.body for each in list_alarms(connection, query, after=None, limit=MAX_ATTENTION_ITEMS, now=now)
+    ]
+    columns = alarm.c
+    counted = select(columns.severity, func.count()).where(columns.state.in_(query.states))
+    by_severity = {row[0]: row[1] for row in connection.execute(counted.group_by(columns.severity))}
+    counts = _count_connected(connection)
+    evaluated = progress.load_progress(connection)
+    is_known = evaluated is not None and now - evaluated.evaluated_at <= _UNKNOWN_MS
+    return Attention(
+        verdict=_build_verdict(counts, by_severity, is_known=is_known),
+        checked_at=format_millis(now if evaluated is None else evaluated.evaluated_at),
+        counts=counts,
+        items=items,
+        more=sum(by_severity.values()) - len(items),
+    )
+
+
+def build_alarms(connection: Connection, records: Sequence[AlarmRecord], now: int) -> list[Alarm]:
+    """Build the REST bodies of alarms, with the present names of what they are about."""
+    subjects = _load_subjects(connection, records)
+    return [_build_alarm(each, subjects.get(each.id), now) for each in records]
+
+
+def _load_subjects(connection: Connection, records: Sequence[AlarmRecord]) -> dict[int, NamedSubject]:
+    """Find what alarms are about: one device if there is only one, else the gateway."""
+    members = bulk.query_in(connection, _SELECT_MEMBERS, [each.id for each in records])
+    single: dict[int, int] = dict(map(tuple, members))
+    numbers = {*single.values(), *(each.gateway for each in records if each.gateway is not None)}
+    names: dict[int, str] = dict(map(tuple, bulk.query_in(connection, _SELECT_NAMES, sorted(numbers))))
+    subjects = {}
+    for each in records:
+        number = single.get(each.id, each.gateway)
+        if number is not None:
+            name = names.get(number, mac_from_int(number))
+            subjects[each.id] = NamedSubject("device" if each.id in single else "gateway", number, name)
+    return subjects
+
+
+def _build_alarm(record: AlarmRecord, subject: NamedSubject | None, now: int) -> Alarm:
+    text = describe(record, subject, now)
+    return Alarm(
+        id=f"alarm-{record.id}",
+        key=record.key,
+        rule=record.rule,
+        severity=AlarmSeverity(Severity(record.severity).name.lower()),
+        state=RestState(record.state),
+        sentence=text.sentence,
+        cause=AlarmCause(code=record.cause, params=text.params),
+        action=text.action,
+        subject=text.subject,
+        since=format_millis(record.since),
+        opened_at=format_millis(record.opened_at),
+        cleared_at=_format_optional(record.cleared_at),
+        recovering_since=_format_optional(record.recovering_since),
+        member_count=record.members,
+        affected_devices=record.affected,
+        peak_affected=record.most_affected,
+        acknowledged=None
+        if record.acknowledged_by is None or record.acknowledged_at is None
+        else Acknowledgment(by=record.acknowledged_by, at=format_millis(record.acknowledged_at)),
+        new_since_acknowledged=record.new_members,
+        reopened=record.reopened,
+        version=record.version,
+    )
+
+
+def _format_optional(time: int | None) -> str | None:
+    return None if time is None else format_millis(time)
+
+
+def _count_connected(connection: Connection) -> AttentionCounts:
+    by_state = select(device.c.connected, func.count()).group_by(device.c.connected)
+    devices: dict[bool, int] = dict(map(tuple, connection.execute(by_state)))
+    of_gateways = by_state.join(gateway, gateway.c.device == device.c.id)
+    gateways: dict[bool, int] = dict(map(tuple, connection.execute(of_gateways)))
+    return AttentionCounts(
+        devices=sum(devices.values()),
+        connected=devices.get(True, 0),
+        gateways=sum(gateways.values()),
+        gateways_connected=gateways.get(True, 0),
+    )
+
+
+def _build_verdict(counts: AttentionCounts, by_severity: Mapping[int, int], *, is_known: bool) -> Verdict:
+    if not counts.gateways:
+        return Verdict(tone="unknown", sentence="No gateway is set up yet. Claim the first one.")
+    if not is_known:
+        return Verdict(
+            tone="unknown", sentence="The state of the fleet is unknown: alarms are not evaluated."
+        )
+    online = (
+        f"All {count(counts.devices, 'device')} are online."
+        if counts.connected == counts.devices
+        else f"{counts.connected} of {count(counts.devices, 'device')} are online."
+    )
+    urgent = sum(number for severity, number in by_severity.items() if severity > Severity.INFO)
+    if not urgent:
+        return Verdict(tone="ok", sentence=online)
+    verb = "needs" if urgent == 1 else "need"
+    sentence = f"{online} {count(urgent, 'thing')} {verb} you."
+    return Verdict(tone="critical" if by_severity.get(Severity.CRITICAL) else "warning", sentence=sentence)
