@@ -13,9 +13,12 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import Connection, func, select, text
 
-from meshfleet.db.tables import active_condition, device, device_state, execution, gateway, job, tally
+from meshfleet.db.tables import active_condition, alarm, device, device_state, execution, gateway, job, tally
 from meshfleet.protocol.ids import mac_from_int
+from meshfleet.rest.alarms import AlarmSeverity, AlarmState
 from meshfleet.rest.jobs import ExecutionState, JobState
+from meshfleet.service.alarms.progress import load_progress
+from meshfleet.service.alarms.rules import Severity
 from meshfleet.service.backup.records import MIN_BACKUPS, BackupTimes, load_backup_times
 from meshfleet.service.devices.summary import ConnectivityCounts, count_connected_devices
 from meshfleet.service.gateways.store import IS_UNSEEN
@@ -132,6 +135,30 @@ def count_jobs(connection: Connection) -> JobCounts:
     )
 
 
+class AlarmCounts(NamedTuple):
+    """Numbers of alarms that are not over by state and severity, and the time of the last evaluation."""
+
+    alarms: Mapping[tuple[str, str], int] = {
+        (state, severity): 0
+        for state in (AlarmState.OPEN, AlarmState.ACKNOWLEDGED)
+        for severity in AlarmSeverity
+    }
+    evaluated_at: int | None = None
+    """Unix time in milliseconds; None before the first evaluation."""
+
+
+def count_alarms(connection: Connection) -> AlarmCounts:
+    """Count the alarms that are not over."""
+    columns = alarm.c
+    query = select(columns.state, columns.severity, func.count()).where(columns.state != AlarmState.CLEARED)
+    rows = connection.execute(query.group_by(columns.state, columns.severity))
+    counted = {(state, Severity(severity).name.lower()): count for state, severity, count in rows}
+    progress = load_progress(connection)
+    return AlarmCounts(
+        {**AlarmCounts().alarms, **counted}, None if progress is None else progress.evaluated_at
+    )
+
+
 Result = TypeVar("Result")
 
 
@@ -168,6 +195,7 @@ class FleetMetrics:
         self._silent = _KeptQuery[dict[str, int]](count_silent_devices, {}, _SILENT_KEPT_MS)
         self._batteries = _KeptQuery(count_batteries, BatteryCounts(), _BATTERIES_KEPT_MS)
         self._jobs = _KeptQuery(count_jobs, JobCounts())
+        self._alarms = _KeptQuery(count_alarms, AlarmCounts())
         self._backups = _KeptQuery(load_backup_times, BackupTimes())
 
     def apply_settings(self, settings: Settings) -> None:
@@ -184,6 +212,7 @@ class FleetMetrics:
                 self._silent,
                 self._batteries,
                 self._jobs,
+                self._alarms,
                 self._backups,
             )
             if due := [each for each in queries if each.is_due(now)]:
@@ -215,6 +244,14 @@ class FleetMetrics:
             "Time since one of the running updates of a job reached its next state; that of the job for which"
             " it is longest. 0 if no update runs.",
             self._read_oldest_wait,
+        )
+        gauge(
+            "alarms", "Alarms that are not over.", lambda: self._alarms.result.alarms, "state", "severity"
+        )
+        gauge(
+            "alarms_evaluated_timestamp_seconds",
+            "Time of the last evaluation of alarms. Absent before the first one.",
+            lambda: _read_seconds(self._alarms.result.evaluated_at),
         )
         gauge(
             "backup_timestamp_seconds",

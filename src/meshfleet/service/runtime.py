@@ -218,7 +218,11 @@ class Runtime:
             now=clock.now,
         )
         self._alarms = AlarmRunner(
-            database, api.live.alarms.mark_changed, owner=None if database.is_sqlite else owner, now=clock.now
+            database,
+            api.live.alarms.mark_changed,
+            owner=None if database.is_sqlite else owner,
+            retention_ms=_to_millis(settings.retention.alarm),
+            now=clock.now,
         )
         api.parent_tracker.retention_ms = _to_millis(settings.retention.link)
         for subscriber in (
@@ -321,6 +325,7 @@ class Runtime:
         self._history.retention = _to_millis(settings.retention.request)
         self._presence.retention_ms = _to_millis(settings.retention.connectivity)
         self._positions.retention_ms = _to_millis(settings.retention.connectivity)
+        self._alarms.retention_ms = _to_millis(settings.retention.alarm)
         self._api.parent_tracker.retention_ms = _to_millis(settings.retention.link)
         self._api.storage_monitor.set_retention(settings.retention)
         self._api.positions.readings.retention_ms = settings.retention.readings * 1000

@@ -15,6 +15,7 @@ from meshfleet.rest.gateways import BrokerEndpoint
 
 _QUARTER_SECONDS: Final = 90 * 86_400
 _MONTH_SECONDS: Final = 30 * 86_400
+_ALARM_SECONDS: Final = 400 * 86_400
 
 
 class Retention(Struct, frozen=True, kw_only=True):
@@ -32,6 +33,8 @@ class Retention(Struct, frozen=True, kw_only=True):
     """Connects and disconnects of devices."""
     request: int | None = _QUARTER_SECONDS
     """Requests to devices, with their responses."""
+    alarm: int | None = _ALARM_SECONDS
+    """Alarms that are over, with what happened to them; long enough to compare a month with last year's."""
     readings: int = 3600
     """Single readings of devices by anchors; never forever, because they are also kept in memory."""
 

@@ -306,6 +306,7 @@ SETTINGS: Final = (
     _retention_setting("heartbeat", "the number of heartbeats of devices per minute"),
     _retention_setting("connectivity", "the history of connects and disconnects of devices"),
     _retention_setting("request", "the history of requests to devices"),
+    _retention_setting("alarm", "alarms that are over"),
     Setting(
         "retention.readings",
         partial(parsers.parse_integer, least=60, most=86_400),

@@ -64,6 +64,16 @@ async def test_many_gateways_that_are_lost_together_are_one_alarm(fleet: AlarmHa
     assert fleet.told() == [("gateways-lost", "opened"), ("gateways-lost", "cleared")]
 
 
+async def test_gateways_that_were_claimed_a_moment_ago_are_not_lost(fleet: AlarmHarness) -> None:
+    gateway, _ = fleet.add_gateway(1, 3)
+    fleet.add_gateway(2, 3)
+    await fleet.run(5 * MINUTE)
+    new = {fleet.add_gateway(number, 0)[0] for number in range(3, 20)}
+    fleet.disconnected |= {gateway, *new}
+    await fleet.run(10 * MINUTE)
+    assert fleet.summarize() == [("gateway-offline", "no-connection", "open", 3)]
+
+
 async def test_gateways_that_stay_away_after_a_common_cause_have_alarms_of_their_own(
     fleet: AlarmHarness,
 ) -> None:

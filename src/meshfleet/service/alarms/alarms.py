@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import insert, select, update
+from sqlalchemy import delete, insert, select, update
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import alarm, alarm_condition, alarm_event
@@ -15,11 +15,13 @@ from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import Rule, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from sqlalchemy import Connection, Row
 
     from meshfleet.service.alarms.conditions import Condition, ConditionTable
+
+_MAX_DELETED: Final = 1000
 
 _COUNT_MEMBERS: Final = (
     "SELECT state, count(*) FROM alarm_condition WHERE alarm = ? AND rule = ? GROUP BY state"
@@ -101,7 +103,7 @@ class AlarmGroup(NamedTuple):
 
 
 class AlarmTable:
-    """Alarms that an evaluation changes, with their events."""
+    """Alarms that an evaluation changes, with their events. Their rows are locked: users may change them."""
 
     def __init__(self, connection: Connection, conditions: ConditionTable, now: int, reopen_ms: int) -> None:
         """Create for an evaluation at `now`. A cause that returns within `reopen_ms` is the same alarm."""
@@ -157,7 +159,8 @@ class AlarmTable:
     def load(self, number: int) -> AlarmRecord | None:
         """Load an alarm that may be changed."""
         if number not in self._loaded:
-            row = self._connection.execute(select(alarm).where(alarm.c.id == number)).first()
+            query = select(alarm).where(alarm.c.id == number).with_for_update()
+            row = self._connection.execute(query).first()
             if row is None:
                 return None
             self._keep(row)
@@ -189,7 +192,7 @@ class AlarmTable:
             if record.key == key and record.state != AlarmState.CLEARED:
                 return record
         query = select(alarm).where(alarm.c.key == key, alarm.c.state != AlarmState.CLEARED)
-        row = self._connection.execute(query).first()
+        row = self._connection.execute(query.with_for_update()).first()
         return None if row is None else self._keep(row)
 
     def _reopen(self, group: AlarmGroup, condition: Condition) -> AlarmRecord | None:
@@ -200,6 +203,7 @@ class AlarmTable:
             .where(columns.key == group.key, columns.cleared_at > self._now - self._reopen_ms)
             .order_by(columns.cleared_at.desc())
             .limit(1)
+            .with_for_update()
         )
         row = self._connection.execute(query).first()
         if row is None:
@@ -318,10 +322,11 @@ def add_event(
     )
 
 
-def load_records(connection: Connection, numbers: Collection[int]) -> list[AlarmRecord]:
-    """Load alarms by their row ids."""
-    query = select(alarm).where(alarm.c.id.in_(sorted(numbers))).order_by(alarm.c.id)
-    return to_records(connection.execute(query))
+def delete_ended_alarms(connection: Connection, before: int) -> None:
+    """Delete alarms that ended before a Unix time in milliseconds; at most 1,000 per call."""
+    columns = alarm.c
+    ended = select(columns.id).where(columns.cleared_at < before).order_by(columns.cleared_at)
+    connection.execute(delete(alarm).where(columns.id.in_(ended.limit(_MAX_DELETED).scalar_subquery())))
 
 
 def to_records(rows: Iterable[Row[Any]]) -> list[AlarmRecord]:

@@ -31,13 +31,12 @@ if TYPE_CHECKING:
 
 _MAX_DUE: Final = 20_000
 """Maximum number of conditions whose time has come that one evaluation handles."""
+_MAX_COUNTED: Final = 50
+"""Maximum number of lost gateways whose devices are counted again in each evaluation."""
 _RULE_ORDER: Final = {rule: number for number, rule in enumerate(Rule)}
 
-_COUNT_GATEWAYS: Final = """
-    SELECT count(*),
-        coalesce(sum(CASE WHEN device.connected THEN 1 ELSE 0 END), 0),
-        coalesce(sum(CASE WHEN NOT device.connected AND device.connected_at > ? THEN 1 ELSE 0 END), 0)
-    FROM gateway JOIN device ON device.id = gateway.device
+_COUNT_CONNECTED: Final = """
+    SELECT count(*) FROM gateway JOIN device ON device.id = gateway.device WHERE device.connected
 """
 _SELECT_DEVICE: Final = """
     SELECT device.connected, device.gateway, upstream.connected, device_state.battery, device_state.rssi
@@ -199,6 +198,8 @@ class _Evaluation:
     def _check_fleet(self) -> None:
         """Find out whether many gateways were lost together, or whether most of them are back."""
         lost = self._conditions.load_rule(Rule.GATEWAY_OFFLINE)
+        for each in lost[:_MAX_COUNTED]:
+            self._alarms.touch(each)  # devices may have found another gateway meanwhile
         self._conditions.load_subjects([FLEET])
         subject = Subject(Rule.GATEWAYS_LOST, FLEET)
         fleet = self._conditions.find(subject)
@@ -208,8 +209,8 @@ class _Evaluation:
             self._check_fleet_members(fleet, lost)
             return
         window = self._now - self._times.gateways_window
-        row = bulk.query_rows(self._connection, _COUNT_GATEWAYS, (window,))[0]
-        connected, recent = int(row[1]), int(row[2])
+        recent = sum(each.since > window and each.state is not ConditionState.CLEARING for each in lost)
+        connected = int(bulk.query_rows(self._connection, _COUNT_CONNECTED, ())[0][0])
         many = recent >= MIN_GATEWAYS_LOST and 100 * recent >= GATEWAYS_LOST_PERCENT * (recent + connected)
         if many or (recent > 1 and not connected):
             since = min((each.since for each in lost if each.since > window), default=self._now)

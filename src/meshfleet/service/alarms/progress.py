@@ -38,6 +38,7 @@ _SELECT_LOST: Final = """
     LEFT JOIN device AS upstream ON upstream.id = device.gateway
     WHERE NOT device.connected AND device.connected_at > ?
         AND (gateway.device IS NOT NULL OR upstream.connected)
+        AND EXISTS (SELECT 1 FROM connectivity WHERE connectivity.device = device.id)
     ORDER BY device.connected_at
 """
 

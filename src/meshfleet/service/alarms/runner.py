@@ -12,6 +12,7 @@ from meshfleet.db import bulk
 from meshfleet.errors import FleetError
 from meshfleet.mqtt.broker import check_ownership
 from meshfleet.service.alarms import engine, progress
+from meshfleet.service.alarms.alarms import delete_ended_alarms
 from meshfleet.service.alarms.rules import DEFAULT_TIMES, AlarmTimes
 
 if TYPE_CHECKING:
@@ -29,18 +30,22 @@ _PAUSE_SECONDS: Final = 2.0
 _IDLE_MS: Final = 20_000
 """Milliseconds after which the rules are evaluated even if nothing has changed."""
 
+_DELETE_MS: Final = 60_000
+"""Milliseconds between two deletions of alarms whose retention has ended."""
+
 _SELECT_DUE: Final = "SELECT 1 FROM alarm_condition WHERE due <= ? LIMIT 1"
 
 
 class AlarmRunner:
     """Evaluates rules while the service runs. Only one process of a database may do so."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 # keyword-only
         self,
         database: Database,
         on_changed: Callable[[Collection[int]], None],
         *,
         owner: bytes | None,
+        retention_ms: int | None,
         times: AlarmTimes = DEFAULT_TIMES,
         now: Now,
     ) -> None:
@@ -51,14 +56,18 @@ class AlarmRunner:
         self._database = database
         self._on_changed = on_changed
         self._owner = owner
+        self.retention_ms = retention_ms
+        """Milliseconds for which alarms are kept after their end; None keeps them forever."""
         self._times = times
         self._now = now
+        self._deleted_at = 0
 
     async def run(self) -> None:
         """Evaluate rules until canceled."""
         while True:
             try:
                 await self.evaluate()
+                await self.delete_old()
             except (FleetError, DBAPIError) as exc:
                 _log.warning("alarms cannot be evaluated (%s); trying again", type(exc).__name__)
             await asyncio.sleep(_PAUSE_SECONDS)
@@ -71,6 +80,14 @@ class AlarmRunner:
         changed = await self._database.write(self._evaluate, now)
         if changed:
             self._on_changed(changed)
+
+    async def delete_old(self) -> None:
+        """Delete alarms whose retention has ended, now and then."""
+        now = self._now()
+        if self.retention_ms is None or 0 <= now - self._deleted_at < _DELETE_MS:
+            return
+        self._deleted_at = now
+        await self._database.write(delete_ended_alarms, now - self.retention_ms)
 
     def _evaluate(self, connection: Connection, now: int) -> set[int]:
         if self._owner is not None:
