@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "completion": "Print a shell completion script.",
     "database": "Give SQL programs access to samples in PostgreSQL.",
     "devices": "List, rename and label devices.",
+    "diagnose": "Say what is wrong with a device, and what to do.",
     "doctor": "Check an installation, and print what to do.",
     "explain": "Decode and explain MQTT messages.",
     "export": "Save the samples of all devices to files.",

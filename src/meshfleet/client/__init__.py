@@ -32,6 +32,9 @@ from meshfleet.rest.alarms import (
     AlarmSubject,
     Attention,
     AttentionCounts,
+    Certainty,
+    Diagnosis,
+    DiagnosisFact,
     Verdict,
 )
 from meshfleet.rest.catalogue import Catalogue, CatalogueEntry, Product
@@ -155,6 +158,7 @@ __all__ = [
     "BatchPlace",
     "Catalogue",
     "CatalogueEntry",
+    "Certainty",
     "Concurrency",
     "Connectivity",
     "ConnectivityChange",
@@ -165,6 +169,8 @@ __all__ = [
     "DeviceDetail",
     "DevicePath",
     "DeviceUpdate",
+    "Diagnosis",
+    "DiagnosisFact",
     "DryRun",
     "Event",
     "EventData",

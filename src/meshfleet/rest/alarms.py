@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta
 
-from meshfleet.rest.bodies import RequestBody, ResponseBody, TimeText
+from meshfleet.rest.bodies import DeviceIdText, RequestBody, ResponseBody, TimeText
 
 ALARMS_PATH: Final = "/api/v1/alarms"
 ATTENTION_PATH: Final = "/api/v1/attention"
@@ -106,6 +106,37 @@ class Alarm(ResponseBody, frozen=True, kw_only=True):
     """How often the same cause has returned within a day."""
     version: int
     """Number that grows with every change of the alarm."""
+
+
+class Certainty(StrEnum):
+    """How sure a diagnosis is."""
+
+    CERTAIN = "certain"
+    LIKELY = "likely"
+    UNKNOWN = "unknown"
+
+
+class DiagnosisFact(ResponseBody, frozen=True, kw_only=True):
+    """Fact that a diagnosis is based on."""
+
+    time: TimeText
+    text: str
+
+
+class Diagnosis(ResponseBody, frozen=True, kw_only=True):
+    """What is wrong with a device, if anything (rest-275)."""
+
+    device: DeviceIdText
+    code: str
+    """Stable code; later versions may add codes."""
+    sentence: str
+    certainty: Certainty
+    since: TimeText
+    """When the device connected or disconnected last."""
+    evidence: list[DiagnosisFact]
+    """The newest fact first."""
+    action: AlarmAction | None
+    """What to do; null if nothing is to be done."""
 
 
 class AlarmPage(ResponseBody, frozen=True, kw_only=True):

@@ -104,6 +104,11 @@ def alarm_path(alarm: str) -> str:
     return f"{ALARMS_PATH}/{_quote_segment(alarm)}"
 
 
+def diagnosis_path(device: DeviceId) -> str:
+    """Return the REST path of the diagnosis of a device (rest-275)."""
+    return f"{DEVICES_PATH}/{device}/diagnosis"
+
+
 def place_path(device: DeviceId) -> str:
     """Return the REST path of the place of a device (rest-90)."""
     return f"{DEVICES_PATH}/{device}/place"

@@ -112,6 +112,7 @@ _ROUTERS: Final = (
     job_routes.router,
     alarm_routes.router,
     alarm_routes.attention_router,
+    alarm_routes.device_router,
     firmware_routes.router,
     firmware_routes.image_router,
     live_routes.stream_events,

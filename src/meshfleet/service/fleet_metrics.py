@@ -245,9 +245,7 @@ class FleetMetrics:
             " it is longest. 0 if no update runs.",
             self._read_oldest_wait,
         )
-        gauge(
-            "alarms", "Alarms that are not over.", lambda: self._alarms.result.alarms, "state", "severity"
-        )
+        gauge("alarms", "Alarms that are not over.", lambda: self._alarms.result.alarms, "state", "severity")
         gauge(
             "alarms_evaluated_timestamp_seconds",
             "Time of the last evaluation of alarms. Absent before the first one.",

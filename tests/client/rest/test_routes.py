@@ -93,6 +93,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "acknowledgeAlarm": ("alarms.acknowledge", lambda method: method("alarm-1")),
     "unacknowledgeAlarm": ("alarms.unacknowledge", lambda method: method("alarm-1")),
     "addAlarmNote": ("alarms.add_note", lambda method: method("alarm-1", "note")),
+    "diagnoseDevice": ("devices.diagnose", lambda method: method(DEVICE)),
     "showAttention": ("alarms.attention", lambda method: method()),
     "listVisits": ("sites.visits", lambda method: method("site-1", "zone-1")),
     "showPosition": ("devices.position", lambda method: method(DEVICE)),

@@ -30,6 +30,7 @@ class Devices(Proxy[devices.Devices]):
     connectivity = wrap_generator(devices.Devices.connectivity)
     parents = wrap_generator(devices.Devices.parents)
     path = wrap_method(devices.Devices.path)
+    diagnose = wrap_method(devices.Devices.diagnose)
     position = wrap_method(devices.Devices.position)
     positions = wrap_generator(devices.Devices.positions)
     gaps = wrap_generator(devices.Devices.gaps)

@@ -18,6 +18,7 @@ from meshfleet.client.arguments import (
 from meshfleet.client.rest.http_caller import RestResource
 from meshfleet.client.rest.http_messages import build_query
 from meshfleet.client.rest.sites import to_site_id
+from meshfleet.rest.alarms import Diagnosis
 from meshfleet.rest.devices import (
     ConnectivityPage,
     Device,
@@ -52,6 +53,7 @@ from meshfleet.rest.paths import (
     device_label_path,
     device_path,
     device_way_path,
+    diagnosis_path,
     friendly_name_path,
     gateway_path,
     holes_path,
@@ -247,6 +249,10 @@ class Devices(RestResource):
     async def path(self, device: str) -> DevicePath:
         """Get the hops from a device to its gateway, and the parents that the device could have instead."""
         return await self._caller.get(DevicePath, device_way_path(normalize_device_id(device)))
+
+    async def diagnose(self, device: str) -> Diagnosis:
+        """Say what is wrong with a device, if anything, and what to do."""
+        return await self._caller.get(Diagnosis, diagnosis_path(normalize_device_id(device)))
 
     async def position(
         self, device: str, *, at: Moment | None = None, window: int | None = None

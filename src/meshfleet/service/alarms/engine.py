@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from meshfleet.db import bulk
 from meshfleet.service.alarms import progress
 from meshfleet.service.alarms.absences import compute_patience
 from meshfleet.service.alarms.alarms import AlarmGroup, AlarmTable
 from meshfleet.service.alarms.conditions import FLEET, Condition, ConditionState, ConditionTable, Subject
+from meshfleet.service.alarms.diagnosis import EXPECTED_CAUSES, find_cause, load_facts
 from meshfleet.service.alarms.progress import Progress
 from meshfleet.service.alarms.rules import (
     GATEWAYS_BACK_PERCENT,
     GATEWAYS_LOST_PERCENT,
-    LOW_BATTERY,
     MIN_GATEWAYS_LOST,
-    WEAK_RSSI,
     AlarmTimes,
     Rule,
     Severity,
@@ -38,13 +37,6 @@ _RULE_ORDER: Final = {rule: number for number, rule in enumerate(Rule)}
 _COUNT_CONNECTED: Final = """
     SELECT count(*) FROM gateway JOIN device ON device.id = gateway.device WHERE device.connected
 """
-_SELECT_DEVICE: Final = """
-    SELECT device.connected, device.gateway, upstream.connected, device_state.battery, device_state.rssi
-    FROM device
-    LEFT JOIN device AS upstream ON upstream.id = device.gateway
-    LEFT JOIN device_state ON device_state.device = device.id
-    WHERE device.id = ?
-"""
 _SELECT_MISSING: Final = """
     SELECT device.id, device.connected_at, coalesce(device_state.rhythm, 0)
     FROM device
@@ -61,16 +53,6 @@ _SELECT_RELEASED: Final = """
     WHERE rule IN ('gateway-offline', 'gateway-return')
         AND NOT EXISTS (SELECT 1 FROM gateway WHERE gateway.device = alarm_condition.subject)
 """
-
-
-class DeviceFacts(NamedTuple):
-    """What is stored about a device that does not report."""
-
-    connected: bool
-    gateway: int | None
-    is_gateway_connected: bool
-    battery: int | None
-    rssi: int | None
 
 
 def evaluate(connection: Connection, now: int, times: AlarmTimes) -> set[int]:
@@ -299,22 +281,20 @@ class _Evaluation:
             grace = min(max(MISSED_HEARTBEATS * interval, patience), self._times.return_max)
             condition = self._mark_faulty(Subject(Rule.DEVICE_OFFLINE, device), lost_at, 0, gateway=gateway)
             if condition.state is ConditionState.PENDING:
-                condition.cause, condition.due = "not-back", returned_at + grace
+                condition.due = returned_at + grace
                 if condition.due <= self._now:
                     self._judge_device(condition)
 
     def _judge_device(self, condition: Condition) -> None:
-        row = bulk.query_rows(self._connection, _SELECT_DEVICE, (condition.subject.number,))[0]
-        facts = DeviceFacts(bool(row[0]), row[1], bool(row[2]), row[3], row[4])
+        """Open the alarm of a device, unless its silence is expected or its gateway is away, too."""
+        facts = load_facts(self._connection, condition.subject.number)
+        cause = find_cause(facts)
         condition.gateway = facts.gateway
-        if facts.gateway is None or not facts.is_gateway_connected:
-            condition.due = None  # its gateway is away, too: checked again when the gateway is back
-            return
-        if facts.battery is not None and facts.battery <= LOW_BATTERY:
-            cause = "battery-empty"
-        elif facts.rssi is not None and facts.rssi < WEAK_RSSI:
-            cause = "weak-signal"
+        if cause in EXPECTED_CAUSES:
+            condition.due = self._now + self._times.device_offline
+        elif facts.gateway is None or not facts.is_gateway_connected:
+            condition.due = None  # it is checked again when its gateway is back
         else:
-            cause = condition.cause or "no-warning"
-        group = AlarmGroup(Rule.DEVICE_OFFLINE, cause, facts.gateway)
-        self._alarms.join(condition, group, Severity.WARNING)
+            self._alarms.join(
+                condition, AlarmGroup(Rule.DEVICE_OFFLINE, cause, facts.gateway), Severity.WARNING
+            )

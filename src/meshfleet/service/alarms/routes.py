@@ -21,13 +21,15 @@ from meshfleet.rest.alarms import (
     AlarmSeverity,
     AlarmState,
     Attention,
+    Diagnosis,
     NewAlarmNote,
 )
+from meshfleet.rest.paths import DEVICES_PATH
 from meshfleet.service.actor import Actor
-from meshfleet.service.alarms import commands, views
+from meshfleet.service.alarms import commands, diagnosis, views
 from meshfleet.service.alarms.rules import Severity
 from meshfleet.service.clock import Now
-from meshfleet.service.devices.parameters import parse_gateway_mac
+from meshfleet.service.devices.parameters import parse_gateway_mac, parse_path_device
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import FromTime, NextToken, QueryReader, ToTime, build_choice_parser
 from meshfleet.service.http.request import decode_segment
@@ -187,6 +189,13 @@ async def show_attention(database: Given[Database], now: Given[Now]) -> Attentio
     return await database.read(views.build_attention, now())
 
 
+@get("/{device_id:str}/diagnosis")
+async def diagnose_device(device_id: FromPath[str], database: Given[Database], now: Given[Now]) -> Diagnosis:
+    """Say what is wrong with a device, if anything: how sure that is, the evidence, and what to do."""
+    number = mac_to_int(parse_path_device(device_id))
+    return await database.read(diagnosis.diagnose_device, number, now())
+
+
 router = Router(
     ALARMS_PATH,
     route_handlers=[
@@ -201,3 +210,4 @@ router = Router(
     tags=["Alarms"],
 )
 attention_router = Router("", route_handlers=[show_attention], tags=["Alarms"])
+device_router = Router(DEVICES_PATH, route_handlers=[diagnose_device], tags=["Alarms"])

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from meshfleet.protocol.ids import mac_from_int, to_device_id
 from meshfleet.rest.alarms import AlarmAction, AlarmSubject
 from meshfleet.service.alarms.alarms import AlarmState
+from meshfleet.service.alarms.diagnosis import DeviceCause
 from meshfleet.service.alarms.rules import Rule
+from meshfleet.service.alarms.text import count, format_duration
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from meshfleet.service.alarms.alarms import AlarmRecord
 
-_MINUTE_MS: Final = 60_000
-_HOUR_MS: Final = 60 * _MINUTE_MS
-_DAY_MS: Final = 24 * _HOUR_MS
-
-_DEVICE_CAUSES: Final = {
-    "battery-empty": "stopped with an empty battery",
-    "weak-signal": "stopped after a very weak signal",
-    "not-back": "did not come back with the gateway",
-    "no-warning": "stopped without a warning",
+_DEVICE_CAUSES: Final[Mapping[str, str]] = {
+    DeviceCause.BATTERY_EMPTY: "stopped with an empty battery",
+    DeviceCause.WEAK_SIGNAL: "stopped after a very weak signal",
+    DeviceCause.NOT_BACK: "did not come back with the gateway",
+    DeviceCause.NO_WARNING: "stopped without a warning",
 }
 
 
@@ -50,19 +50,6 @@ def describe(record: AlarmRecord, subject: NamedSubject | None, now: int) -> Des
         reason = ", because it came and went" if record.reopened else ""
         sentence += f" It has been well for {well_for} and is watched{reason}."
     return Description(sentence, _choose_action(record, subject), _build_subject(subject), params)
-
-
-def format_duration(milliseconds: int) -> str:
-    """Format a duration with its largest unit, such as `25 min`."""
-    for size, unit in ((_DAY_MS, "d"), (_HOUR_MS, "h"), (_MINUTE_MS, "min")):
-        if milliseconds >= 2 * size or (size == _MINUTE_MS and milliseconds >= size):
-            return f"{milliseconds // size} {unit}"
-    return f"{max(milliseconds, 0) // 1000} s"
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number with a noun in singular or plural."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _collect_params(record: AlarmRecord) -> dict[str, Any]:
@@ -123,7 +110,7 @@ def _choose_action(record: AlarmRecord, subject: NamedSubject | None) -> AlarmAc
     href = f"/devices/{to_device_id(mac)}" if subject.kind == "device" else f"/gateways/{mac}"
     if record.rule == Rule.GATEWAY_OFFLINE:
         return AlarmAction(code="check-gateway", text="Check its power and network.", href=href)
-    if record.cause == "battery-empty":
+    if record.cause == DeviceCause.BATTERY_EMPTY:
         return AlarmAction(code="replace-battery", text="Replace the batteries.", href=href)
     return AlarmAction(code="check-devices", text="Check the devices at their places.", href=href)
 

@@ -29,7 +29,8 @@ from meshfleet.service.alarms import progress
 from meshfleet.service.alarms.alarms import AlarmRecord, AlarmState, to_records
 from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import Rule, Severity
-from meshfleet.service.alarms.sentences import NamedSubject, count, describe
+from meshfleet.service.alarms.sentences import NamedSubject, describe
+from meshfleet.service.alarms.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

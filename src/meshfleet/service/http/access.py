@@ -61,6 +61,7 @@ REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "GET /api/v1/devices/{device_id}/updates": Role.VIEWER,
     "GET /api/v1/devices/{device_id}/position": Role.VIEWER,
     "GET /api/v1/devices/{device_id}/positions": Role.VIEWER,
+    "GET /api/v1/devices/{device_id}/diagnosis": Role.VIEWER,
     "GET /api/v1/devices/{device_id}/place": Role.VIEWER,
     "PUT /api/v1/devices/{device_id}/place": Role.OPERATOR,
     "DELETE /api/v1/devices/{device_id}/place": Role.OPERATOR,
