@@ -135,14 +135,17 @@ def count_jobs(connection: Connection) -> JobCounts:
     )
 
 
+_NO_ALARMS: Final = {
+    (str(state), str(severity)): 0
+    for state in (AlarmState.OPEN, AlarmState.ACKNOWLEDGED)
+    for severity in AlarmSeverity
+}
+
+
 class AlarmCounts(NamedTuple):
     """Numbers of alarms that are not over by state and severity, and the time of the last evaluation."""
 
-    alarms: Mapping[tuple[str, str], int] = {
-        (state, severity): 0
-        for state in (AlarmState.OPEN, AlarmState.ACKNOWLEDGED)
-        for severity in AlarmSeverity
-    }
+    alarms: Mapping[tuple[str, str], int] = _NO_ALARMS
     evaluated_at: int | None = None
     """Unix time in milliseconds; None before the first evaluation."""
 
@@ -155,7 +158,7 @@ def count_alarms(connection: Connection) -> AlarmCounts:
     counted = {(state, Severity(severity).name.lower()): count for state, severity, count in rows}
     progress = load_progress(connection)
     return AlarmCounts(
-        {**AlarmCounts().alarms, **counted}, None if progress is None else progress.evaluated_at
+        {**_NO_ALARMS, **counted}, None if progress is None else progress.evaluated_at
     )
 
 

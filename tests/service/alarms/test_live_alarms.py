@@ -38,6 +38,7 @@ def test_an_alarm_is_published_when_it_opens_is_acknowledged_and_ends(service: L
         service.run_in_loop(runner.evaluate())
         log.now = service.clock()
 
+    service.clock.move(seconds=120)  # until nothing has to settle any more
     evaluate()
     with service.stream(Types="alarm") as stream:
         log.set_device(devices[0], office, connected=False)

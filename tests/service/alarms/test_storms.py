@@ -6,18 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.service.alarms.alarm_harness import HOUR, MINUTE
+from tests.service.alarms.alarm_harness import MINUTE
 
 if TYPE_CHECKING:
     from tests.service.alarms.alarm_harness import AlarmHarness
 
-pytestmark = [pytest.mark.anyio, pytest.mark.both_databases]
+pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.both_databases
 async def test_a_gateway_with_two_hundred_devices_is_one_alarm(fleet: AlarmHarness) -> None:
     gateway, _ = fleet.add_gateway(1, 200)
     fleet.add_gateway(2, 5)
-    await fleet.run(10 * MINUTE)
+    await fleet.run(5 * MINUTE)
     fleet.disconnected.add(gateway)
     await fleet.run(4 * MINUTE)
     assert fleet.alarms() == []
@@ -25,17 +26,18 @@ async def test_a_gateway_with_two_hundred_devices_is_one_alarm(fleet: AlarmHarne
     assert fleet.summarize() == [("gateway-offline", "no-connection", "open", 200)]
     assert fleet.conditions() == {("gateway-offline", "active"): 1}
     fleet.disconnected.clear()
-    await fleet.run(HOUR)
+    await fleet.run(20 * MINUTE)
     assert fleet.told() == [("gateway-offline", "opened"), ("gateway-offline", "cleared")]
     assert fleet.details("cleared") == [{"affected": 200, "back": 200}]
 
 
+@pytest.mark.both_databases
 async def test_a_gateway_that_returns_names_the_devices_that_are_missing(fleet: AlarmHarness) -> None:
     gateway, devices = fleet.add_gateway(1, 200)
     fleet.add_gateway(2, 5)
-    await fleet.run(10 * MINUTE)
+    await fleet.run(5 * MINUTE)
     fleet.disconnected.add(gateway)
-    await fleet.run(HOUR)
+    await fleet.run(20 * MINUTE)
     fleet.switch_off(devices[:7])
     fleet.disconnected.clear()
     await fleet.run(18 * MINUTE)
@@ -44,7 +46,7 @@ async def test_a_gateway_that_returns_names_the_devices_that_are_missing(fleet: 
     assert (missing.rule, missing.state, missing.members) == ("device-offline", "open", 7)
     assert fleet.members(missing.id) == devices[:7]
     fleet.off.clear()
-    await fleet.run(HOUR)
+    await fleet.run(10 * MINUTE)
     assert fleet.told() == [
         ("gateway-offline", "opened"),
         ("gateway-offline", "cleared"),
@@ -53,6 +55,7 @@ async def test_a_gateway_that_returns_names_the_devices_that_are_missing(fleet: 
     ]
 
 
+@pytest.mark.both_databases
 async def test_many_gateways_that_are_lost_together_are_one_alarm(fleet: AlarmHarness) -> None:
     gateways = [fleet.add_gateway(number, 10)[0] for number in range(1, 41)]
     await fleet.run(5 * MINUTE)
@@ -60,7 +63,7 @@ async def test_many_gateways_that_are_lost_together_are_one_alarm(fleet: AlarmHa
     await fleet.run(10 * MINUTE)
     assert fleet.summarize() == [("gateways-lost", "uplink-lost", "open", 400)]
     fleet.disconnected.clear()
-    await fleet.run(HOUR)
+    await fleet.run(20 * MINUTE)
     assert fleet.told() == [("gateways-lost", "opened"), ("gateways-lost", "cleared")]
 
 

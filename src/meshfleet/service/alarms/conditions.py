@@ -133,9 +133,9 @@ class ConditionTable:
         ]
 
     def load_due(self, now: int, limit: int) -> list[Condition]:
-        """Load conditions whose next step is due, those that wait longest first."""
-        found = self._keep(bulk.query_rows(self._connection, _SELECT_DUE, (now, limit)))
-        return [each for each in found if each.due is not None and each.due <= now]
+        """Load up to `limit` conditions whose next step is due. Return them with those of this evaluation."""
+        self._keep(bulk.query_rows(self._connection, _SELECT_DUE, (now, limit)))
+        return [each for each in self._loaded.values() if each.due is not None and each.due <= now]
 
     def find(self, subject: Subject) -> Condition | None:
         """Return a loaded condition."""
@@ -149,10 +149,6 @@ class ConditionTable:
     def remove(self, condition: Condition) -> None:
         """Forget a condition."""
         del self._loaded[condition.subject]
-
-    def list_loaded(self) -> list[Condition]:
-        """Return all loaded conditions."""
-        return list(self._loaded.values())
 
     def save(self) -> None:
         """Write all changed conditions, and delete the removed ones."""
