@@ -55,7 +55,7 @@ SERVICE_ORDER = (
     *("sockets", "secret_store", "transport", "locks", "backup", "systemd", "server_certificate", "reload"),
     *("http", "audit", "accounts", "catalogue", "console", "asyncapi", "devices", "labels"),
     *("ingest", "backfill", "telemetry", "sites", "positions", "influx", "presence", "requests", "metadata"),
-    *("gateways", "fleet_metrics", "jobs", "firmware", "topology", "live", "operations", "storage"),
+    *("gateways", "alarms", "fleet_metrics", "jobs", "firmware", "topology", "live", "operations", "storage"),
     "metric_table",
     *("embedded_broker", "external_broker", "homeassistant"),
     *("doctor", "status_report", "api", "runtime", "app"),

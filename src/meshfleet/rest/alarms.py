@@ -52,7 +52,7 @@ class AlarmCause(ResponseBody, frozen=True, kw_only=True):
 
 
 class AlarmAction(ResponseBody, frozen=True, kw_only=True):
-    """What to do about an alarm."""
+    """First thing to do about an alarm."""
 
     code: str
     text: str
@@ -61,7 +61,7 @@ class AlarmAction(ResponseBody, frozen=True, kw_only=True):
 
 
 class AlarmSubject(ResponseBody, frozen=True, kw_only=True):
-    """What an alarm is about."""
+    """Device or gateway that an alarm is about, or the fleet."""
 
     kind: Literal["fleet", "gateway", "device"]
     id: str | None
@@ -70,7 +70,7 @@ class AlarmSubject(ResponseBody, frozen=True, kw_only=True):
 
 
 class Acknowledgment(ResponseBody, frozen=True, kw_only=True):
-    """Who has taken on an alarm, and when."""
+    """Account that takes care of an alarm, and since when."""
 
     by: str
     at: TimeText
@@ -124,7 +124,7 @@ class DiagnosisFact(ResponseBody, frozen=True, kw_only=True):
 
 
 class Diagnosis(ResponseBody, frozen=True, kw_only=True):
-    """What is wrong with a device, if anything (rest-275)."""
+    """Cause of the present state of a device, and the facts that show it (rest-275)."""
 
     device: DeviceIdText
     code: str
@@ -136,7 +136,7 @@ class Diagnosis(ResponseBody, frozen=True, kw_only=True):
     evidence: list[DiagnosisFact]
     """The newest fact first."""
     action: AlarmAction | None
-    """What to do; null if nothing is to be done."""
+    """First thing to do; null if nothing is to be done."""
 
 
 class AlarmPage(ResponseBody, frozen=True, kw_only=True):
@@ -164,7 +164,7 @@ class AlarmMemberPage(ResponseBody, frozen=True, kw_only=True):
 
 
 class AlarmEvent(ResponseBody, frozen=True, kw_only=True):
-    """What happened to an alarm (rest-272)."""
+    """Event of an alarm, such as its opening (rest-272)."""
 
     time: TimeText
     kind: str
@@ -204,7 +204,7 @@ class AttentionCounts(ResponseBody, frozen=True, kw_only=True):
 
 
 class Attention(ResponseBody, frozen=True, kw_only=True):
-    """What needs attention now (rest-273)."""
+    """State of the fleet in a sentence, and the alarms that are not over (rest-273)."""
 
     verdict: Verdict
     checked_at: TimeText

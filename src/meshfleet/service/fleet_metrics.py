@@ -157,9 +157,7 @@ def count_alarms(connection: Connection) -> AlarmCounts:
     rows = connection.execute(query.group_by(columns.state, columns.severity))
     counted = {(state, Severity(severity).name.lower()): count for state, severity, count in rows}
     progress = load_progress(connection)
-    return AlarmCounts(
-        {**_NO_ALARMS, **counted}, None if progress is None else progress.evaluated_at
-    )
+    return AlarmCounts({**_NO_ALARMS, **counted}, None if progress is None else progress.evaluated_at)
 
 
 Result = TypeVar("Result")

@@ -1,4 +1,4 @@
-"""What comes and goes: few messages, and no real outage stays hidden."""
+"""Gateways that come and go: few messages, and no real outage stays hidden."""
 
 from __future__ import annotations
 

@@ -86,13 +86,16 @@ def test_only_these_routes_are_public() -> None:
     }
 
 
+OPERATOR_PATHS = ("/api/v1/labels", "/api/v1/jobs", "/api/v1/sites", "/api/v1/alarms")
+
+
 @pytest.mark.rule("auth-16", "auth-17", "auth-18")
 def test_viewers_read_operators_change_devices_and_admins_manage_accounts_and_gateways() -> None:
     for name, required in PROTECTED_ROUTES:
         method, path = name.split()
         if path.startswith("/api/v1/auth/") or (method == "GET" and not _is_for_admins(path)):
             assert required is Role.VIEWER
-        elif path.startswith(("/api/v1/labels", "/api/v1/jobs", "/api/v1/sites")) or _is_operator_task(path):
+        elif path.startswith(OPERATOR_PATHS) or _is_operator_task(path):
             assert required is Role.OPERATOR
         else:
             assert required is Role.ADMIN

@@ -9,6 +9,7 @@ import pytest
 from meshfleet.rest.live import STREAM_PATH
 from meshfleet.service.api import load_openapi_document
 from tests.row_tables import each_row
+from tests.service.alarms.presence_log import PresenceLog
 from tests.service.http.raw_http import build_bearer_header, build_head, exchange_raw
 from tests.service.jobs.job_environment import JobEnvironment
 from tests.service.sites.site_requests import ROOM, create_site
@@ -55,6 +56,10 @@ VALID_VALUES = {
     "Types": "report",
     "Jobs": "job-1",
     "Version": "2.4.0-beta.1",
+    "Severity": "critical",
+    "Rule": "gateway-offline",
+    "Device": "bmac-c0ffee000000",
+    "/api/v1/alarms State": "cleared",
     "/api/v1/firmware State": "released",
     "/api/v1/jobs State": "PAUSED",
     "/api/v1/jobs/{job_id}/executions State": "QUEUED",
@@ -92,6 +97,16 @@ def job(service: RunningService) -> str:
     return JobEnvironment(service).any_job()
 
 
+@pytest.fixture(scope="module")
+def alarm(service: RunningService) -> str:
+    """Let a device behind a gateway be silent, and return the id of the alarm."""
+    log = PresenceLog(service.database)
+    office, devices = log.add_gateway(1, 1)
+    log.set_device(devices[0], office, connected=False)
+    log.run(660)
+    return f"alarm-{log.alarms()[0].id}"
+
+
 @pytest.mark.rule("rest-3")
 @each_row(("method", "path", "name"), [each for each in _list_documented() if each[2] != "NextToken"])
 def test_a_parameter_name_is_accepted_in_any_case(  # noqa: PLR0913, PLR0917 # fixtures and parameters
@@ -100,12 +115,13 @@ def test_a_parameter_name_is_accepted_in_any_case(  # noqa: PLR0913, PLR0917 # f
     gateway: str,
     job: str,
     site: dict[str, str],
+    alarm: str,
     method: str,
     path: str,
     name: str,
 ) -> None:
     others = {each: value for each, value in REQUIRED_PARAMETERS.get(path, {}).items() if each != name}
-    url = path.format(device_id=device, job_id=job, mac=gateway, **site)
+    url = path.format(device_id=device, job_id=job, mac=gateway, alarm_id=alarm, **site)
     # HEAD for the endless stream.
     request_method = "HEAD" if path == STREAM_PATH else method
     for spelling in (name, name.lower(), name.upper(), name[0].lower() + name[1:]):

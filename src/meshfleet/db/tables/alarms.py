@@ -20,7 +20,7 @@ alarm_condition = Table(
     Column("alarm", BigInteger, index=True),
     Column("opens", Integer, nullable=False),
 )
-"""What is wrong, or was in the last day: one row for each rule and subject.
+"""Conditions that rules have found, now or in the last day: one row for each rule and subject.
 
 `subject` is a device, a gateway, or 0 for the whole fleet. `device` is the device or gateway of which the
 condition is, so that the row is deleted together with it; `gateway` is the gateway by which alarms of devices
@@ -86,7 +86,7 @@ alarm_event = Table(
     Index(None, "alarm", "id"),
     sqlite_autoincrement=True,
 )
-"""What happened to an alarm, oldest first. `detail` is JSON."""
+"""Events of alarms, such as their opening and their acknowledgment. `detail` is JSON."""
 
 alarm_progress = Table(
     "alarm_progress",

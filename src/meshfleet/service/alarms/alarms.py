@@ -43,7 +43,7 @@ class AlarmState(StrEnum):
 
 
 class AlarmEventKind(StrEnum):
-    """What happened to an alarm."""
+    """Kind of an event of an alarm."""
 
     OPENED = "opened"
     REOPENED = "reopened"

@@ -1,4 +1,4 @@
-"""What users do with alarms: acknowledge them, and write notes on them."""
+"""Commands of users on alarms: acknowledge them, and write notes on them."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class ConditionState(StrEnum):
 
 
 class Subject(NamedTuple):
-    """What a condition is about: a rule, and the number of a device or gateway, or 0 for the fleet."""
+    """Subject of a condition: a rule, and the number of a device or gateway, or 0 for the fleet."""
 
     rule: Rule
     number: int

@@ -59,7 +59,7 @@ EXPECTED_CAUSES: Final = frozenset({DeviceCause.ONLINE, DeviceCause.UPDATING, De
 
 
 class DeviceFacts(NamedTuple):
-    """What is stored about a device. Times are Unix times in milliseconds."""
+    """Stored facts about a device. Times are Unix times in milliseconds."""
 
     number: int
     name: str
