@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
+from meshfleet.rest.alarms import AlarmSeverity
+from tests.browser.alarm_bodies import build_alarm
 from tests.browser.demo_firmware import FLEET_MODEL, uploaded_firmware
 from tests.browser.demo_plans import plan_site
 from tests.browser.demo_sites import finish_job, new_version
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 PAGES: Final = {
     "/": "Overview",
+    "/alarms": "Alarms",
     "/devices": "Devices",
     "/devices/bmac-02005e000001": "Head office",
     "/gateways": "Gateways",
@@ -44,13 +47,19 @@ _FILTERED_PATHS: Final = {
 }
 """Filtered paths of pages that grow while other tests run: all their rows are rendered alike."""
 
-RECORD_PAGES: Final = ("/firmware/:id", "/jobs/:id", "/sites/:id")
+RECORD_PAGES: Final = ("/alarms/:id", "/firmware/:id", "/jobs/:id", "/sites/:id")
 """Pages of records that a test creates."""
 
 LONG_WORD: Final = "x" * 100
 """Word that fits nowhere and cannot be broken."""
 LONG_NAME: Final = LONG_WORD[:64]
 """Longest name of a site."""
+
+ALARMS: Final = tuple(
+    build_alarm(number, severity=severity, sentence=f"Gateway {LONG_WORD} is offline.")
+    for number, severity in enumerate(AlarmSeverity, 1)
+)
+"""Alarms with which a tab is to be answered: real ones open after minutes."""
 
 
 class ConsolePage(NamedTuple):
@@ -63,7 +72,9 @@ class ConsolePage(NamedTuple):
 @contextmanager
 def open_console_page(demo: ServiceProcess, path: str) -> Iterator[ConsolePage]:
     """Yield a page of `PAGES` or `RECORD_PAGES`; its record exists until the block ends."""
-    if path == "/firmware/:id":
+    if path == "/alarms/:id":
+        yield ConsolePage(f"/alarms/{ALARMS[0].id}", ALARMS[0].sentence)
+    elif path == "/firmware/:id":
         version = f"9{new_version()}"
         with uploaded_firmware(demo, FLEET_MODEL, version, is_released=True, notes=LONG_WORD) as firmware:
             yield ConsolePage(f"/firmware/{firmware}", f"MT Wristband 211 {version}")

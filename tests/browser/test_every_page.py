@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from playwright.sync_api import expect
 
+from tests.browser.alarm_bodies import RoutedAlarms
 from tests.browser.axe import find_violations
 from tests.browser.conftest import check_fits_width, visit, wait_until_loaded
-from tests.browser.console_pages import PAGES, RECORD_PAGES, open_console_page
+from tests.browser.console_pages import ALARMS, PAGES, RECORD_PAGES, open_console_page
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,9 +40,15 @@ DIRECTIONS: Mapping[Theme, str] = {"light": "ltr", "dark": "rtl"}
 
 
 GROUPS: Mapping[str, Sequence[str]] = {
-    "fleet": ("/", "/devices", "/gateways", "/labels", "/topology?Gateway=02005e000001"),
+    "fleet": ("/", "/alarms", "/devices", "/gateways", "/labels", "/topology?Gateway=02005e000001"),
     "sites": ("/sites", "/sites/:id"),
-    "one of them": ("/devices/bmac-02005e000001", "/gateways/02005e000001", "/messages", "/rejects"),
+    "one of them": (
+        "/alarms/:id",
+        "/devices/bmac-02005e000001",
+        "/gateways/02005e000001",
+        "/messages",
+        "/rejects",
+    ),
     "updates": ("/jobs", "/jobs/new", "/jobs/:id", "/firmware", "/firmware/:id"),
     "admin": ("/api/docs", "/people", "/keys", "/audit", "/api/docs?part=messaging"),
 }
@@ -72,6 +79,7 @@ def test_pages_are_accessible_and_send_only_documented_requests(
     page = open_as("/healthz")
     # axe needs a second for every twenty operations, and all of them are rendered alike.
     page.route("**/api/v1/openapi.json", _respond_with_job_operations)
+    RoutedAlarms(page, ALARMS)
     seen: set[str] = set()
     for number, path in enumerate(GROUPS[group]):
         browser_log.requests.clear()
@@ -116,8 +124,10 @@ def _respond_with_job_operations(route: Route) -> None:
 def test_a_page_fits_into_any_width_in_both_directions(
     open_as: Open, browser_log: BrowserLog, demo: ServiceProcess, path: str
 ) -> None:
+    page = open_as("/healthz")
+    RoutedAlarms(page, ALARMS)
     with open_console_page(demo, path) as (address, heading):
-        page = open_as(address)
+        page.goto(address)
         expect(page.get_by_role("heading", level=1)).to_have_text(heading)
         wait_until_loaded(page, browser_log)
         for direction in ("ltr", "rtl"):

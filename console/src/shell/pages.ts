@@ -1,5 +1,6 @@
 /** Pages of the console: paths, components and navigation entries. */
 import Antenna from "@lucide/svelte/icons/router";
+import Bell from "@lucide/svelte/icons/bell";
 import Braces from "@lucide/svelte/icons/braces";
 import Building from "@lucide/svelte/icons/building-2";
 import Chip from "@lucide/svelte/icons/cpu";
@@ -53,6 +54,8 @@ export interface Group {
 
 export const pages: readonly Page[] = [
   { path: "/", load: () => import("../pages/overview/Overview.svelte") },
+  { path: "/alarms", load: () => import("../pages/alarms/Alarms.svelte") },
+  { path: "/alarms/:id", load: () => import("../pages/alarms/alarm/Alarm.svelte") },
   { path: "/devices", load: () => import("../pages/devices/Devices.svelte") },
   { path: "/devices/:id", load: () => import("../pages/device/Device.svelte") },
   { path: "/gateways", load: () => import("../pages/gateways/Gateways.svelte") },
@@ -79,6 +82,7 @@ const groups: readonly Group[] = [
     name: en.shell.nav.fleet,
     entries: [
       { path: "/", name: en.shell.nav.overview, key: "o", icon: Gauge, isNear: true },
+      { path: "/alarms", name: en.shell.nav.alarms, key: "e", icon: Bell },
       { path: "/devices", name: en.shell.nav.devices, key: "d", icon: Chip, isNear: true },
       { path: "/gateways", name: en.shell.nav.gateways, key: "g", icon: Antenna, isNear: true },
       { path: "/topology", name: en.shell.nav.topology, key: "t", icon: Network },

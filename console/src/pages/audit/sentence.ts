@@ -42,6 +42,8 @@ export function findSubject({ action, target, detail }: Row): Subject {
       return thing("/people");
     case "api-key":
       return thing("/keys");
+    case "alarm":
+      return thing(`/alarms/${encoded}`);
     case "job":
       return thing(action === "job.delete" ? null : `/jobs/${encoded}`);
     case "label":

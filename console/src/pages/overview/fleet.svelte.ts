@@ -1,12 +1,12 @@
-/** Data of the overview page. Only one refresh runs at a time: each loads the device summary, the lists less often. After
- * an error the older data stay. */
+/** Data of the overview page. Only one refresh runs at a time: each loads the device summary, the alarms and lists less
+ * often. After an error the older data stay. */
+import type { Alarm } from "../../alarms/alarm-styles";
 import { type Schemas, api, requireBody, describeError } from "../../api/client";
 import { STATE_GROUPS, type JobEvents } from "../../jobs/job-events";
 import type { Job, JobState } from "../../jobs/states";
 
 export type Summary = Schemas["Summary"];
 export type Share = Schemas["Share"];
-export type Device = Schemas["Device"];
 export type Reject = Schemas["Reject"];
 
 export interface Gateways {
@@ -20,38 +20,58 @@ export interface Gateways {
   readonly hasMore: boolean;
 }
 
-/** Milliseconds between two loads of the lists. */
+export interface Attention {
+  readonly verdict: Schemas["Verdict"];
+  readonly checkedAt: string;
+  /** Most urgent alarms; their rows stay while the user points at them. */
+  readonly alarms: readonly Alarm[];
+  /** Number of alarms that are not cleared. */
+  readonly total: number;
+}
+
+/** Parts of the page that must not change while the user points at them. */
+export type Part = "alarms" | "lists";
+
+/** Milliseconds between two loads of the alarms, and of the lists. */
 const LIST_INTERVAL = 10_000;
+/** Maximum number of alarms that are listed. */
+const MAX_ALARMS = 7;
 const PAGE_SIZE = 100;
 /** Maximum number of pages of gateways that are counted. */
 const MAX_PAGES = 5;
 /** Number of entries in each list. */
 const LIST_SIZE = 5;
-/** Number of devices up to which a changed total reloads the lists at once: a new device may be the first. */
+/** Number of devices up to which changed totals reload the alarms and lists at once: a new device may be the first. */
 const SMALL_FLEET = 1000;
 /** States of jobs that are running, or wait for an action of a user. */
 const ACTIVE_STATES: readonly JobState[] = [...STATE_GROUPS.running, ...STATE_GROUPS.paused, "CREATED", "PENDING_APPROVAL"];
-/** Number of offline devices that are loaded to find the lost ones: devices that never reported do not count as lost. */
-const MAX_OFFLINE = 50;
 
 export class Fleet {
   summary = $state.raw<Summary | null>(null);
   gateways = $state.raw<Gateways | null>(null);
-  /** Offline devices, the most recently disconnected first. */
-  lost = $state.raw<readonly Device[] | null>(null);
+  attention = $state.raw<Attention | null>(null);
   rejects = $state.raw<readonly Reject[] | null>(null);
   /** Active update jobs, the newest first. */
   jobs = $state.raw<readonly Job[]>([]);
   problem = $state<string | null>(null);
 
   #request: AbortController | null = null;
+  #attentionLoadedAt = -Infinity;
   #listsLoadedAt = -Infinity;
+  /** Numbers of all and of connected devices that the verdict was made of. */
+  #judgedCounts: Schemas["AttentionCounts"] | null = null;
   /** State of each job in its last live event. */
   readonly #jobStates = new Map<string, JobState>();
 
-  /** Make the next refresh load the lists too. */
+  /** Make the next refresh load the alarms and lists too. */
   expire(): void {
+    this.expireAlarms();
     this.#listsLoadedAt = -Infinity;
+  }
+
+  /** Make the next refresh load the alarms too. */
+  expireAlarms(): void {
+    this.#attentionLoadedAt = -Infinity;
   }
 
   /** Update listed jobs in place. A job that enters or leaves an active state expires the lists; the events that a running
@@ -70,8 +90,8 @@ export class Fleet {
     return Math.max(0, (this.summary?.total ?? 0) - (this.gateways?.total ?? 0));
   }
 
-  /** Load the data again, unless a refresh is running. Lists stay unchanged while `isInUse` returns true. */
-  async refresh(isInUse: () => boolean): Promise<void> {
+  /** Load the data again, unless a refresh is running. Parts stay unchanged while `isInUse` returns true. */
+  async refresh(isInUse: (part: Part) => boolean): Promise<void> {
     if (this.#request) return;
     const request = new AbortController();
     this.#request = request;
@@ -90,8 +110,9 @@ export class Fleet {
     this.#request = null;
   }
 
-  async #load(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
+  async #load(signal: AbortSignal, isInUse: (part: Part) => boolean): Promise<void> {
     const summary = requireBody(await api.GET("/api/v1/devices/summary", { signal }));
+    if (!this.#isAttentionFresh(summary)) await this.#loadAttention(signal, isInUse);
     const areListsFresh = performance.now() - this.#listsLoadedAt < LIST_INTERVAL && !this.#hasSizeChanged(summary);
     if (areListsFresh) return this.#showSummary(summary);
     // Set before the requests: a change during them expires the lists again.
@@ -109,6 +130,28 @@ export class Fleet {
     }
   }
 
+  /** Return whether the verdict is recent. In a small fleet it has the same numbers as the summary. */
+  #isAttentionFresh({ total, connected }: Summary): boolean {
+    const judged = this.#judgedCounts;
+    const isSame = judged?.devices === total && judged.connected === connected;
+    return performance.now() - this.#attentionLoadedAt < LIST_INTERVAL && (isSame || total > SMALL_FLEET);
+  }
+
+  async #loadAttention(signal: AbortSignal, isInUse: (part: Part) => boolean): Promise<void> {
+    // Set before the request: a change during it expires the alarms again.
+    this.#attentionLoadedAt = performance.now();
+    try {
+      const { verdict, checkedAt, counts, items, more } = requireBody(await api.GET("/api/v1/attention", { signal }));
+      const listed = this.attention?.alarms ?? [];
+      const alarms = listed.length > 0 && isInUse("alarms") ? keepRows(listed, items) : items.slice(0, MAX_ALARMS);
+      this.attention = { verdict, checkedAt, alarms, total: items.length + more };
+      this.#judgedCounts = counts;
+    } catch (error) {
+      this.expireAlarms();
+      throw error;
+    }
+  }
+
   /** Return whether the number of devices in a small fleet has changed: some may be gateways. */
   #hasSizeChanged({ total }: Summary): boolean {
     return total <= SMALL_FLEET && this.summary?.total !== total;
@@ -118,15 +161,12 @@ export class Fleet {
     this.summary = this.summary === null ? summary : keepSummaryOrder(this.summary, summary);
   }
 
-  async #loadLists(signal: AbortSignal, isInUse: () => boolean): Promise<void> {
-    const lost = { Connected: false, Sort: "-connectivity", MaxResults: MAX_OFFLINE, Include: "live" } as const;
-    const offline = requireBody(await api.GET("/api/v1/devices", { params: { query: lost }, signal })).items;
+  async #loadLists(signal: AbortSignal, isInUse: (part: Part) => boolean): Promise<void> {
     const active = { State: [...ACTIVE_STATES], MaxResults: LIST_SIZE };
     const jobs = requireBody(await api.GET("/api/v1/jobs", { params: { query: active }, signal })).items;
     const newest = { MaxResults: LIST_SIZE };
     const rejects = requireBody(await api.GET("/api/v1/rejects", { params: { query: newest }, signal })).items;
-    if (this.lost !== null && isInUse()) return;
-    this.lost = offline.filter((device) => device.live?.lastReportAt).slice(0, LIST_SIZE);
+    if (this.rejects !== null && isInUse("lists")) return;
     this.rejects = rejects;
     this.jobs = jobs;
   }
@@ -152,6 +192,12 @@ async function countGateways(signal: AbortSignal): Promise<Gateways> {
     if (token === null) break;
   }
   return { total, offline, hasConnected, offlineMac, hasMore: token !== null };
+}
+
+/** Return the listed alarms in their latest state. */
+function keepRows(listed: readonly Alarm[], current: readonly Alarm[]): Alarm[] {
+  const latest = new Map(current.map((alarm) => [alarm.id, alarm]));
+  return listed.map((alarm) => latest.get(alarm.id) ?? alarm);
 }
 
 /** Return the new summary in the order of the previous one: no row moves away from under the pointer. */

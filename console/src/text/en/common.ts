@@ -22,6 +22,7 @@ export const common = {
     unreadable: (name: string) =>
       `The browser cannot read ${isolateBidi(name)}. Was it moved or changed, or is it a folder? Choose it once more.`,
   },
+  gatewayFilter: { label: "Gateway", hint: "MAC", wrong: "This is not a MAC.", clear: "All gateways" },
   nothing: "Nothing yet",
   unknown: "unknown",
   product: (name: string, model: string) => `${name} · ${model}`,

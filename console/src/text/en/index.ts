@@ -1,4 +1,5 @@
 /** All texts of the console in English, by page. Another language would have the same keys. */
+import { alarms } from "./alarms";
 import { api } from "./api";
 import { apiKeys } from "./api-keys";
 import { audit } from "./audit";
@@ -27,6 +28,7 @@ import { sites } from "./sites";
 import { topology } from "./topology";
 
 export const en = {
+  alarms,
   api,
   apiKeys,
   audit,

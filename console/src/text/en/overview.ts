@@ -17,7 +17,6 @@ export const overview = {
     all: "All update jobs",
     failed: (many: string) => `${many} failed`,
   },
-  lost: { title: "Lost most recently", all: "All offline", none: "No device is lost." },
   rejects: { title: "Rejected reports", all: "All rejected", none: "Every report was accepted.", unknown: "unknown sender" },
   firmware: "Firmware",
   models: "Models",

@@ -11,6 +11,7 @@ export const shell = {
     tools: "Tools",
     admin: "Admin",
     overview: "Overview",
+    alarms: "Alarms",
     devices: "Devices",
     gateways: "Gateways",
     topology: "Topology",
