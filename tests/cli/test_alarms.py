@@ -59,7 +59,7 @@ def test_alarms_are_listed_shown_and_acknowledged(operator: Shell) -> None:
     acknowledged = operator.text("alarms", "ack", number, "--note", "On my way")
     assert acknowledged.startswith(f"alarm-{number} is acknowledged: Gateway Gateway 2 is offline.")
     events = operator.json_lines("alarms", "events", number)
-    assert [each["kind"] for each in events] == ["acknowledged", "note", "opened"]
+    assert [each["kind"] for each in events] == ["note", "acknowledged", "opened"]
     assert operator.json_lines("alarms", "list", "--state", "acknowledged")[0]["id"] == listed[0]["id"]
     assert operator.json("alarms", "ack", number, "--undo")["state"] == "open"
     assert operator.json_lines(

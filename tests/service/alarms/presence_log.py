@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sqlalchemy import update
+
+from meshfleet.db.tables import device
 from meshfleet.protocol.ids import Mac
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.alarms.rules import DEFAULT_TIMES
@@ -45,6 +48,13 @@ class PresenceLog(StoredAlarms):
         self.database.write_now(registry.record_observations, observations)
         self.change(gateway, *macs, connected=True, cause=PresenceCause.CONNECTION, gateway=gateway)
         return gateway, macs
+
+    def move(self, mac: str, gateway: str) -> None:
+        """Store that another gateway has received a device last."""
+        statement = (
+            update(device).where(device.c.id == mac_to_number(mac)).values(gateway=mac_to_number(gateway))
+        )
+        self.database.write_now(lambda connection: connection.execute(statement))
 
     def change(self, *macs: str, connected: bool, cause: PresenceCause, gateway: str) -> None:
         """Store that devices connected or disconnected now."""

@@ -86,7 +86,8 @@ def test_the_state_of_the_fleet_is_one_sentence(service: RunningService) -> None
         "sentence": "No gateway is set up yet. Claim the first one.",
     }
     office, devices = log.add_gateway(1, 3)
-    run(MINUTE)
+    assert get(service, "/attention")["verdict"]["sentence"] == "The state of the fleet is not known yet."
+    run(3 * MINUTE)
     assert get(service, "/attention")["verdict"] == {"tone": "ok", "sentence": "All 4 devices are online."}
     log.set_device(devices[0], office, connected=False)
     run(11 * MINUTE)

@@ -102,9 +102,13 @@ def test_the_first_cause_that_applies_is_the_diagnosis(service: RunningService, 
     cut_off = diagnose(service, empty)
     assert (cut_off["code"], cut_off["action"]["href"]) == ("gateway-offline", f"/gateways/{office}")
     assert diagnose(service, office)["code"] == "no-connection"
+    log.change(online, connected=False, cause=log.WITH_GATEWAY, gateway=office)
     log.now += MINUTE * 1000
     log.set_gateway(office, connected=True)
-    assert diagnose(service, silent)["code"] == "not-back"
+    assert (diagnose(service, online)["code"], diagnose(service, silent)["code"]) == (
+        "not-back",
+        "no-warning",
+    )
     assert service.viewer.get("/api/v1/devices/bmac-00000000dead/diagnosis").status_code == 404
 
 
@@ -116,7 +120,7 @@ def test_a_device_that_is_being_updated_is_expected_to_be_silent(
     job = environment.any_job()
     (execution,) = service.viewer.get(f"/api/v1/jobs/{job}/executions").json()["items"][:1]
     device = execution["deviceId"].removeprefix("bmac-")
-    statement = update(execution_table).values(state="VERIFYING")
+    statement = update(execution_table).values(state="APPLYING", updated_at=service.clock() - MINUTE * 1000)
     service.database.write_now(lambda connection: connection.execute(statement))
     office, _ = log.add_gateway(1, 1)
     set_gateway = update(device_table).where(device_table.c.id == mac_to_number(device))
@@ -125,6 +129,6 @@ def test_a_device_that_is_being_updated_is_expected_to_be_silent(
     )
     log.change(device, connected=True, cause=log.WITH_GATEWAY, gateway=office)
     log.set_device(device, office, connected=False)
-    log.run(HOUR)
+    log.run(30 * MINUTE)
     assert diagnose(service, device)["code"] == "updating"
     assert log.alarms() == []

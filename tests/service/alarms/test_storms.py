@@ -28,7 +28,7 @@ async def test_a_gateway_with_two_hundred_devices_is_one_alarm(fleet: AlarmHarne
     fleet.disconnected.clear()
     await fleet.run(20 * MINUTE)
     assert fleet.told() == [("gateway-offline", "opened"), ("gateway-offline", "cleared")]
-    assert fleet.details("cleared") == [{"affected": 200, "back": 200}]
+    assert fleet.details("cleared") == [{"reason": "well", "affected": 200, "back": 200}]
 
 
 @pytest.mark.both_databases
@@ -41,7 +41,7 @@ async def test_a_gateway_that_returns_names_the_devices_that_are_missing(fleet: 
     fleet.switch_off(devices[:7])
     fleet.disconnected.clear()
     await fleet.run(18 * MINUTE)
-    assert fleet.details("cleared") == [{"affected": 200, "back": 193}]
+    assert fleet.details("cleared") == [{"reason": "well", "affected": 200, "back": 193}]
     _, missing = fleet.alarms()
     assert (missing.rule, missing.state, missing.members) == ("device-offline", "open", 7)
     assert fleet.members(missing.id) == devices[:7]

@@ -132,9 +132,8 @@ def ack(alarm: str, *, note: str | None, undo: bool, as_json: bool) -> None:
     """Acknowledge an alarm: others see that you take care of it. A new member opens it again."""
 
     async def run(fleet: Fleet) -> Alarm:
-        if note is not None:
-            await fleet.alarms.add_note(alarm, note)
-        return await (fleet.alarms.unacknowledge(alarm) if undo else fleet.alarms.acknowledge(alarm))
+        changed = await (fleet.alarms.unacknowledge(alarm) if undo else fleet.alarms.acknowledge(alarm))
+        return changed if note is None else await fleet.alarms.add_note(alarm, note)
 
     changed = call_service(run)
     print_result(changed, f"{changed.id} is {changed.state}: {changed.sentence}", as_json=as_json)

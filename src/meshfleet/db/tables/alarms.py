@@ -19,6 +19,7 @@ alarm_condition = Table(
     Column("cause", Text, nullable=False),
     Column("alarm", BigInteger, index=True),
     Column("opens", Integer, nullable=False),
+    Column("remembered_until", BigInteger),
 )
 """Conditions that rules have found, now or in the last day: one row for each rule and subject.
 
@@ -26,7 +27,7 @@ alarm_condition = Table(
 condition is, so that the row is deleted together with it; `gateway` is the gateway by which alarms of devices
 are grouped. `since` is the time at which the present state of the subject began, `due` the time of the next
 step by time alone; NULL if only a report can change the state. `opens` counts how often the condition became
-active.
+active, until `remembered_until`, a day after it was well again.
 """
 
 alarm = Table(
@@ -47,6 +48,7 @@ alarm = Table(
     Column("affected", Integer, nullable=False),
     Column("most_affected", Integer, nullable=False),
     Column("back", Integer),
+    Column("end_reason", Text),
     Column("recovering_since", BigInteger),
     Column("acknowledged_by", Text),
     Column("acknowledged_at", BigInteger),
@@ -70,6 +72,7 @@ alarm = Table(
 No two alarms that are not cleared have the same `key`. `since` is when the fault began, `opened_at` when it
 had lasted long enough. `affected` counts the devices that are cut off now, and `back` those that reported
 again when the alarm was cleared; `most_members` and `most_affected` are the most there were.
+`end_reason` says why an alarm is over.
 `recovering_since` is set while all members are well again and are only watched. `new_members` counts members
 that joined after the acknowledgment.
 """

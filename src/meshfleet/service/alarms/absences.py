@@ -17,6 +17,18 @@ _SELECT_CHANGES: Final = (
 )
 
 
+def find_last_loss(connection: Connection, device: int) -> int | None:
+    """Return the time at which a device was disconnected last; None if it never was."""
+    return next(
+        (
+            time
+            for time, is_connected, _ in bulk.query_rows(connection, _SELECT_CHANGES, (device, 2))
+            if not is_connected
+        ),
+        None,
+    )
+
+
 def compute_patience(connection: Connection, device: int, now: int, times: AlarmTimes) -> int:
     """Return the milliseconds for which a device must be away before its alarm opens."""
     rows = bulk.query_rows(connection, _SELECT_CHANGES, (device, USUAL_ABSENCE_ROWS))

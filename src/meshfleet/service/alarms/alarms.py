@@ -10,7 +10,8 @@ import msgspec
 from sqlalchemy import delete, insert, select, update
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import alarm, alarm_condition, alarm_event
+from meshfleet.db.tables import alarm, alarm_event
+from meshfleet.rest.alarms import AlarmState
 from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import Rule, Severity
 
@@ -19,8 +20,15 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Row
 
-    from meshfleet.service.alarms.conditions import Condition, ConditionTable
+    from meshfleet.service.alarms.conditions import Condition
 
+_SELECT_DIFFERENT: Final = """
+    SELECT alarm.id FROM alarm
+    LEFT JOIN alarm_condition AS member ON member.alarm = alarm.id
+        AND member.rule = CASE WHEN alarm.rule = 'gateways-lost' THEN 'gateway-offline' ELSE alarm.rule END
+    WHERE alarm.state IN ('open', 'acknowledged')
+    GROUP BY alarm.id, alarm.members HAVING count(member.subject) <> alarm.members
+"""
 _MAX_DELETED: Final = 1000
 
 _COUNT_MEMBERS: Final = (
@@ -34,12 +42,16 @@ _COUNT_AFFECTED: Final = (
 """Devices that were lost together with the gateways of an alarm; those lost before have another cause."""
 
 
-class AlarmState(StrEnum):
-    """State of an alarm."""
+class EndReason(StrEnum):
+    """Why an alarm is over."""
 
-    OPEN = "open"
-    ACKNOWLEDGED = "acknowledged"
-    CLEARED = "cleared"
+    WELL = "well"
+    MERGED = "merged"
+    """Its members have a cause in common with others, and belong to another alarm."""
+    RELEASED = "released"
+    """The gateway is not claimed any more."""
+    DELETED = "deleted"
+    """The members were deleted."""
 
 
 class AlarmEventKind(StrEnum):
@@ -77,6 +89,7 @@ class AlarmRecord:
     affected: int
     most_affected: int
     back: int | None
+    end_reason: str | None
     recovering_since: int | None
     acknowledged_by: str | None
     acknowledged_at: int | None
@@ -105,31 +118,30 @@ class AlarmGroup(NamedTuple):
 class AlarmTable:
     """Alarms that an evaluation changes, with their events. Their rows are locked: users may change them."""
 
-    def __init__(self, connection: Connection, conditions: ConditionTable, now: int, reopen_ms: int) -> None:
+    def __init__(self, connection: Connection, now: int, reopen_ms: int) -> None:
         """Create for an evaluation at `now`. A cause that returns within `reopen_ms` is the same alarm."""
         self._connection = connection
-        self._conditions = conditions
         self._now = now
         self._reopen_ms = reopen_ms
         self._loaded: dict[int, AlarmRecord] = {}
         self._stored: dict[int, dict[str, Any]] = {}
         self._touched: set[int] = set()
-        self._merged: set[int] = set()
+        self._end_reasons: dict[int, EndReason] = {}
+        """Why members left their alarms; those that were deleted do not say."""
         self._counted: set[int] = set()
 
     def join(self, condition: Condition, group: AlarmGroup, severity: Severity) -> None:
         """Make a pending condition a member of the alarm of a group. Open the alarm if it is not open."""
         found = self._find_open(group.key)
         if found is None:
-            found = self._reopen(group, condition) or self._open(group, condition, severity)
+            found = self._reopen(group, condition, severity) or self._open(group, condition, severity)
         else:
-            found.new_members += found.state == AlarmState.ACKNOWLEDGED
-            if found.state == AlarmState.ACKNOWLEDGED:
-                found.state = AlarmState.OPEN
+            found.new_members += found.acknowledged_by is not None
+            found.state = AlarmState.OPEN
         if severity > found.severity:
             found.severity = int(severity)
             self._add_event(found.id, AlarmEventKind.SEVERITY, severity=severity.name.lower())
-        condition.activate(found.id, group.cause)
+        condition.activate(found.id, group.cause, self._now)
         self._touched.add(found.id)
 
     def merge(self, condition: Condition, group: AlarmGroup) -> None:
@@ -137,14 +149,19 @@ class AlarmTable:
         root = self._find_open(group.key)
         if root is None or condition.alarm is None or condition.alarm == root.id:
             return
-        self._merged.add(condition.alarm)
+        self._end_reasons[condition.alarm] = EndReason.MERGED
         self._touched |= {condition.alarm, root.id}
         condition.alarm = root.id
 
-    def touch(self, condition: Condition) -> None:
-        """Count the members of the alarm of a condition again at the end of the evaluation."""
+    def touch(self, condition: Condition, reason: EndReason | None = None) -> None:
+        """Count the members of the alarm of a condition again at the end of the evaluation.
+
+        `reason` says why the condition leaves the alarm, if it does.
+        """
         if condition.alarm is not None:
             self._touched.add(condition.alarm)
+            if reason is not None:
+                self._end_reasons[condition.alarm] = reason
 
     def count_remaining(self, condition: Condition) -> None:
         """Count the affected devices before a condition leaves its alarm, which may then be cleared."""
@@ -191,11 +208,11 @@ class AlarmTable:
         for record in self._loaded.values():
             if record.key == key and record.state != AlarmState.CLEARED:
                 return record
-        query = select(alarm).where(alarm.c.key == key, alarm.c.state != AlarmState.CLEARED)
+        query = select(alarm).where(alarm.c.key == key, alarm.c.state != str(AlarmState.CLEARED))
         row = self._connection.execute(query.with_for_update()).first()
         return None if row is None else self._keep(row)
 
-    def _reopen(self, group: AlarmGroup, condition: Condition) -> AlarmRecord | None:
+    def _reopen(self, group: AlarmGroup, condition: Condition, severity: Severity) -> AlarmRecord | None:
         """Reopen the last alarm of a group if it was cleared not long ago."""
         columns = alarm.c
         query = (
@@ -209,7 +226,8 @@ class AlarmTable:
         if row is None:
             return None
         record = self._keep(row)
-        record.state, record.cleared_at, record.back = AlarmState.OPEN, None, None
+        record.state, record.severity = AlarmState.OPEN, int(severity)
+        record.cleared_at = record.back = record.end_reason = None
         record.since, record.opened_at, record.recovering_since = condition.since, self._now, None
         record.members = record.affected = record.new_members = 0
         record.most_members = record.most_affected = 0
@@ -244,18 +262,9 @@ class AlarmTable:
     # Counting
 
     def _touch_abandoned(self) -> None:
-        """Count the members of alarms again whose members were deleted."""
-        columns = alarm.c
-        has_member = (
-            select(alarm_condition.c.subject)
-            .where(
-                alarm_condition.c.alarm == columns.id,
-                alarm_condition.c.state.in_([ConditionState.ACTIVE, ConditionState.CLEARING]),
-            )
-            .exists()
-        )
-        query = select(columns.id).where(columns.state != AlarmState.CLEARED, ~has_member)
-        self._touched.update(self._connection.execute(query).scalars())
+        """Count the members of alarms again of which some were deleted."""
+        rows = bulk.query_rows(self._connection, _SELECT_DIFFERENT, ())
+        self._touched.update(row[0] for row in rows)
 
     def _recount(self, record: AlarmRecord) -> None:
         """Count the members of an alarm and the devices that it affects. Clear it if it has none."""
@@ -276,15 +285,20 @@ class AlarmTable:
         if record.members and total != record.members:
             self._add_event(record.id, AlarmEventKind.MEMBERS, members=total, before=record.members)
         record.members, record.most_members = total, max(total, record.most_members)
-        record.affected = total if record.rule == Rule.DEVICE_OFFLINE else self._count_affected(record.id)
+        record.affected = (
+            own.get(ConditionState.ACTIVE, 0)
+            if record.rule == Rule.DEVICE_OFFLINE
+            else self._count_affected(record.id)
+        )
         record.most_affected = max(record.most_affected, record.affected)
 
     def _clear(self, record: AlarmRecord) -> None:
-        kind = AlarmEventKind.MERGED if record.id in self._merged else AlarmEventKind.CLEARED
-        record.state, record.cleared_at = AlarmState.CLEARED, self._now
+        reason = self._end_reasons.get(record.id, EndReason.DELETED)
+        kind = AlarmEventKind.MERGED if reason is EndReason.MERGED else AlarmEventKind.CLEARED
+        record.state, record.cleared_at, record.end_reason = AlarmState.CLEARED, self._now, reason
         record.back = max(0, record.most_affected - record.affected)
         record.members, record.recovering_since = 0, None
-        self._add_event(record.id, kind, affected=record.most_affected, back=record.back)
+        self._add_event(record.id, kind, reason=reason, affected=record.most_affected, back=record.back)
 
     def _count_members(self, number: int, rule: str) -> Mapping[str, int]:
         """Count the conditions of a rule that belong to an alarm, by state."""
@@ -337,4 +351,4 @@ def to_records(rows: Iterable[Row[Any]]) -> list[AlarmRecord]:
 def _to_values(record: AlarmRecord) -> dict[str, Any]:
     """Return the columns of a record without its id, with plain strings."""
     values = {name: getattr(record, name) for name in _FIELDS if name != "id"}
-    return values | {"state": str(record.state)}
+    return values | {"state": str(record.state), "end_reason": record.end_reason and str(record.end_reason)}

@@ -8,8 +8,9 @@ from sqlalchemy import select, update
 
 from meshfleet.db.tables import alarm
 from meshfleet.errors import AlarmCleared
+from meshfleet.rest.alarms import AlarmState
 from meshfleet.service.alarms import views
-from meshfleet.service.alarms.alarms import AlarmEventKind, AlarmState, add_event
+from meshfleet.service.alarms.alarms import AlarmEventKind, add_event
 from meshfleet.service.audit import log as audit_log
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-_COLUMNS: Final = "rule, subject, device, gateway, state, since, due, cause, alarm, opens"
+_COLUMNS: Final = "rule, subject, device, gateway, state, since, due, cause, alarm, opens, remembered_until"
 _SELECT_SUBJECTS: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE subject IN numbers"  # noqa: S608
 _SELECT_GATEWAYS: Final = (
     f"SELECT {_COLUMNS} FROM alarm_condition"  # noqa: S608
@@ -30,8 +30,12 @@ _SELECT_RULE: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE rule = ? AN
 _SELECT_DUE: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE due <= ? ORDER BY due LIMIT ?"  # noqa: S608
 _DELETE: Final = "DELETE FROM alarm_condition WHERE rule = ? AND subject = ?"
 _UPSERT: Final = "UPDATE SET " + ", ".join(
-    f"{name} = excluded.{name}" for name in ("gateway", "state", "since", "due", "cause", "alarm", "opens")
+    f"{name} = excluded.{name}" for name in _COLUMNS.split(", ") if name not in {"rule", "subject", "device"}
 )
+_SHIFT: Final = (
+    "UPDATE alarm_condition SET since = since + ?, due = due + ?, remembered_until = remembered_until + ?"
+)
+_KNOWN_RULES: Final = frozenset(map(str, Rule))
 
 
 class ConditionState(StrEnum):
@@ -67,11 +71,18 @@ class Condition:
     cause: str = ""
     alarm: int | None = None
     opens: int = 0
+    remembered_until: int | None = None
+    """When it is forgotten how often the condition was active."""
 
     @property
     def is_member(self) -> bool:
         """Whether the condition belongs to an alarm that is not cleared."""
         return self.state in {ConditionState.ACTIVE, ConditionState.CLEARING}
+
+    @property
+    def is_at_fault(self) -> bool:
+        """Whether the subject is at fault now."""
+        return self.state in {ConditionState.PENDING, ConditionState.ACTIVE}
 
     def mark_faulty(self, since: int, due: int | None) -> None:
         """Record a fault. A subject that was only watched is at fault again without a new delay."""
@@ -83,7 +94,7 @@ class Condition:
     def mark_well(self, now: int, delay: int) -> None:
         """Record that the fault is gone. An active condition is watched for `delay` or longer."""
         if self.state is ConditionState.PENDING:
-            self.state, self.since, self.due = ConditionState.QUIET, now, now + DAY_MS
+            self.state, self.since, self.due = ConditionState.QUIET, now, self.remembered_until
         elif self.state is ConditionState.ACTIVE:
             self.state, self.due = ConditionState.CLEARING, now + self.compute_watch_time(delay)
 
@@ -92,14 +103,26 @@ class Condition:
         repeats = self.opens - 1
         return max(delay, REPEAT_DELAYS[min(repeats, len(REPEAT_DELAYS)) - 1]) if repeats > 0 else delay
 
-    def activate(self, alarm: int, cause: str) -> None:
+    def activate(self, alarm: int, cause: str, now: int) -> None:
         """Make a pending condition a member of an alarm."""
+        if self.remembered_until is not None and self.remembered_until <= now:
+            self.opens = 0
         self.state, self.due, self.alarm, self.cause = ConditionState.ACTIVE, None, alarm, cause
         self.opens += 1
 
+    def detach(self, now: int, due: int) -> None:
+        """Leave the alarm although the fault is there. It has an alarm of its own if it lasts until `due`."""
+        self.state, self.since, self.due, self.alarm = ConditionState.PENDING, now, due, None
+
     def end(self, now: int) -> None:
         """Leave the alarm. The condition is remembered for a day."""
-        self.state, self.since, self.due, self.alarm = ConditionState.QUIET, now, now + DAY_MS, None
+        self.state, self.since, self.alarm = ConditionState.QUIET, now, None
+        self.due = self.remembered_until = now + DAY_MS
+
+
+def shift_times(connection: Connection, by: int) -> None:
+    """Move the times of all conditions, after the clock was set back by `-by` milliseconds."""
+    bulk.execute_one(connection, _SHIFT, (by, by, by))
 
 
 class ConditionTable:
@@ -162,6 +185,8 @@ class ConditionTable:
         """Return the conditions of rows. What this evaluation has loaded before may have changed since."""
         found = []
         for row in rows:
+            if row[0] not in _KNOWN_RULES:
+                continue  # of a later version, which was in use before
             condition = _from_row(*row)
             if condition.subject not in self._saved:
                 self._saved[condition.subject] = tuple(row)
@@ -172,7 +197,7 @@ class ConditionTable:
 
 
 def _from_row(*row: object) -> Condition:
-    rule, number, device, gateway, state, since, due, cause, alarm, opens = row
+    rule, number, device, gateway, state, since, due, cause, alarm, opens, remembered_until = row
     return Condition(
         Subject(Rule(str(rule)), number),  # type: ignore[arg-type] # columns of the table
         device,  # type: ignore[arg-type]
@@ -183,6 +208,7 @@ def _from_row(*row: object) -> Condition:
         str(cause),
         alarm,  # type: ignore[arg-type]
         opens,  # type: ignore[arg-type]
+        remembered_until,  # type: ignore[arg-type]
     )
 
 
@@ -198,4 +224,5 @@ def _to_row(each: Condition) -> tuple[object, ...]:
         each.cause,
         each.alarm,
         each.opens,
+        each.remembered_until,
     )

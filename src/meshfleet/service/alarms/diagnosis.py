@@ -18,6 +18,7 @@ from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmAction, Certainty, Diagnosis, DiagnosisFact
 from meshfleet.service.alarms.rules import LOW_BATTERY, WEAK_RSSI
 from meshfleet.service.alarms.text import count, format_duration
+from meshfleet.service.presence.changes import PresenceCause
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -33,7 +34,11 @@ _SELECT_FACTS: Final = """
     LEFT JOIN gateway AS claim ON claim.device = device.id
     WHERE device.id = ?
 """
-_SELECT_UPDATE: Final = f"SELECT job FROM execution WHERE device = ? AND {active_condition()} LIMIT 1"  # noqa: S608 # constants only
+_SELECT_UPDATE: Final = (
+    f"SELECT job FROM execution WHERE device = ? AND {active_condition()}"  # noqa: S608 # constants only
+    " AND state IN ('APPLYING', 'CONFIRMING') AND updated_at > ? LIMIT 1"
+)
+_SELECT_LAST_CAUSE: Final = "SELECT cause FROM connectivity WHERE device = ? ORDER BY id DESC LIMIT 1"
 _COUNT_OTHERS: Final = "SELECT count(*) FROM device WHERE gateway = ? AND connected AND id <> gateway"
 
 
@@ -53,6 +58,9 @@ class DeviceCause(StrEnum):
     """Its gateway was offline and is back, but not the device."""
     NO_WARNING = "no-warning"
 
+
+_UPDATE_MS: Final = 60 * 60_000
+"""Milliseconds for which an update explains that a device is silent: it installs the image and restarts."""
 
 EXPECTED_CAUSES: Final = frozenset({DeviceCause.ONLINE, DeviceCause.UPDATING, DeviceCause.DFU_MODE})
 """Causes that need no attention."""
@@ -79,11 +87,12 @@ class DeviceFacts(NamedTuple):
     is_gateway: bool
     job: int | None = None
     """Job that updates the device now."""
-    others: int = 0
-    """Number of connected devices behind the same gateway."""
+    """A device that waits for its turn, or until the image is transferred, is not silent."""
+    lost_with_gateway: bool = False
+    """Whether it was disconnected because its gateway was."""
 
 
-def load_facts(connection: Connection, number: int) -> DeviceFacts:
+def load_facts(connection: Connection, number: int, now: int) -> DeviceFacts:
     """Load what is stored about a device. Raise `NotFound` if it does not exist."""
     rows = bulk.query_rows(connection, _SELECT_FACTS, (number,))
     if not rows:
@@ -92,9 +101,12 @@ def load_facts(connection: Connection, number: int) -> DeviceFacts:
     for index in (2, 12, 14):
         row[index] = bool(row[index])
     facts = DeviceFacts(*row)
-    updates = bulk.query_rows(connection, _SELECT_UPDATE, (number,))
-    others = bulk.query_rows(connection, _COUNT_OTHERS, (facts.gateway,))[0][0] if facts.gateway else 0
-    return facts._replace(job=updates[0][0] if updates else None, others=others)
+    updates = bulk.query_rows(connection, _SELECT_UPDATE, (number, now - _UPDATE_MS))
+    causes = bulk.query_rows(connection, _SELECT_LAST_CAUSE, (number,))
+    return facts._replace(
+        job=updates[0][0] if updates else None,
+        lost_with_gateway=bool(causes) and causes[0][0] == PresenceCause.GATEWAY,
+    )
 
 
 def find_cause(facts: DeviceFacts) -> DeviceCause:
@@ -109,16 +121,17 @@ def find_cause(facts: DeviceFacts) -> DeviceCause:
         (DeviceCause.GATEWAY_OFFLINE, facts.gateway is not None and not facts.is_gateway_connected),
         (DeviceCause.BATTERY_EMPTY, facts.battery is not None and facts.battery <= LOW_BATTERY),
         (DeviceCause.WEAK_SIGNAL, facts.rssi is not None and facts.rssi < WEAK_RSSI),
-        (DeviceCause.NOT_BACK, gateway_changed_at > facts.changed_at),
+        (DeviceCause.NOT_BACK, facts.lost_with_gateway and gateway_changed_at > facts.changed_at),
     )
     return next((cause for cause, applies in candidates if applies), DeviceCause.NO_WARNING)
 
 
 def diagnose_device(connection: Connection, number: int, now: int) -> Diagnosis:
     """Say what is wrong with a device, if anything. Raise `NotFound` if it does not exist."""
-    facts = load_facts(connection, number)
+    facts = load_facts(connection, number, now)
     cause = find_cause(facts)
-    sentence, certainty = _describe(facts, cause, now)
+    others = bulk.query_rows(connection, _COUNT_OTHERS, (facts.gateway,))[0][0]
+    sentence, certainty = _describe(facts, cause, others, now)
     return Diagnosis(
         device=to_device_id(mac_from_int(number)),
         code=cause,
@@ -130,12 +143,12 @@ def diagnose_device(connection: Connection, number: int, now: int) -> Diagnosis:
     )
 
 
-def _describe(facts: DeviceFacts, cause: DeviceCause, now: int) -> tuple[str, Certainty]:
+def _describe(facts: DeviceFacts, cause: DeviceCause, heard: int, now: int) -> tuple[str, Certainty]:
     """Return a sentence, and how sure it is."""
     name, gateway = facts.name, facts.gateway_name or "its gateway"
     since = f"for {format_duration(now - facts.changed_at)}"
     offline = f"{name} has been offline {since}."
-    others = count(facts.others, "other device")
+    others = count(heard, "other device")
     certain, likely = Certainty.CERTAIN, Certainty.LIKELY
     sentences: dict[DeviceCause, tuple[str, Certainty]] = {
         DeviceCause.ONLINE: (f"{name} is online.", certain),

@@ -6,9 +6,16 @@ from typing import TYPE_CHECKING, Final
 
 from meshfleet.db import bulk
 from meshfleet.service.alarms import progress
-from meshfleet.service.alarms.absences import compute_patience
-from meshfleet.service.alarms.alarms import AlarmGroup, AlarmTable
-from meshfleet.service.alarms.conditions import FLEET, Condition, ConditionState, ConditionTable, Subject
+from meshfleet.service.alarms.absences import compute_patience, find_last_loss
+from meshfleet.service.alarms.alarms import AlarmGroup, AlarmTable, EndReason
+from meshfleet.service.alarms.conditions import (
+    FLEET,
+    Condition,
+    ConditionState,
+    ConditionTable,
+    Subject,
+    shift_times,
+)
 from meshfleet.service.alarms.diagnosis import EXPECTED_CAUSES, find_cause, load_facts
 from meshfleet.service.alarms.progress import Progress
 from meshfleet.service.alarms.rules import (
@@ -19,6 +26,7 @@ from meshfleet.service.alarms.rules import (
     Rule,
     Severity,
 )
+from meshfleet.service.presence.changes import PresenceCause
 from meshfleet.service.presence.last_seen import DEFAULT_INTERVAL_MS, MISSED_HEARTBEATS
 
 if TYPE_CHECKING:
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
 
     from meshfleet.service.alarms.progress import ConnectionChange
 
-_MAX_DUE: Final = 20_000
+_MAX_DUE: Final = 2_000
 """Maximum number of conditions whose time has come that one evaluation handles."""
 _MAX_COUNTED: Final = 50
 """Maximum number of lost gateways whose devices are counted again in each evaluation."""
@@ -47,6 +55,12 @@ _SELECT_MISSING: Final = """
 _COUNT_DEPENDANTS: Final = """
     SELECT count(*) FROM device
     WHERE gateway = ? AND id <> ? AND NOT connected AND connected_at >= ?
+"""
+_SELECT_CONNECTED: Final = """
+    SELECT alarm_condition.rule, alarm_condition.subject
+    FROM alarm_condition JOIN device ON device.id = alarm_condition.subject
+    WHERE alarm_condition.rule IN ('gateway-offline', 'device-offline')
+        AND alarm_condition.state IN ('pending', 'active') AND device.connected
 """
 _SELECT_RELEASED: Final = """
     SELECT subject FROM alarm_condition
@@ -68,7 +82,7 @@ class _Evaluation:
         self._now = now
         self._times = times
         self._conditions = ConditionTable(connection)
-        self._alarms = AlarmTable(connection, self._conditions, now, times.reopen)
+        self._alarms = AlarmTable(connection, now, times.reopen)
         self._judges: dict[Rule, Callable[[Condition], None]] = {
             Rule.GATEWAYS_LOST: self._judge_fleet,
             Rule.GATEWAY_OFFLINE: self._judge_gateway,
@@ -78,6 +92,8 @@ class _Evaluation:
 
     def run(self) -> set[int]:
         before = progress.load_progress(self._connection)
+        if before is not None and self._now < before.evaluated_at:
+            shift_times(self._connection, self._now - before.evaluated_at)
         if before is None:
             batch = progress.load_present_faults(self._connection, self._now)
             quiet_until = self._now + self._times.settling
@@ -86,6 +102,7 @@ class _Evaluation:
             was_away = not 0 <= self._now - before.evaluated_at <= self._times.outage
             quiet_until = self._now + self._times.settling if was_away else before.quiet_until
         self._apply_changes(batch.changes)
+        self._compare_with_devices()
         self._remove_released()
         self._check_fleet()
         if self._now >= quiet_until:
@@ -104,6 +121,8 @@ class _Evaluation:
         for change in changes:
             if change.is_gateway:
                 self._apply_gateway_change(change)
+            elif change.cause == PresenceCause.CONNECTION:
+                continue  # a gateway that was released meanwhile
             elif change.connected:
                 self._mark_well(Subject(Rule.DEVICE_OFFLINE, change.device), self._times.device_back)
             else:
@@ -114,43 +133,47 @@ class _Evaluation:
                 condition.due = None
 
     def _apply_gateway_change(self, change: ConnectionChange) -> None:
-        subject, returned = (
-            Subject(Rule.GATEWAY_OFFLINE, change.device),
-            Subject(Rule.GATEWAY_RETURN, change.device),
-        )
-        known = self._conditions.find(subject)
+        subject = Subject(Rule.GATEWAY_OFFLINE, change.device)
+        check = Subject(Rule.GATEWAY_RETURN, change.device)
+        self._remove(Subject(Rule.DEVICE_OFFLINE, change.device), EndReason.WELL)
         if not change.connected:
-            if (check := self._conditions.find(returned)) is not None:
-                self._conditions.remove(check)
-            self._mark_faulty(subject, change.time, self._times.gateway_offline, gateway=change.device)
+            self._remove(check, EndReason.WELL)
+            self._mark_faulty(
+                subject, change.time, change.time + self._times.gateway_offline, gateway=change.device
+            )
             return
+        known = self._conditions.find(subject)
         if known is not None and known.state in {ConditionState.PENDING, ConditionState.ACTIVE}:
-            # Devices that were lost before their gateway are not blamed on it, but they are checked, too.
+            lost_at: int | None = known.since
+        else:
+            lost_at = find_last_loss(self._connection, change.device)
+        if lost_at is not None:
             self._conditions.add(
                 Condition(
-                    returned,
-                    change.device,
-                    change.device,
-                    ConditionState.PENDING,
-                    known.since,
-                    self._now + self._times.return_check,
+                    check,
+                    device=change.device,
+                    gateway=change.device,
+                    state=ConditionState.PENDING,
+                    since=lost_at,
+                    due=self._now + self._times.return_check,
                 )
             )
         self._mark_well(subject, self._times.gateway_back)
 
     def _mark_device_silent(self, device: int, since: int, gateway: int | None) -> None:
         patience = compute_patience(self._connection, device, self._now, self._times)
-        self._mark_faulty(Subject(Rule.DEVICE_OFFLINE, device), since, patience, gateway=gateway)
+        self._mark_faulty(Subject(Rule.DEVICE_OFFLINE, device), since, since + patience, gateway=gateway)
 
-    def _mark_faulty(self, subject: Subject, since: int, delay: int, *, gateway: int | None) -> Condition:
-        """Record a fault of a subject that opens an alarm if it lasts for `delay`."""
+    def _mark_faulty(self, subject: Subject, since: int, due: int, *, gateway: int | None) -> Condition:
+        """Record a fault of a subject that opens an alarm if it lasts until `due`."""
         condition = self._conditions.find(subject)
         if condition is None:
             device = subject.number or None
             return self._conditions.add(
-                Condition(subject, device, gateway, ConditionState.PENDING, since, since + delay)
+                Condition(subject, device, gateway, ConditionState.PENDING, since=since, due=due)
             )
-        condition.mark_faulty(since, since + delay)
+        condition.mark_faulty(since, due)
+        condition.gateway = gateway
         self._alarms.touch(condition)
         return condition
 
@@ -164,24 +187,39 @@ class _Evaluation:
         condition.mark_well(self._now, delay)
         self._alarms.touch(condition)
 
+    def _compare_with_devices(self) -> None:
+        """End faults of devices that are connected, whatever the history says: it may have been deleted."""
+        rows = bulk.query_rows(self._connection, _SELECT_CONNECTED, ())
+        self._conditions.load_subjects([number for _, number in rows])
+        for rule, number in rows:
+            delay = self._times.gateway_back if rule == Rule.GATEWAY_OFFLINE else self._times.device_back
+            condition = self._conditions.find(Subject(Rule(rule), number))
+            if condition is not None and condition.state in {ConditionState.PENDING, ConditionState.ACTIVE}:
+                self._mark_well(condition.subject, delay)
+
     def _remove_released(self) -> None:
         """Remove the conditions of gateways that are not claimed any more."""
         released = [row[0] for row in bulk.query_rows(self._connection, _SELECT_RELEASED, ())]
         self._conditions.load_subjects(released)
         for number in released:
             for rule in (Rule.GATEWAY_OFFLINE, Rule.GATEWAY_RETURN):
-                condition = self._conditions.find(Subject(rule, number))
-                if condition is not None:
-                    self._alarms.touch(condition)
-                    self._conditions.remove(condition)
+                self._remove(Subject(rule, number), EndReason.RELEASED)
+
+    def _remove(self, subject: Subject, reason: EndReason) -> None:
+        """Remove a condition, which leaves its alarm for a reason."""
+        condition = self._conditions.find(subject)
+        if condition is not None:
+            self._alarms.touch(condition, reason)
+            self._conditions.remove(condition)
 
     # Many gateways at once
 
     def _check_fleet(self) -> None:
         """Find out whether many gateways were lost together, or whether most of them are back."""
         lost = self._conditions.load_rule(Rule.GATEWAY_OFFLINE)
-        for each in lost[:_MAX_COUNTED]:
-            self._alarms.touch(each)  # devices may have found another gateway meanwhile
+        if len(lost) <= _MAX_COUNTED:
+            for each in lost:
+                self._alarms.touch(each)  # devices may have found another gateway meanwhile
         self._conditions.load_subjects([FLEET])
         subject = Subject(Rule.GATEWAYS_LOST, FLEET)
         fleet = self._conditions.find(subject)
@@ -190,24 +228,38 @@ class _Evaluation:
         if fleet is not None and fleet.is_member:
             self._check_fleet_members(fleet, lost)
             return
-        window = self._now - self._times.gateways_window
-        recent = sum(each.since > window and each.state is not ConditionState.CLEARING for each in lost)
-        connected = int(bulk.query_rows(self._connection, _COUNT_CONNECTED, ())[0][0])
-        many = recent >= MIN_GATEWAYS_LOST and 100 * recent >= GATEWAYS_LOST_PERCENT * (recent + connected)
-        if many or (recent > 1 and not connected):
-            since = min((each.since for each in lost if each.since > window), default=self._now)
-            self._mark_faulty(subject, since, self._times.gateways_lost, gateway=None)
-        elif fleet is not None:
+        recent = [each.since for each in lost if self._is_recent(each) and each.is_at_fault]
+        if self._are_many(len(recent)):
+            # Counted from now: so many are away only since the last of them was lost.
+            self._mark_faulty(subject, min(recent), self._now + self._times.gateways_lost, gateway=None)
+        else:
             self._mark_well(subject, self._times.gateway_back)
 
+    def _is_recent(self, condition: Condition) -> bool:
+        return condition.since > self._now - self._times.gateways_window
+
+    def _are_many(self, lost: int) -> bool:
+        """Return whether so many gateways, lost together, must have a cause in common."""
+        connected = int(bulk.query_rows(self._connection, _COUNT_CONNECTED, ())[0][0])
+        is_large_share = 100 * lost >= GATEWAYS_LOST_PERCENT * (lost + connected)
+        return (lost >= MIN_GATEWAYS_LOST and is_large_share) or (lost > 1 and not connected)
+
     def _check_fleet_members(self, fleet: Condition, lost: Sequence[Condition]) -> None:
+        """Let the common cause end when most gateways are back; a single one has a cause of its own."""
         members = [each for each in lost if each.alarm == fleet.alarm]
-        away = sum(each.state is ConditionState.ACTIVE for each in members)
+        away = [each for each in members if each.state is ConditionState.ACTIVE]
+        if fleet.state is ConditionState.CLEARING:
+            new = [each for each in lost if each.state is ConditionState.PENDING and self._is_recent(each)]
+            if self._are_many(len(away) + len(new)):
+                self._mark_faulty(fleet.subject, fleet.since, self._now, gateway=None)
+            else:
+                for each in away:
+                    self._alarms.touch(each)
+                    each.detach(self._now, self._now + self._times.gateway_offline)
+            return
         record = None if fleet.alarm is None else self._alarms.load(fleet.alarm)
         total = max(len(members), 0 if record is None else record.most_members)
-        if 100 * away > (100 - GATEWAYS_BACK_PERCENT) * total:
-            self._mark_faulty(fleet.subject, fleet.since, 0, gateway=None)
-        elif fleet.state is ConditionState.ACTIVE:
+        if len(away) <= 1 or 100 * len(away) <= (100 - GATEWAYS_BACK_PERCENT) * total:
             self._mark_well(fleet.subject, self._times.gateway_back)
 
     # Time
@@ -227,7 +279,7 @@ class _Evaluation:
     def _end(self, condition: Condition) -> None:
         """Let a condition leave its alarm, because its subject has been well for long enough."""
         self._alarms.count_remaining(condition)
-        self._alarms.touch(condition)
+        self._alarms.touch(condition, EndReason.WELL)
         alarm = condition.alarm
         condition.end(self._now)
         if condition.subject.rule is not Rule.GATEWAYS_LOST:
@@ -237,8 +289,7 @@ class _Evaluation:
             if each.alarm != alarm:
                 continue
             if each.state is ConditionState.ACTIVE:
-                each.state, each.alarm = ConditionState.PENDING, None
-                each.due = self._now + self._times.gateway_offline
+                each.detach(each.since, self._now + self._times.gateway_offline)
             else:
                 each.end(self._now)
 
@@ -255,7 +306,11 @@ class _Evaluation:
 
     def _judge_gateway(self, condition: Condition) -> None:
         fleet = self._conditions.find(Subject(Rule.GATEWAYS_LOST, FLEET))
-        if fleet is not None and fleet.is_member:
+        if (
+            fleet is not None
+            and fleet.state is ConditionState.ACTIVE
+            and condition.since >= fleet.since - self._times.gateways_window
+        ):
             group = AlarmGroup(Rule.GATEWAYS_LOST, "uplink-lost", None)
             self._alarms.join(condition, group, Severity.CRITICAL)
             return
@@ -271,23 +326,26 @@ class _Evaluation:
         """Look for devices that did not come back with their gateway, now that all others are back."""
         self._conditions.remove(check)
         gateway = check.subject.number
-        since = min([check.since, *(each.since for each in self._conditions.load_pending_behind([gateway]))])
+        returned_at = (check.due or self._now) - self._times.return_check
+        waiting = self._conditions.load_pending_behind([gateway])
+        since = min([check.since, *(each.since for each in waiting)])
         missing = bulk.query_rows(self._connection, _SELECT_MISSING, (gateway, since))
         self._conditions.load_subjects([row[0] for row in missing])
-        returned_at = (check.due or self._now) - self._times.return_check
         for device, lost_at, rhythm in missing:
-            interval = rhythm or DEFAULT_INTERVAL_MS
             patience = compute_patience(self._connection, device, self._now, self._times)
-            grace = min(max(MISSED_HEARTBEATS * interval, patience), self._times.return_max)
-            condition = self._mark_faulty(Subject(Rule.DEVICE_OFFLINE, device), lost_at, 0, gateway=gateway)
-            if condition.state is ConditionState.PENDING:
-                condition.due = returned_at + grace
-                if condition.due <= self._now:
-                    self._judge_device(condition)
+            grace = min(MISSED_HEARTBEATS * (rhythm or DEFAULT_INTERVAL_MS), self._times.return_max)
+            due = max(lost_at + patience, returned_at + grace)
+            condition = self._mark_faulty(Subject(Rule.DEVICE_OFFLINE, device), lost_at, due, gateway=gateway)
+            # One that was lost after the return has its time already.
+            if condition.state is ConditionState.PENDING and lost_at <= returned_at:
+                condition.due = due
+        for condition in waiting:
+            if condition.state is ConditionState.PENDING and condition.due is None:
+                condition.due = self._now  # it belongs to another gateway now
 
     def _judge_device(self, condition: Condition) -> None:
         """Open the alarm of a device, unless its silence is expected or its gateway is away, too."""
-        facts = load_facts(self._connection, condition.subject.number)
+        facts = load_facts(self._connection, condition.subject.number, self._now)
         cause = find_cause(facts)
         condition.gateway = facts.gateway
         if cause in EXPECTED_CAUSES:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _ROW: Final = 1
-_MAX_CHANGES: Final = 20_000
+_MAX_CHANGES: Final = 5_000
 """Maximum number of changes that one evaluation reads."""
 _RECENT_LOSS_MS: Final = 7 * DAY_MS
 """Age of losses that the first evaluation looks at: what was removed long ago needs no attention."""
@@ -31,7 +31,7 @@ _SELECT_CHANGES: Final = """
     ORDER BY change.id LIMIT ?
 """
 _SELECT_LOST: Final = """
-    SELECT 0, device.id, device.connected_at, device.connected, 'silent', device.gateway,
+    SELECT 0, device.id, device.connected_at, device.connected, 'unknown', device.gateway,
         gateway.device IS NOT NULL
     FROM device
     LEFT JOIN gateway ON gateway.device = device.id

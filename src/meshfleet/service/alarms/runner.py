@@ -70,6 +70,8 @@ class AlarmRunner:
                 await self.delete_old()
             except (FleetError, DBAPIError) as exc:
                 _log.warning("alarms cannot be evaluated (%s); trying again", type(exc).__name__)
+            except Exception:  # noqa: BLE001 # a defect in a rule must not stop the service
+                _log.exception("alarms cannot be evaluated: internal error; trying again")
             await asyncio.sleep(_PAUSE_SECONDS)
 
     async def evaluate(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from meshfleet.protocol.ids import mac_from_int, to_device_id
-from meshfleet.rest.alarms import AlarmAction, AlarmSubject
-from meshfleet.service.alarms.alarms import AlarmState
+from meshfleet.rest.alarms import AlarmAction, AlarmState, AlarmSubject
+from meshfleet.service.alarms.alarms import EndReason
 from meshfleet.service.alarms.diagnosis import DeviceCause
 from meshfleet.service.alarms.rules import Rule
 from meshfleet.service.alarms.text import count, format_duration
@@ -44,7 +44,11 @@ class Description(NamedTuple):
 def describe(record: AlarmRecord, subject: NamedSubject | None, now: int) -> Description:
     """Describe an alarm. `subject` is None for the whole fleet."""
     params = _collect_params(record)
-    sentence = _SENTENCES[Rule(record.rule)](record, "" if subject is None else subject.name, params)
+    name = "" if subject is None else subject.name
+    if record.end_reason is not None and record.end_reason in _END_SENTENCES:
+        sentence = _END_SENTENCES[record.end_reason].format(name=name or "the fleet")
+    else:
+        sentence = _SENTENCES[Rule(record.rule)](record, name, params)
     if record.state != AlarmState.CLEARED and record.recovering_since is not None:
         well_for = format_duration(now - record.recovering_since)
         reason = ", because it came and went" if record.reopened else ""
@@ -61,8 +65,17 @@ def _collect_params(record: AlarmRecord) -> dict[str, Any]:
     if record.gateway is not None:
         params["gateway"] = mac_from_int(record.gateway)
     if is_over:
+        params["ended"] = record.end_reason
         params["back"] = record.back or 0
+        params["missing"] = max(0, record.most_affected - (record.back or 0))
     return params
+
+
+_END_SENTENCES: Final[Mapping[str, str]] = {
+    EndReason.MERGED: "Gateway {name} was offline, together with many others: they have an alarm in common.",
+    EndReason.RELEASED: "Gateway {name} was offline when it was released.",
+    EndReason.DELETED: "The devices of this alarm at {name} were deleted.",
+}
 
 
 def _describe_fleet(record: AlarmRecord, _name: str, params: dict[str, Any]) -> str:
@@ -91,7 +104,8 @@ def _describe_devices(record: AlarmRecord, name: str, params: dict[str, Any]) ->
         verb = "reports" if record.most_members == 1 else "report"
         devices = count(record.most_members, "device")
         return f"{devices} behind {name} {verb} again after {_format_length(record)}."
-    subject = name if record.members == 1 else f"{params['devices']} devices behind {name}"
+    number = params["devices"] or record.members
+    subject = name if record.members == 1 else f"{count(number, 'device')} behind {name}"
     return f"{subject} {_DEVICE_CAUSES.get(record.cause, 'stopped reporting')}."
 
 
@@ -117,14 +131,13 @@ def _choose_action(record: AlarmRecord, subject: NamedSubject | None) -> AlarmAc
 
 def _describe_back(params: dict[str, Any]) -> str:
     """Return the part of a sentence that says how many devices are back."""
-    devices, back = params["devices"], params["back"]
+    devices, missing = params["devices"], params["missing"]
     if not devices:
         return ""
-    if back == devices:
+    if not missing:
         return " Its device is back." if devices == 1 else f" All {devices} devices are back."
-    params["missing"] = devices - back
-    verb = "has" if params["missing"] == 1 else "have"
-    return f" {back} of {count(devices, 'device')} are back; {params['missing']} {verb} not reported yet."
+    verb = "has" if missing == 1 else "have"
+    return f" {params['back']} of {count(devices, 'device')} are back; {missing} {verb} not reported yet."
 
 
 def _format_length(record: AlarmRecord) -> str:

@@ -20,13 +20,13 @@ from meshfleet.rest.alarms import (
     AlarmEvent,
     AlarmMember,
     AlarmSeverity,
+    AlarmState,
     Attention,
     AttentionCounts,
     Verdict,
 )
-from meshfleet.rest.alarms import AlarmState as RestState
 from meshfleet.service.alarms import progress
-from meshfleet.service.alarms.alarms import AlarmRecord, AlarmState, to_records
+from meshfleet.service.alarms.alarms import AlarmRecord, to_records
 from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import Rule, Severity
 from meshfleet.service.alarms.sentences import NamedSubject, describe
@@ -184,22 +184,27 @@ def list_events(
 
 def build_attention(connection: Connection, now: int) -> Attention:
     """Say what needs attention now."""
-    query = AlarmListing(states=(AlarmState.OPEN, AlarmState.ACKNOWLEDGED))
+    query = AlarmListing(states=(str(AlarmState.OPEN), str(AlarmState.ACKNOWLEDGED)))
+    counts = _count_connected(connection)
     items = [
         each.body for each in list_alarms(connection, query, after=None, limit=MAX_ATTENTION_ITEMS, now=now)
     ]
     columns = alarm.c
-    counted = select(columns.severity, func.count()).where(columns.state.in_(query.states))
-    by_severity = {row[0]: row[1] for row in connection.execute(counted.group_by(columns.severity))}
-    counts = _count_connected(connection)
+    counted = select(columns.state, columns.severity, func.count()).where(columns.state.in_(query.states))
+    rows = connection.execute(counted.group_by(columns.state, columns.severity))
+    numbers = {(state, severity): number for state, severity, number in rows}
     evaluated = progress.load_progress(connection)
-    is_known = evaluated is not None and now - evaluated.evaluated_at <= _UNKNOWN_MS
+    is_known = (
+        evaluated is not None
+        and now - evaluated.evaluated_at <= _UNKNOWN_MS
+        and evaluated.evaluated_at >= evaluated.quiet_until
+    )
     return Attention(
-        verdict=_build_verdict(counts, by_severity, is_known=is_known),
+        verdict=_build_verdict(counts, numbers, is_known=is_known),
         checked_at=format_millis(now if evaluated is None else evaluated.evaluated_at),
         counts=counts,
         items=items,
-        more=sum(by_severity.values()) - len(items),
+        more=sum(numbers.values()) - len(items),
     )
 
 
@@ -211,7 +216,7 @@ def build_alarms(connection: Connection, records: Sequence[AlarmRecord], now: in
 
 def _load_subjects(connection: Connection, records: Sequence[AlarmRecord]) -> dict[int, NamedSubject]:
     """Find what alarms are about: one device if there is only one, else the gateway."""
-    members = bulk.query_in(connection, _SELECT_MEMBERS, [each.id for each in records])
+    members = bulk.query_in(connection, _SELECT_MEMBERS, [each.id for each in records if each.members == 1])
     single: dict[int, int] = dict(map(tuple, members))
     numbers = {*single.values(), *(each.gateway for each in records if each.gateway is not None)}
     names: dict[int, str] = dict(map(tuple, bulk.query_in(connection, _SELECT_NAMES, sorted(numbers))))
@@ -231,7 +236,7 @@ def _build_alarm(record: AlarmRecord, subject: NamedSubject | None, now: int) ->
         key=record.key,
         rule=record.rule,
         severity=AlarmSeverity(Severity(record.severity).name.lower()),
-        state=RestState(record.state),
+        state=AlarmState(record.state),
         sentence=text.sentence,
         cause=AlarmCause(code=record.cause, params=text.params),
         action=text.action,
@@ -269,21 +274,31 @@ def _count_connected(connection: Connection) -> AttentionCounts:
     )
 
 
-def _build_verdict(counts: AttentionCounts, by_severity: Mapping[int, int], *, is_known: bool) -> Verdict:
+def _build_verdict(
+    counts: AttentionCounts, numbers: Mapping[tuple[str, int], int], *, is_known: bool
+) -> Verdict:
     if not counts.gateways:
         return Verdict(tone="unknown", sentence="No gateway is set up yet. Claim the first one.")
-    if not is_known:
-        return Verdict(
-            tone="unknown", sentence="The state of the fleet is unknown: alarms are not evaluated."
+    urgent = {
+        state: sum(number for (each, severity), number in numbers.items() if each == state and severity > 1)
+        for state in (AlarmState.OPEN, AlarmState.ACKNOWLEDGED)
+    }
+    if not is_known and not urgent[AlarmState.OPEN]:
+        return Verdict(tone="unknown", sentence="The state of the fleet is not known yet.")
+    online = f"{counts.connected} of {count(counts.devices, 'device')} are online."
+    if counts.connected == counts.devices:
+        online = (
+            "The only device is online."
+            if counts.devices == 1
+            else f"All {counts.devices} devices are online."
         )
-    online = (
-        f"All {count(counts.devices, 'device')} are online."
-        if counts.connected == counts.devices
-        else f"{counts.connected} of {count(counts.devices, 'device')} are online."
-    )
-    urgent = sum(number for severity, number in by_severity.items() if severity > Severity.INFO)
-    if not urgent:
-        return Verdict(tone="ok", sentence=online)
-    verb = "needs" if urgent == 1 else "need"
-    sentence = f"{online} {count(urgent, 'thing')} {verb} you."
-    return Verdict(tone="critical" if by_severity.get(Severity.CRITICAL) else "warning", sentence=sentence)
+    if urgent[AlarmState.OPEN]:
+        verb = "needs" if urgent[AlarmState.OPEN] == 1 else "need"
+        is_critical = numbers.get((AlarmState.OPEN, Severity.CRITICAL))
+        sentence = f"{online} {count(urgent[AlarmState.OPEN], 'thing')} {verb} you."
+        return Verdict(tone="critical" if is_critical else "warning", sentence=sentence)
+    if urgent[AlarmState.ACKNOWLEDGED]:
+        verb = "is" if urgent[AlarmState.ACKNOWLEDGED] == 1 else "are"
+        sentence = f"{online} {count(urgent[AlarmState.ACKNOWLEDGED], 'alarm')} {verb} acknowledged."
+        return Verdict(tone="warning", sentence=sentence)
+    return Verdict(tone="ok", sentence=online)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from sqlalchemy.exc import DBAPIError
 
 from meshfleet.errors import FleetError
-from meshfleet.protocol.ids import mac_to_int, parse_device_id, to_mac
+from meshfleet.protocol.ids import Mac, mac_to_int
 from meshfleet.service.alarms import views
 from meshfleet.service.live.event import NO_GATEWAY
 
@@ -72,4 +72,4 @@ class AlarmEvents:
 def _find_gateway(body: Alarm) -> int:
     """Return the gateway by which filters select an alarm."""
     mac = body.cause.params.get("gateway")
-    return mac_to_int(to_mac(parse_device_id(f"bmac-{mac}", "gateway"))) if mac else NO_GATEWAY
+    return mac_to_int(Mac(mac)) if mac else NO_GATEWAY

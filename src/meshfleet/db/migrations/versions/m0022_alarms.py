@@ -25,6 +25,7 @@ def upgrade() -> None:
         sa.Column("cause", sa.Text(), nullable=False),
         sa.Column("alarm", sa.BigInteger(), nullable=True),
         sa.Column("opens", sa.Integer(), nullable=False),
+        sa.Column("remembered_until", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["device"], ["device.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("rule", "subject", name=op.f("pk_alarm_condition")),
     )
@@ -47,6 +48,7 @@ def upgrade() -> None:
         sa.Column("affected", sa.Integer(), nullable=False),
         sa.Column("most_affected", sa.Integer(), nullable=False),
         sa.Column("back", sa.Integer(), nullable=True),
+        sa.Column("end_reason", sa.Text(), nullable=True),
         sa.Column("recovering_since", sa.BigInteger(), nullable=True),
         sa.Column("acknowledged_by", sa.Text(), nullable=True),
         sa.Column("acknowledged_at", sa.BigInteger(), nullable=True),
