@@ -91,8 +91,8 @@ class Fingerprints(NamedTuple):
     """Floor, x and y of the device of each row; None if unknown."""
     is_silent: Bools | None = None
     """Where an anchor was listening and did not receive the device. None if silence says nothing."""
-    sensitivity: float = DEFAULT_SENSITIVITY
-    """RSSI in dBm below which anchors receive nothing."""
+    sensitivity: float | Floats = DEFAULT_SENSITIVITY
+    """RSSI in dBm below which silent anchors are: one value, or one for each row."""
 
 
 def calibrate(fingerprints: Fingerprints, grid: Grid, anchors: Anchors) -> SignalModel:
@@ -108,7 +108,8 @@ class _Fit:
         self._paths = trace_paths(grid.xy, grid.floors, anchors)
         self._levels = np.where(np.isnan(fingerprints.levels), 0.0, fingerprints.levels)
         self._is_heard = ~np.isnan(fingerprints.levels)
-        self._is_silent, self._sensitivity = fingerprints.is_silent, fingerprints.sensitivity
+        self._is_silent = fingerprints.is_silent
+        self._sensitivity = np.broadcast_to(fingerprints.sensitivity, len(self._levels))
         # Pairs of fingerprint and anchor with a reading, or with silence: then the reading is estimated.
         self._is_used = self._is_heard if self._is_silent is None else self._is_heard | self._is_silent
         self._rows, self._columns = np.nonzero(self._is_used)
@@ -215,7 +216,7 @@ class _Fit:
         predicted = self._average(probabilities, self._predict(self._paths), self._predict(self._known_paths))
         expected = predicted[rows, columns] + self._offsets[self._device_of_row[rows]]
         deviation = float(np.sqrt(self._noise2))
-        margin = np.clip((self._sensitivity - expected) / deviation, -_MAX_MARGIN, _MAX_MARGIN)
+        margin = np.clip((self._sensitivity[rows] - expected) / deviation, -_MAX_MARGIN, _MAX_MARGIN)
         estimates = expected - deviation * _compute_mills_ratio(margin)
         self._readings[self._is_estimated] = estimates
         self._levels[rows, columns] = estimates

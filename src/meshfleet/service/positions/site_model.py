@@ -50,7 +50,7 @@ _ANCHOR_NOISE_DB2: Final = 9.0
 _MAX_CAPPED_READINGS: Final = 8
 """If a device was ever received by more anchors, gateways do not report only the few best ones."""
 _CAP: Final = 6
-"""Gateways may report only this many anchors for a device: then silence of the others means nothing."""
+"""Gateways may report only this many anchors for a device: the others received it less well."""
 
 _MIN_SILENCE_SECONDS: Final = 30.0
 """Minimum seconds of readings in which silence means something: single packets get lost."""
@@ -157,7 +157,7 @@ class SiteModel:
                     *((each.floor, each.x, each.y) for each in survey),
                 ],
                 self._find_silent(levels, devices),
-                self._sensitivity,
+                self._find_limits(levels),
             ),
             Grid(areas, max_cells=MAX_CALIBRATION_CELLS),
             self._anchors,
@@ -325,12 +325,24 @@ class SiteModel:
         """
         is_heard = ~np.isnan(levels)
         is_silent: Bools = ~is_heard & self._is_active
-        if self._is_capped:
-            is_silent &= (is_heard.sum(axis=1) < _CAP)[:, None]
         if len(self._columns) > NEAR_ANCHORS:
             is_silent &= self._near[np.where(is_heard, levels, -np.inf).argmax(axis=1)]
         is_silent[[row for row, device in enumerate(devices) if device in self._places]] = False
         return is_silent
+
+    def _find_limits(self, levels: Floats) -> Floats:
+        """Return the RSSI below which the silent anchors of each row are.
+
+        If gateways report only the best few anchors of a device, the others received it too, but weaker than
+        those. Without this, a calibration would see nothing but strong readings, and conclude that distance
+        costs nothing.
+        """
+        limits = np.full(len(levels), self._sensitivity)
+        if self._is_capped:
+            is_heard = ~np.isnan(levels)
+            is_full = is_heard.sum(axis=1) >= _CAP
+            limits[is_full] = np.where(is_heard[is_full], levels[is_full], np.inf).min(axis=1)
+        return limits
 
     def _build_readings(
         self, devices: Sequence[int], rows: Sequence[Mapping[int, AnchorLevel]], *, seconds: float
@@ -342,7 +354,7 @@ class SiteModel:
             np.array([each.mean for each in offsets]),
             np.array([each.variance + _OFFSET_DRIFT_DB2 for each in offsets]),
             self._find_silent(levels, devices) if seconds >= _MIN_SILENCE_SECONDS else None,
-            self._sensitivity,
+            self._find_limits(levels),
         )
 
     def _build_points(self, survey: Sequence[SurveyedPlace], pairs: Sequence[SurveyedPlace]) -> KnownPoints:
