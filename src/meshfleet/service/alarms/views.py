@@ -194,13 +194,10 @@ def build_attention(connection: Connection, now: int) -> Attention:
     rows = connection.execute(counted.group_by(columns.state, columns.severity))
     numbers = {(state, severity): number for state, severity, number in rows}
     evaluated = progress.load_progress(connection)
-    is_known = (
-        evaluated is not None
-        and now - evaluated.evaluated_at <= _UNKNOWN_MS
-        and evaluated.evaluated_at >= evaluated.quiet_until
-    )
+    is_known = evaluated is not None and now - evaluated.evaluated_at <= _UNKNOWN_MS
+    is_settled = evaluated is not None and evaluated.evaluated_at >= evaluated.quiet_until
     return Attention(
-        verdict=_build_verdict(counts, numbers, is_known=is_known),
+        verdict=_build_verdict(counts, numbers, is_known=is_known, is_settled=is_settled),
         checked_at=format_millis(now if evaluated is None else evaluated.evaluated_at),
         counts=counts,
         items=items,
@@ -275,7 +272,7 @@ def _count_connected(connection: Connection) -> AttentionCounts:
 
 
 def _build_verdict(
-    counts: AttentionCounts, numbers: Mapping[tuple[str, int], int], *, is_known: bool
+    counts: AttentionCounts, numbers: Mapping[tuple[str, int], int], *, is_known: bool, is_settled: bool
 ) -> Verdict:
     if not counts.gateways:
         return Verdict(tone="unknown", sentence="No gateway is set up yet. Claim the first one.")
@@ -283,7 +280,7 @@ def _build_verdict(
         state: sum(number for (each, severity), number in numbers.items() if each == state and severity > 1)
         for state in (AlarmState.OPEN, AlarmState.ACKNOWLEDGED)
     }
-    if not is_known and not urgent[AlarmState.OPEN]:
+    if not is_known or not (is_settled or urgent[AlarmState.OPEN]):
         return Verdict(tone="unknown", sentence="The state of the fleet is not known yet.")
     online = f"{counts.connected} of {count(counts.devices, 'device')} are online."
     if counts.connected == counts.devices:
