@@ -220,6 +220,7 @@ class Runtime:
         self._alarms = AlarmRunner(
             database,
             api.live.alarms.mark_changed,
+            is_receiving=lambda: source.problem is None,
             owner=None if database.is_sqlite else owner,
             retention_ms=_to_millis(settings.retention.alarm),
             now=clock.now,

@@ -27,6 +27,7 @@ def test_an_alarm_is_published_when_it_opens_is_acknowledged_and_ends(service: L
     runner = AlarmRunner(
         service.database,
         service.api.live.alarms.mark_changed,
+        is_receiving=lambda: True,
         owner=None,
         retention_ms=DAY_MS,
         times=quick,
@@ -62,7 +63,12 @@ def test_alarms_are_deleted_when_their_retention_has_ended(service: LiveService)
     log = PresenceLog(service.database, service.clock())
     office, devices = log.add_gateway(2, 1)
     runner = AlarmRunner(
-        service.database, lambda _changed: None, owner=None, retention_ms=DAY_MS, now=lambda: log.now
+        service.database,
+        lambda _changed: None,
+        is_receiving=lambda: True,
+        owner=None,
+        retention_ms=DAY_MS,
+        now=lambda: log.now,
     )
     log.set_device(devices[0], office, connected=False)
     log.run(660)
@@ -74,3 +80,32 @@ def test_alarms_are_deleted_when_their_retention_has_ended(service: LiveService)
     log.now += 2 * DAY_MS
     service.run_in_loop(runner.delete_old())
     assert number not in [each.id for each in log.alarms()]
+
+
+def test_nothing_opens_while_reports_cannot_be_received_and_shortly_after(service: LiveService) -> None:
+    log = PresenceLog(service.database, service.clock())
+    office, _ = log.add_gateway(3)
+    log.add_gateway(4)
+    broker = {"works": False}
+    runner = AlarmRunner(
+        service.database,
+        lambda _changed: None,
+        is_receiving=lambda: broker["works"],
+        owner=None,
+        retention_ms=DAY_MS,
+        now=lambda: log.now,
+    )
+
+    def run(minutes: int) -> None:
+        for _ in range(2 * minutes):
+            log.now += 30_000
+            service.run_in_loop(runner.evaluate())
+
+    told = len(log.told())
+    log.set_gateway(office, connected=False)
+    run(15)
+    broker["works"] = True
+    run(1)
+    assert len(log.told()) == told
+    run(2)
+    assert len(log.told()) == told + 1

@@ -69,9 +69,13 @@ _SELECT_RELEASED: Final = """
 """
 
 
-def evaluate(connection: Connection, now: int, times: AlarmTimes) -> set[int]:
-    """Evaluate all rules at a time, a Unix time in milliseconds. Return the row ids of changed alarms."""
-    return _Evaluation(connection, now, times).run()
+def evaluate(connection: Connection, now: int, times: AlarmTimes, *, is_receiving: bool = True) -> set[int]:
+    """Evaluate all rules at a time, a Unix time in milliseconds. Return the row ids of changed alarms.
+
+    Without `is_receiving`, reports could not be received since the last evaluation: no alarm opens or ends
+    for a while.
+    """
+    return _Evaluation(connection, now, times).run(is_receiving=is_receiving)
 
 
 class _Evaluation:
@@ -90,7 +94,7 @@ class _Evaluation:
             Rule.DEVICE_OFFLINE: self._judge_device,
         }
 
-    def run(self) -> set[int]:
+    def run(self, *, is_receiving: bool) -> set[int]:
         before = progress.load_progress(self._connection)
         if before is not None and self._now < before.evaluated_at:
             shift_times(self._connection, self._now - before.evaluated_at)
@@ -99,7 +103,8 @@ class _Evaluation:
             quiet_until = self._now + self._times.settling
         else:
             batch = progress.load_changes(self._connection, before.position)
-            was_away = not 0 <= self._now - before.evaluated_at <= self._times.outage
+            is_gap = not 0 <= self._now - before.evaluated_at <= self._times.outage
+            was_away = is_gap or not is_receiving
             quiet_until = self._now + self._times.settling if was_away else before.quiet_until
         self._apply_changes(batch.changes)
         self._compare_with_devices()

@@ -44,6 +44,7 @@ class AlarmRunner:
         database: Database,
         on_changed: Callable[[Collection[int]], None],
         *,
+        is_receiving: Callable[[], bool],
         owner: bytes | None,
         retention_ms: int | None,
         times: AlarmTimes = DEFAULT_TIMES,
@@ -51,10 +52,13 @@ class AlarmRunner:
     ) -> None:
         """Create a runner that reports the row ids of changed alarms to `on_changed`.
 
+        `is_receiving` returns whether the broker delivers reports: without them, silence means nothing.
         `owner` is the token that proves that no other process evaluates rules; None if there can be none.
         """
         self._database = database
         self._on_changed = on_changed
+        self._is_receiving = is_receiving
+        self._has_started = False
         self._owner = owner
         self.retention_ms = retention_ms
         """Milliseconds for which alarms are kept after their end; None keeps them forever."""
@@ -76,10 +80,14 @@ class AlarmRunner:
 
     async def evaluate(self) -> None:
         """Evaluate the rules if anything has changed, or the time of a condition has come."""
-        now = self._now()
-        if not await self._database.read(_is_due, now):
+        now, is_receiving = self._now(), self._is_receiving()
+        if is_receiving and self._has_started and not await self._database.read(_is_due, now):
             return
-        changed = await self._database.write(self._evaluate, now)
+        # At its start the service does not know which gateways will connect again.
+        changed = await self._database.write(
+            self._evaluate, now, is_receiving=is_receiving and self._has_started
+        )
+        self._has_started = True
         if changed:
             self._on_changed(changed)
 
@@ -91,10 +99,10 @@ class AlarmRunner:
         self._deleted_at = now
         await self._database.write(delete_ended_alarms, now - self.retention_ms)
 
-    def _evaluate(self, connection: Connection, now: int) -> set[int]:
+    def _evaluate(self, connection: Connection, now: int, *, is_receiving: bool) -> set[int]:
         if self._owner is not None:
             check_ownership(connection, self._owner)
-        return engine.evaluate(connection, now, self._times)
+        return engine.evaluate(connection, now, self._times, is_receiving=is_receiving)
 
 
 def _is_due(connection: Connection, now: int) -> bool:
