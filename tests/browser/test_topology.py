@@ -279,6 +279,8 @@ def test_a_changed_layout_is_announced_and_shown_on_request(
             weak = page.get_by_role("region", name="Weak points of the mesh")
             expect(weak).to_contain_text("cuts off 1 device")
             expect(weak).to_contain_text("-91 dBm very weak")
+            # The mesh knows a device as soon as it reports, the registry after the next write of states.
+            wait_until(page, lambda: demo.call("GET", f"/api/v1/devices/bmac-{other}"), "the new device")
             visit(page, f"/devices/bmac-{other}")
             path = page.get_by_role("region", name="Path to the gateway")
             expect(path.get_by_role("list").first.get_by_role("listitem")).to_have_count(3)
