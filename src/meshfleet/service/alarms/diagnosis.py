@@ -17,7 +17,7 @@ from meshfleet.protocol.ids import mac_from_int, to_device_id
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmAction, Certainty, Diagnosis, DiagnosisFact
 from meshfleet.service.alarms.rules import LOW_BATTERY, WEAK_RSSI
-from meshfleet.service.alarms.text import count, format_duration
+from meshfleet.service.alarms.wording import count, format_duration
 from meshfleet.service.presence.changes import PresenceCause
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ class DeviceFacts(NamedTuple):
     gateway_changed_at: int | None
     is_gateway: bool
     job: int | None = None
-    """Job that updates the device now."""
-    """A device that waits for its turn, or until the image is transferred, is not silent."""
+    """Job that updates the device now. A device that waits for its turn or its image is not silent."""
     lost_with_gateway: bool = False
     """Whether it was disconnected because its gateway was."""
 
@@ -130,8 +129,8 @@ def diagnose_device(connection: Connection, number: int, now: int) -> Diagnosis:
     """Say what is wrong with a device, if anything. Raise `NotFound` if it does not exist."""
     facts = load_facts(connection, number, now)
     cause = find_cause(facts)
-    others = bulk.query_rows(connection, _COUNT_OTHERS, (facts.gateway,))[0][0]
-    sentence, certainty = _describe(facts, cause, others, now)
+    connected_others = bulk.query_rows(connection, _COUNT_OTHERS, (facts.gateway,))[0][0]
+    sentence, certainty = _describe(facts, cause, connected_others, now)
     return Diagnosis(
         device=to_device_id(mac_from_int(number)),
         code=cause,
@@ -143,12 +142,14 @@ def diagnose_device(connection: Connection, number: int, now: int) -> Diagnosis:
     )
 
 
-def _describe(facts: DeviceFacts, cause: DeviceCause, heard: int, now: int) -> tuple[str, Certainty]:
+def _describe(
+    facts: DeviceFacts, cause: DeviceCause, connected_others: int, now: int
+) -> tuple[str, Certainty]:
     """Return a sentence, and how sure it is."""
     name, gateway = facts.name, facts.gateway_name or "its gateway"
     since = f"for {format_duration(now - facts.changed_at)}"
     offline = f"{name} has been offline {since}."
-    others = count(heard, "other device")
+    others = count(connected_others, "other device")
     certain, likely = Certainty.CERTAIN, Certainty.LIKELY
     sentences: dict[DeviceCause, tuple[str, Certainty]] = {
         DeviceCause.ONLINE: (f"{name} is online.", certain),

@@ -9,7 +9,7 @@ from meshfleet.rest.alarms import AlarmAction, AlarmState, AlarmSubject
 from meshfleet.service.alarms.alarms import EndReason
 from meshfleet.service.alarms.diagnosis import DeviceCause
 from meshfleet.service.alarms.rules import Rule
-from meshfleet.service.alarms.text import count, format_duration
+from meshfleet.service.alarms.wording import count, format_duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -147,5 +147,4 @@ def _format_length(record: AlarmRecord) -> str:
 def _build_subject(subject: NamedSubject | None) -> AlarmSubject:
     if subject is None:
         return AlarmSubject(kind="fleet", id=None, name=None)
-    kind = "device" if subject.kind == "device" else "gateway"
-    return AlarmSubject(kind=kind, id=to_device_id(mac_from_int(subject.number)), name=subject.name)  # type: ignore[arg-type]
+    return AlarmSubject(kind=subject.kind, id=to_device_id(mac_from_int(subject.number)), name=subject.name)

@@ -30,7 +30,7 @@ from meshfleet.service.alarms.alarms import AlarmRecord, to_records
 from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import Rule, Severity
 from meshfleet.service.alarms.sentences import NamedSubject, describe
-from meshfleet.service.alarms.text import count
+from meshfleet.service.alarms.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
