@@ -96,6 +96,12 @@ class AlarmRecord:
     new_members: int
     reopened: int
     version: int
+    announced_version: int = 0
+    """Version for which messages were written, or found to be unnecessary."""
+    announced_opened_at: int | None = None
+    announced_severity: int | None = None
+    silenced_until: int | None = None
+    silenced_by: str | None = None
 
 
 _FIELDS: Final = tuple(each.name for each in fields(AlarmRecord))

@@ -1,0 +1,96 @@
+"""Tables of notifications: channels, routes, messages that wait to be sent, and what each channel was told."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, SmallInteger, Table, Text
+
+from meshfleet.db.tables.columns import RowId, metadata
+
+channel = Table(
+    "channel",
+    metadata,
+    Column("id", RowId, primary_key=True, autoincrement=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("kind", Text, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("secret", Text),
+    Column("old_secret", Text),
+    Column("old_secret_until", BigInteger),
+    Column("created_at", BigInteger, nullable=False),
+    Column("problem", Text),
+    Column("failing_since", BigInteger),
+    Column("failures", Integer, nullable=False),
+    Column("retry_at", BigInteger),
+    Column("tried_at", BigInteger),
+    Column("delivered_at", BigInteger),
+    Column("version", Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Places to which messages about alarms are sent, such as a webhook or the recipients of e-mails.
+
+`target` is JSON: the URL or the recipients. `old_secret` also signs until `old_secret_until`, so that a
+receiver can change its secret without losing a message. `problem` says why the last attempt failed.
+While a channel fails, from `failing_since` on, it is tried again at `retry_at`; `failures` counts the
+attempts since then.
+"""
+
+notification_route = Table(
+    "notification_route",
+    metadata,
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("body", Text, nullable=False),
+)
+"""Routes: which alarms are sent to which channels, and when. They are tried in the order of `position`.
+
+`body` is the route in its REST representation.
+"""
+
+notification = Table(
+    "notification",
+    metadata,
+    Column("id", RowId, primary_key=True, autoincrement=True),
+    Column("channel", BigInteger, ForeignKey("channel.id", ondelete="CASCADE"), nullable=False),
+    Column("alarm", BigInteger, ForeignKey("alarm.id", ondelete="CASCADE")),
+    Column("kind", Text, nullable=False),
+    Column("hold", Text),
+    Column("state", Text, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("due", BigInteger, nullable=False),
+    Column("body", Text),
+    Column("attempts", Integer, nullable=False),
+    Column("failed_at", BigInteger),
+    Column("problem", Text),
+    Column("finished_at", BigInteger),
+    Column("carrier", BigInteger),
+    Index(None, "channel", "state", "due"),
+    Index(None, "alarm", "channel"),
+    Index(None, "carrier"),
+    Index(None, "finished_at"),
+    sqlite_autoincrement=True,
+)
+"""Messages about alarms, for one channel each.
+
+Messages for people are `held` first, because several become one message: all but one are then `folded`, and
+`carrier` is the message that tells what they would have told. `hold` says what a held message waits for.
+`due` is the time of the next step. `alarm` is NULL in a message about several alarms. `attempts` counts the
+attempts that failed because of this message, and not because the channel failed.
+"""
+
+alarm_told = Table(
+    "alarm_told",
+    metadata,
+    Column("channel", BigInteger, ForeignKey("channel.id", ondelete="CASCADE"), primary_key=True),
+    Column("alarm", BigInteger, ForeignKey("alarm.id", ondelete="CASCADE"), primary_key=True, index=True),
+    Column("opened_at", BigInteger, nullable=False),
+    Column("severity", SmallInteger, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("new_members", Integer, nullable=False),
+    Column("told_at", BigInteger, nullable=False),
+    Column("repeats", Integer, nullable=False),
+    Column("check_at", BigInteger, index=True),
+)
+"""What each channel was told last of an alarm that is not over: only a change worth a message is told again.
+
+At `check_at` the alarm is looked at again although it may not have changed: to repeat the message.
+"""
