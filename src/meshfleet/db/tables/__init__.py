@@ -31,7 +31,7 @@ from meshfleet.db.tables.jobs import (
     tally,
     transition,
 )
-from meshfleet.db.tables.notifications import alarm_told, channel, notification, notification_route
+from meshfleet.db.tables.notifications import channel, channel_alarm, notification, notification_route
 from meshfleet.db.tables.operations import backup, storage_size
 from meshfleet.db.tables.positions import anchor_reading, calibration, survey_point, zone_visit
 from meshfleet.db.tables.reports import foreign_name, hole, reading_journal, reject, series
@@ -46,7 +46,6 @@ __all__ = [
     "alarm_condition",
     "alarm_event",
     "alarm_progress",
-    "alarm_told",
     "anchor_reading",
     "api_key",
     "audit",
@@ -59,6 +58,7 @@ __all__ = [
     "broker_subscription",
     "calibration",
     "channel",
+    "channel_alarm",
     "connectivity",
     "device",
     "device_label",

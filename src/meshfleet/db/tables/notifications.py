@@ -77,8 +77,8 @@ Messages for people are `held` first, because several become one message: all bu
 attempts that failed because of this message, and not because the channel failed.
 """
 
-alarm_told = Table(
-    "alarm_told",
+channel_alarm = Table(
+    "channel_alarm",
     metadata,
     Column("channel", BigInteger, ForeignKey("channel.id", ondelete="CASCADE"), primary_key=True),
     Column("alarm", BigInteger, ForeignKey("alarm.id", ondelete="CASCADE"), primary_key=True, index=True),

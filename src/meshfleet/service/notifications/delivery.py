@@ -53,4 +53,3 @@ class Deliverer(Protocol):
 
     async def deliver(self, channel: StoredChannel, message: OutgoingMessage) -> DeliveryResult:
         """Try once to deliver a message, within 15 seconds."""
-

@@ -67,7 +67,7 @@ def upgrade() -> None:
     op.create_index(op.f("ix_notification_carrier"), "notification", ["carrier"])
     op.create_index(op.f("ix_notification_finished_at"), "notification", ["finished_at"])
     op.create_table(
-        "alarm_told",
+        "channel_alarm",
         sa.Column("channel", sa.BigInteger(), nullable=False),
         sa.Column("alarm", sa.BigInteger(), nullable=False),
         sa.Column("opened_at", sa.BigInteger(), nullable=False),
@@ -79,10 +79,10 @@ def upgrade() -> None:
         sa.Column("check_at", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["alarm"], ["alarm.id"], ondelete="CASCADE"),
         sa.ForeignKeyConstraint(["channel"], ["channel.id"], ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("channel", "alarm", name=op.f("pk_alarm_told")),
+        sa.PrimaryKeyConstraint("channel", "alarm", name=op.f("pk_channel_alarm")),
     )
-    op.create_index(op.f("ix_alarm_told_alarm"), "alarm_told", ["alarm"])
-    op.create_index(op.f("ix_alarm_told_check_at"), "alarm_told", ["check_at"])
+    op.create_index(op.f("ix_channel_alarm_alarm"), "channel_alarm", ["alarm"])
+    op.create_index(op.f("ix_channel_alarm_check_at"), "channel_alarm", ["check_at"])
     op.add_column("alarm", sa.Column("announced_version", sa.Integer(), nullable=False, server_default="0"))
     for name, kind in (
         ("announced_opened_at", sa.BigInteger()),
