@@ -13,6 +13,7 @@ from meshfleet.errors import FleetError
 from meshfleet.mqtt.broker import take_ownership
 from meshfleet.protocol.ids import mac_from_int, mac_to_int
 from meshfleet.protocol.topics import TopicCodec
+from meshfleet.rest.channels import ChannelKind
 from meshfleet.service import clock, metric_table
 from meshfleet.service.alarms.runner import AlarmRunner
 from meshfleet.service.backfill import store as backfill_store
@@ -31,6 +32,10 @@ from meshfleet.service.ingest.pipeline import DEFAULT_TIMINGS, IngestPipeline
 from meshfleet.service.jobs.execution.runner import JobRunner
 from meshfleet.service.locks import accepts_reports
 from meshfleet.service.metadata.reader import MetadataReader
+from meshfleet.service.notifications.mail import MailDeliverer
+from meshfleet.service.notifications.notifier import Notifier
+from meshfleet.service.notifications.watchdog import WatchdogDeliverer
+from meshfleet.service.notifications.webhook import HttpSender, WebhookDeliverer
 from meshfleet.service.positions.reading_log import ReadingLog
 from meshfleet.service.positions.tracker import PositionTracker
 from meshfleet.service.presence import store as presence_store
@@ -42,10 +47,11 @@ from meshfleet.service.requests.gateway_ranking import FailedAttempts
 from meshfleet.service.requests.gateway_selector import GatewaySelector
 from meshfleet.service.requests.history import RequestHistory
 from meshfleet.service.requests.rpc import RpcClient
+from meshfleet.service.secret_store import INSTANCE_SECRET, format_instance_id, load_or_create_secret
 from meshfleet.service.topology import store as topology_store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleStore
@@ -53,6 +59,7 @@ if TYPE_CHECKING:
     from meshfleet.service.api import RestApi
     from meshfleet.service.embedded_broker.listeners import MqttListener
     from meshfleet.service.ingest.pipeline import IngestTimings
+    from meshfleet.service.notifications.delivery import Deliverer
     from meshfleet.service.transport import ReportSource
     from meshfleet.settings import Settings
 
@@ -86,8 +93,11 @@ async def run_background_tasks(  # noqa: PLR0913 # keyword-only except what each
     if not accepts_reports(settings):
         return
     owner = await database.write(take_ownership)
+    instance = await database.write(load_or_create_secret, INSTANCE_SECRET)
     source = await _open_report_source(database, settings, api, listeners, owner)
-    runtime = Runtime(database, samples, settings, api=api, source=source, owner=owner, timings=timings)
+    runtime = Runtime(
+        database, samples, settings, api=api, source=source, owner=owner, instance=instance, timings=timings
+    )
     await runtime.restore()
     await runtime.run()
 
@@ -131,6 +141,7 @@ class Runtime:
         api: RestApi,
         source: ReportSource,
         owner: bytes,
+        instance: bytes,
         timings: IngestTimings,
     ) -> None:
         self._database = database
@@ -219,11 +230,19 @@ class Runtime:
         )
         self._alarms = AlarmRunner(
             database,
-            api.live.alarms.mark_changed,
+            self._on_alarms_changed,
             is_receiving=lambda: source.problem is None,
             owner=None if database.is_sqlite else owner,
             retention_ms=_to_millis(settings.retention.alarm),
             now=clock.now,
+        )
+        self._notifier = _create_notifier(
+            database,
+            settings,
+            installation=format_instance_id(instance),
+            owner=None if database.is_sqlite else owner,
+            on_changed=api.live.alarms.mark_changed,
+            is_well=lambda: self._alarms.is_working and source.problem is None,
         )
         api.parent_tracker.retention_ms = _to_millis(settings.retention.link)
         for subscriber in (
@@ -312,6 +331,7 @@ class Runtime:
             async with asyncio.TaskGroup() as tasks:
                 self._start_tasks(tasks)
                 self._api.request_facade.attach(self._dispatcher)
+                self._api.channel_tester.attach(self._notifier)
                 self._api.state_writer.attach(self._ingest.flush)
                 await self._source.run(self._ingest)
         finally:
@@ -347,6 +367,7 @@ class Runtime:
         tasks.create_task(self._api.positions.watch_sites(), name="positions.sites")
         tasks.create_task(self._positions.run(), name="positions.tracker")
         tasks.create_task(self._alarms.run(), name="alarms")
+        tasks.create_task(self._notifier.run(), name="notifications")
         if self._influx is not None:
             tasks.create_task(self._influx.run(), name="influx")
         tasks.create_task(self._homeassistant.run(), name="homeassistant")
@@ -357,6 +378,10 @@ class Runtime:
             if self._source.problem is not None:
                 self._presence.pause_detection(clock.now())
             await asyncio.sleep(_SOURCE_CHECK_SECONDS)
+
+    def _on_alarms_changed(self, numbers: Collection[int]) -> None:
+        self._api.live.alarms.mark_changed(numbers)
+        self._notifier.wake()
 
     def _on_gateway_connected(self, gateway: int) -> None:
         self._backfill.record_gateway_connection(gateway, clock.now())
@@ -372,6 +397,25 @@ class Runtime:
                 " the next start restores them from the journal",
                 type(exc).__name__,
             )
+
+
+def _create_notifier(  # noqa: PLR0913 # keyword-only after the settings
+    database: Database,
+    settings: Settings,
+    *,
+    installation: str,
+    owner: bytes | None,
+    on_changed: Callable[[Collection[int]], None],
+    is_well: Callable[[], bool],
+) -> Notifier:
+    """Create a notifier with a deliverer for each kind of channel."""
+    sender = HttpSender(settings.webhooks)
+    deliverers: dict[ChannelKind, Deliverer] = {
+        ChannelKind.WEBHOOK: WebhookDeliverer(sender, public_url=settings.url, installation=installation),
+        ChannelKind.EMAIL: MailDeliverer(settings.mail, public_url=settings.url, installation=installation),
+        ChannelKind.WATCHDOG: WatchdogDeliverer(sender),
+    }
+    return Notifier(database, deliverers, on_changed=on_changed, is_well=is_well, owner=owner, now=clock.now)
 
 
 def _build_retention(settings: Settings) -> Retention:

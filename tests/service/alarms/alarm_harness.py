@@ -13,6 +13,7 @@ from meshfleet.protocol.ids import Mac, mac_from_int
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.alarms import commands, engine
 from meshfleet.service.alarms.rules import AlarmTimes
+from meshfleet.service.alarms.watches.registry import WATCHES
 from meshfleet.service.gateways import store as gateway_store
 from tests.service.ingest.messages import heartbeat
 from tests.service.presence.stored_presence_harness import StoredPresenceHarness
@@ -45,7 +46,7 @@ class StoredAlarms:
 
     def evaluate(self) -> set[int]:
         """Evaluate the rules now."""
-        return self.database.write_now(engine.evaluate, self.now, self.times)
+        return self.database.write_now(engine.evaluate, self.now, self.times, watches=WATCHES.values())
 
     # What is stored
 

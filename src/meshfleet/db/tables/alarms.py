@@ -60,6 +60,7 @@ alarm = Table(
     Column("announced_severity", SmallInteger),
     Column("silenced_until", BigInteger, index=True),
     Column("silenced_by", Text),
+    Column("facts", Text),
     Index(
         "ix_alarm_open_key",
         "key",
@@ -86,7 +87,8 @@ again when the alarm was cleared; `most_members` and `most_affected` are the mos
 `end_reason` says why an alarm is over.
 `recovering_since` is set while all members are well again and are only watched. `new_members` counts members
 that joined after the acknowledgment. The `announced_…` columns are what it was when its messages were written:
-a change of `version` is looked at once. Until `silenced_until` nothing is sent.
+a change of `version` is looked at once. Until `silenced_until` nothing is sent. `facts` is JSON with the numbers
+and names of the sentence, if the table does not have them.
 """
 
 alarm_event = Table(

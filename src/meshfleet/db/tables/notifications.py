@@ -1,4 +1,4 @@
-"""Tables of notifications: channels, routes, messages that wait to be sent, and what each channel was told."""
+"""Tables of notifications: channels, routes, messages to send, and what each channel was told."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ notification = Table(
 )
 """Messages about alarms, for one channel each.
 
-Messages for people are `held` first, because several become one message: all but one are then `folded`, and
+Messages for people are `held` first, because several become one message: they are then `folded`, and
 `carrier` is the message that tells what they would have told. `hold` says what a held message waits for.
 `due` is the time of the next step. `alarm` is NULL in a message about several alarms. `attempts` counts the
 attempts that failed because of this message, and not because the channel failed.

@@ -13,7 +13,7 @@ from meshfleet.db import bulk
 from meshfleet.db.tables import alarm, alarm_event
 from meshfleet.rest.alarms import AlarmState
 from meshfleet.service.alarms.conditions import ConditionState
-from meshfleet.service.alarms.rules import Rule, Severity
+from meshfleet.service.alarms.rules import DEVICE_RULES, Rule, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -40,6 +40,8 @@ _COUNT_AFFECTED: Final = (
     " AND device.id <> device.gateway AND device.connected_at >= lost.since"
 )
 """Devices that were lost together with the gateways of an alarm; those lost before have another cause."""
+_COUNTED_RULES: Final = frozenset({Rule.GATEWAYS_LOST, Rule.GATEWAY_OFFLINE})
+"""Rules of alarms whose affected devices are not their members, but are counted."""
 
 
 class EndReason(StrEnum):
@@ -66,6 +68,12 @@ class AlarmEventKind(StrEnum):
     ACKNOWLEDGED = "acknowledged"
     UNACKNOWLEDGED = "unacknowledged"
     NOTE = "note"
+    SILENCED = "silenced"
+    UNSILENCED = "unsilenced"
+    NOTIFIED = "notified"
+    """A channel has delivered a message."""
+    NOT_DELIVERED = "not-delivered"
+    """A message was given up."""
     MERGED = "merged"
     CLEARED = "cleared"
 
@@ -102,6 +110,13 @@ class AlarmRecord:
     announced_severity: int | None = None
     silenced_until: int | None = None
     silenced_by: str | None = None
+    facts: str | None = None
+    """Facts of a watch as JSON, as they were when the alarm opened or became more severe."""
+
+    @property
+    def scope(self) -> str:
+        """Group of faults that are this alarm, such as `fleet` or `gw:02005e000001`."""
+        return self.key.split("/", 2)[2]
 
 
 _FIELDS: Final = tuple(each.name for each in fields(AlarmRecord))
@@ -113,12 +128,14 @@ class AlarmGroup(NamedTuple):
     rule: Rule
     cause: str
     gateway: int | None
+    scope: str | None = None
+    """Group of faults that are one alarm; None: the gateway, or the fleet."""
 
     @property
     def key(self) -> str:
         """Text that is unique among alarms that are not cleared."""
         scope = "fleet" if self.gateway is None else f"gw:{self.gateway:012x}"
-        return f"{self.rule}/{self.cause}/{scope}"
+        return f"{self.rule}/{self.cause}/{self.scope or scope}"
 
 
 class AlarmTable:
@@ -136,7 +153,13 @@ class AlarmTable:
         """Why members left their alarms; those that were deleted do not say."""
         self._counted: set[int] = set()
 
-    def join(self, condition: Condition, group: AlarmGroup, severity: Severity) -> None:
+    def join(
+        self,
+        condition: Condition,
+        group: AlarmGroup,
+        severity: Severity,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
         """Make a pending condition a member of the alarm of a group. Open the alarm if it is not open."""
         found = self._find_open(group.key)
         if found is None:
@@ -144,11 +167,24 @@ class AlarmTable:
         else:
             found.new_members += found.acknowledged_by is not None
             found.state = AlarmState.OPEN
-        if severity > found.severity:
-            found.severity = int(severity)
-            self._add_event(found.id, AlarmEventKind.SEVERITY, severity=severity.name.lower())
+        self._raise_severity(found, severity)
+        if facts is not None:
+            found.facts = msgspec.json.encode(facts).decode()
         condition.activate(found.id, group.cause, self._now)
         self._touched.add(found.id)
+
+    def worsen(self, condition: Condition, severity: Severity, facts: Mapping[str, Any]) -> None:
+        """Make the alarm of a condition more severe, with the facts of now. It never becomes less severe."""
+        record = None if condition.alarm is None else self.load(condition.alarm)
+        if record is not None and self._raise_severity(record, severity):
+            record.facts = msgspec.json.encode(facts).decode()
+
+    def _raise_severity(self, record: AlarmRecord, severity: Severity) -> bool:
+        if severity <= record.severity:
+            return False
+        record.severity = int(severity)
+        self._add_event(record.id, AlarmEventKind.SEVERITY, severity=severity.name.lower())
+        return True
 
     def merge(self, condition: Condition, group: AlarmGroup) -> None:
         """Move a condition that has an alarm of its own to the alarm of a group, without a "cleared"."""
@@ -176,7 +212,7 @@ class AlarmTable:
             return
         self._counted.add(number)
         record = self.load(number)
-        if record is not None and record.rule != Rule.DEVICE_OFFLINE:
+        if record is not None and record.rule in _COUNTED_RULES:
             record.affected = self._count_affected(number)
 
     def load(self, number: int) -> AlarmRecord | None:
@@ -291,11 +327,10 @@ class AlarmTable:
         if record.members and total != record.members:
             self._add_event(record.id, AlarmEventKind.MEMBERS, members=total, before=record.members)
         record.members, record.most_members = total, max(total, record.most_members)
-        record.affected = (
-            own.get(ConditionState.ACTIVE, 0)
-            if record.rule == Rule.DEVICE_OFFLINE
-            else self._count_affected(record.id)
-        )
+        if record.rule in _COUNTED_RULES:
+            record.affected = self._count_affected(record.id)
+        else:
+            record.affected = own.get(ConditionState.ACTIVE, 0) if record.rule in DEVICE_RULES else 0
         record.most_affected = max(record.most_affected, record.affected)
 
     def _clear(self, record: AlarmRecord) -> None:

@@ -1,4 +1,4 @@
-"""Evaluation of the built-in rules: turns changes of connections, and time, into alarms."""
+"""Evaluation of the built-in rules: turns changes of connections, faults and time into alarms."""
 
 from __future__ import annotations
 
@@ -26,15 +26,17 @@ from meshfleet.service.alarms.rules import (
     Rule,
     Severity,
 )
+from meshfleet.service.alarms.watches.watch import Sight
 from meshfleet.service.presence.changes import PresenceCause
 from meshfleet.service.presence.last_seen import DEFAULT_INTERVAL_MS, MISSED_HEARTBEATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from sqlalchemy import Connection
 
     from meshfleet.service.alarms.progress import ConnectionChange
+    from meshfleet.service.alarms.watches.watch import Fault, Watch
 
 _MAX_DUE: Final = 2_000
 """Maximum number of conditions whose time has come that one evaluation handles."""
@@ -69,13 +71,20 @@ _SELECT_RELEASED: Final = """
 """
 
 
-def evaluate(connection: Connection, now: int, times: AlarmTimes, *, is_receiving: bool = True) -> set[int]:
-    """Evaluate all rules at a time, a Unix time in milliseconds. Return the row ids of changed alarms.
+def evaluate(
+    connection: Connection,
+    now: int,
+    times: AlarmTimes,
+    *,
+    is_receiving: bool = True,
+    watches: Iterable[Watch] = (),
+) -> set[int]:
+    """Evaluate the rules at a time, a Unix time in milliseconds. Return the row ids of changed alarms.
 
     Without `is_receiving`, reports could not be received since the last evaluation: no alarm opens or ends
-    for a while.
+    for a while. `watches` are those that look at their facts now.
     """
-    return _Evaluation(connection, now, times).run(is_receiving=is_receiving)
+    return _Evaluation(connection, now, times).run(watches, is_receiving=is_receiving)
 
 
 class _Evaluation:
@@ -93,8 +102,10 @@ class _Evaluation:
             Rule.GATEWAY_RETURN: self._judge_return,
             Rule.DEVICE_OFFLINE: self._judge_device,
         }
+        self._faults: dict[Subject, Fault] = {}
+        """What watches have found."""
 
-    def run(self, *, is_receiving: bool) -> set[int]:
+    def run(self, watches: Iterable[Watch], *, is_receiving: bool) -> set[int]:
         before = progress.load_progress(self._connection)
         if before is not None and self._now < before.evaluated_at:
             shift_times(self._connection, self._now - before.evaluated_at)
@@ -110,6 +121,8 @@ class _Evaluation:
         self._compare_with_devices()
         self._remove_released()
         self._check_fleet()
+        for watch in watches:
+            self._apply_watch(watch)
         if self._now >= quiet_until:
             self._judge_due()
         self._conditions.save()
@@ -267,6 +280,50 @@ class _Evaluation:
         if len(away) <= 1 or 100 * len(away) <= (100 - GATEWAYS_BACK_PERCENT) * total:
             self._mark_well(fleet.subject, self._times.gateway_back)
 
+    # Watches
+
+    def _apply_watch(self, watch: Watch) -> None:
+        """Compare what a watch finds with the stored conditions of its rule."""
+        known = {each.subject.number: each for each in self._conditions.load_rule(watch.rule)}
+        found = watch.find(Sight(self._connection, self._now, known))
+        if found is None:
+            return
+        faults = {each.number: each for each in found}
+        self._conditions.load_subjects(sorted(faults))
+        for fault in faults.values():
+            self._apply_fault(watch, fault)
+        for number, condition in known.items():
+            if number not in faults and condition.is_at_fault:
+                self._mark_well(condition.subject, watch.back)
+
+    def _apply_fault(self, watch: Watch, fault: Fault) -> None:
+        subject = Subject(watch.rule, fault.number)
+        self._faults[subject] = fault
+        condition = self._conditions.find(subject)
+        if condition is None:
+            condition = self._conditions.add(
+                Condition(
+                    subject,
+                    fault.device,
+                    fault.gateway,
+                    ConditionState.PENDING,
+                    since=fault.since,
+                    due=max(self._now, fault.since + watch.wait),
+                )
+            )
+        elif condition.state is ConditionState.ACTIVE:
+            self._alarms.worsen(condition, fault.severity, fault.facts)
+        else:
+            condition.mark_faulty(fault.since, max(self._now, fault.since + watch.wait))
+            self._alarms.touch(condition)
+
+    def _judge_watched(self, condition: Condition) -> None:
+        """Open the alarm of a fault that a watch has found now. Without a look nothing is known."""
+        fault = self._faults.get(condition.subject)
+        if fault is not None:
+            group = AlarmGroup(condition.subject.rule, fault.cause, fault.gateway, fault.scope)
+            self._alarms.join(condition, group, fault.severity, fault.facts)
+
     # Time
 
     def _judge_due(self) -> None:
@@ -275,7 +332,7 @@ class _Evaluation:
             if condition.due is None or condition.due > self._now:
                 continue  # another condition has changed it meanwhile
             if condition.state is ConditionState.PENDING:
-                self._judges[condition.subject.rule](condition)
+                self._judges.get(condition.subject.rule, self._judge_watched)(condition)
             elif condition.state is ConditionState.CLEARING:
                 self._end(condition)
             else:

@@ -23,6 +23,24 @@ class Rule(StrEnum):
     """A gateway is connected again: are its devices, too? This rule opens no alarm of its own."""
     DEVICE_OFFLINE = "device-offline"
     """A device does not report although its gateway is connected."""
+    GATEWAY_CLOCK = "gateway-clock"
+    """The clock of a gateway is wrong, so that the times of its reports are."""
+    SERVICE_CLOCK = "service-clock"
+    """The clocks of most gateways are wrong by the same amount: it is the clock of this machine."""
+    JOB_STOPPED = "job-stopped"
+    """A firmware update has paused or canceled itself."""
+    JOB_ENDED_BADLY = "job-ended-badly"
+    """A firmware update has ended, and not all devices are updated."""
+    JOB_STUCK = "job-stuck"
+    """A firmware update is under way, but nothing moves."""
+    CHANNEL_FAILING = "channel-failing"
+    """Messages about alarms cannot be delivered."""
+
+
+DEVICE_RULES: Final = frozenset({Rule.DEVICE_OFFLINE})
+"""Rules whose members are devices, which the alarm affects."""
+GATEWAY_RULES: Final = frozenset({Rule.GATEWAYS_LOST, Rule.GATEWAY_OFFLINE, Rule.GATEWAY_CLOCK})
+"""Rules whose members are gateways."""
 
 
 class Severity(IntEnum):

@@ -14,6 +14,7 @@ from meshfleet.mqtt.broker import check_ownership
 from meshfleet.service.alarms import engine, progress
 from meshfleet.service.alarms.alarms import delete_ended_alarms
 from meshfleet.service.alarms.rules import DEFAULT_TIMES, AlarmTimes
+from meshfleet.service.alarms.watches.registry import WATCHES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
+    from meshfleet.service.alarms.rules import Rule
     from meshfleet.service.clock import Now
 
 _log = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ _PAUSE_SECONDS: Final = 2.0
 _IDLE_MS: Final = 20_000
 """Milliseconds after which the rules are evaluated even if nothing has changed."""
 
+_STALLED_MS: Final = 60_000
+"""Milliseconds without a successful look after which the evaluation counts as stalled."""
 _DELETE_MS: Final = 60_000
 """Milliseconds between two deletions of alarms whose retention has ended."""
 
@@ -65,6 +69,10 @@ class AlarmRunner:
         self._times = times
         self._now = now
         self._deleted_at = 0
+        self._worked_at: int | None = None
+        """Time of the last look without an error."""
+        self._looked_at: dict[Rule, int] = {}
+        """Time at which each watch has looked at its facts last."""
 
     async def run(self) -> None:
         """Evaluate rules until canceled."""
@@ -72,11 +80,17 @@ class AlarmRunner:
             try:
                 await self.evaluate()
                 await self.delete_old()
+                self._worked_at = self._now()
             except (FleetError, DBAPIError) as exc:
                 _log.warning("alarms cannot be evaluated (%s); trying again", type(exc).__name__)
             except Exception:  # noqa: BLE001 # a defect in a rule must not stop the service
                 _log.exception("alarms cannot be evaluated: internal error; trying again")
             await asyncio.sleep(_PAUSE_SECONDS)
+
+    @property
+    def is_working(self) -> bool:
+        """Whether the rules have been looked at lately, without an error."""
+        return self._worked_at is not None and 0 <= self._now() - self._worked_at <= _STALLED_MS
 
     async def evaluate(self) -> None:
         """Evaluate the rules if anything has changed, or the time of a condition has come."""
@@ -102,7 +116,13 @@ class AlarmRunner:
     def _evaluate(self, connection: Connection, now: int, *, is_receiving: bool) -> set[int]:
         if self._owner is not None:
             check_ownership(connection, self._owner)
-        return engine.evaluate(connection, now, self._times, is_receiving=is_receiving)
+        watches = [
+            each
+            for each in WATCHES.values()
+            if not 0 <= now - self._looked_at.get(each.rule, 0) < each.interval
+        ]
+        self._looked_at |= {each.rule: now for each in watches}
+        return engine.evaluate(connection, now, self._times, is_receiving=is_receiving, watches=watches)
 
 
 def _is_due(connection: Connection, now: int) -> bool:

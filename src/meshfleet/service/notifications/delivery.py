@@ -15,7 +15,7 @@ class Outcome(StrEnum):
 
     DELIVERED = "delivered"
     CHANNEL_FAILED = "channel-failed"
-    """The channel does not work now: no connection, no permission, too many requests, an error of the server."""
+    """The channel does not work now: no connection, no permission, or an error of the server."""
     MESSAGE_REFUSED = "message-refused"
     """The receiver does not accept this message."""
     CHANNEL_GONE = "channel-gone"

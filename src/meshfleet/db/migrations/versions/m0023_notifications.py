@@ -89,6 +89,7 @@ def upgrade() -> None:
         ("announced_severity", sa.SmallInteger()),
         ("silenced_until", sa.BigInteger()),
         ("silenced_by", sa.Text()),
+        ("facts", sa.Text()),
     ):
         op.add_column("alarm", sa.Column(name, kind, nullable=True))
     op.execute(

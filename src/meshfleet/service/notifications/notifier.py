@@ -1,0 +1,247 @@
+"""Task that writes, composes and sends messages about alarms, and calls watchdogs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy.exc import DBAPIError
+
+from meshfleet.errors import FleetError
+from meshfleet.mqtt.broker import check_ownership
+from meshfleet.protocol.times import format_millis
+from meshfleet.rest.channels import ChannelKind, ChannelTest
+from meshfleet.service.notifications import composer, outbox, planner
+from meshfleet.service.notifications.channels import load_channels
+from meshfleet.service.notifications.delivery import Outcome, OutgoingMessage
+from meshfleet.service.notifications.messages import EventMessage, HumanMessage, MessageKind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Coroutine, Mapping
+
+    from sqlalchemy import Connection
+
+    from meshfleet.db import Database
+    from meshfleet.service.clock import Now
+    from meshfleet.service.notifications.channels import StoredChannel
+    from meshfleet.service.notifications.delivery import Deliverer, DeliveryResult
+    from meshfleet.service.notifications.outbox import WaitingMessage
+    from meshfleet.service.notifications.planner import Plan
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_SECONDS: Final = 1.0
+"""Seconds between two looks at what is to be sent."""
+_PARALLEL: Final = 4
+"""Maximum number of events that are sent to a program at the same time, each about another alarm."""
+_BATCH_SECONDS: Final = 0.4
+"""Seconds between two batches of that many events: at most ten per second."""
+_WATCHDOG_MS: Final = 5 * 60_000
+_DELETE_MS: Final = 60_000
+
+
+class Notifier:
+    """Sends messages about alarms while the service runs. Only one process of a database may do so."""
+
+    def __init__(  # noqa: PLR0913 # keyword-only collaborators
+        self,
+        database: Database,
+        deliverers: Mapping[ChannelKind, Deliverer],
+        *,
+        on_changed: Callable[[Collection[int]], None],
+        is_well: Callable[[], bool],
+        owner: bytes | None,
+        now: Now,
+        batch_seconds: float = _BATCH_SECONDS,
+        random: Callable[[], float] = random.random,
+    ) -> None:
+        """Create a notifier with a deliverer for each kind of channel.
+
+        Alarms whose silence has ended are reported to `on_changed`. Watchdogs are called only while `is_well`
+        says that the service does its work. `owner` is the token that proves that no other process sends
+        messages; None if there can be none.
+        """
+        self._database = database
+        self._deliverers = deliverers
+        self._on_changed = on_changed
+        self._is_well = is_well
+        self._owner = owner
+        self._now = now
+        self._batch_seconds = batch_seconds
+        self._random = random
+        self._wakeup = asyncio.Event()
+        self._sending: dict[int, asyncio.Task[None]] = {}
+        """Task that sends the messages of a channel, by its id."""
+        self._called: dict[int, int] = {}
+        """Time at which each watchdog was called last."""
+        self._deleted_at = 0
+
+    def wake(self) -> None:
+        """Look at alarms now, because one has changed."""
+        self._wakeup.set()
+
+    async def run(self) -> None:
+        """Write and send messages until canceled."""
+        try:
+            while True:
+                try:
+                    await self.start_due()
+                except (FleetError, DBAPIError) as exc:
+                    _log.warning(
+                        "messages about alarms cannot be sent (%s); trying again", type(exc).__name__
+                    )
+                except Exception:  # noqa: BLE001 # a defect here must not stop the service
+                    _log.exception("messages about alarms cannot be sent: internal error; trying again")
+                await self._wait()
+        finally:
+            await self._cancel_sending()
+
+    async def run_once(self) -> None:
+        """Write and send everything that is due now, and wait until it is done."""
+        await self.start_due()
+        await asyncio.gather(*self._sending.values())
+
+    async def start_due(self) -> None:
+        """Write the messages about changed alarms, and start to send what is due."""
+        now = self._now()
+        while await self._database.read(planner.needs_plan, now):
+            plan = await self._database.write(self._write_messages, now)
+            if plan.changed:
+                self._on_changed(plan.changed)
+            if not plan.has_more:
+                break
+        channels = await self._database.read(load_channels, now)
+        busy = await self._database.read(outbox.find_channels_with_work, now)
+        for each in channels.values():
+            if not each.is_enabled or each.id in self._sending or self._is_waiting(each, now):
+                continue
+            if each.kind is ChannelKind.WATCHDOG:
+                if self._is_well() and now - self._called.get(each.id, 0) >= _WATCHDOG_MS:
+                    self._called[each.id] = now
+                    self._start(each, self._call_watchdog(each))
+            elif each.id in busy:
+                self._start(each, self._send_due(each))
+        if not 0 <= now - self._deleted_at < _DELETE_MS:
+            self._deleted_at = now
+            await self._database.write(outbox.delete_finished, now)
+
+    async def test(self, channel: StoredChannel) -> ChannelTest:
+        """Send a message to a channel now, to find out whether it works."""
+        now = self._now()
+        body: EventMessage | HumanMessage
+        if channel.is_for_people:
+            body = HumanMessage(entries=[], kind=MessageKind.TEST)
+        else:
+            body = EventMessage(
+                type="channel.test", timestamp=format_millis(now), data={"channel": channel.name}
+            )
+        message = OutgoingMessage(f"msg_test_{channel.id}_{now}", now, body)
+        result = await self._deliverers[channel.kind].deliver(channel, message)
+        return ChannelTest(
+            delivered=result.outcome is Outcome.DELIVERED,
+            status=result.status,
+            problem=result.problem,
+            milliseconds=max(0, self._now() - now),
+        )
+
+    @staticmethod
+    def _is_waiting(channel: StoredChannel, now: int) -> bool:
+        """Return whether a failing channel is not tried yet."""
+        return channel.retry_at is not None and channel.retry_at > now
+
+    def _start(self, channel: StoredChannel, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work, name=f"notifications.{channel.id}")
+        self._sending[channel.id] = task
+        task.add_done_callback(lambda _: self._sending.pop(channel.id, None))
+
+    async def _send_due(self, channel: StoredChannel) -> None:
+        """Send the messages of a channel that are due, until one fails because the channel does."""
+        try:
+            messages = await self._take(channel)
+            while messages and await self._send_batch(channel, messages):
+                await asyncio.sleep(self._batch_seconds)
+                messages = await self._take(channel)
+        except (FleetError, DBAPIError) as exc:
+            _log.warning("messages to %r cannot be read (%s); trying again", channel.name, type(exc).__name__)
+        except Exception:  # noqa: BLE001 # a defect here must not stop the other channels
+            _log.exception("messages to %r cannot be sent: internal error; trying again", channel.name)
+
+    async def _take(self, channel: StoredChannel) -> list[WaitingMessage]:
+        now = self._now()
+        limit = 1 if channel.is_for_people else _PARALLEL
+        found = await self._database.read(outbox.load_waiting, channel, now, limit=limit)
+        if not found and channel.is_for_people:
+            await self._database.write(self._compose, channel, now)
+            found = await self._database.read(outbox.load_waiting, channel, now, limit=1)
+        return found
+
+    async def _send_batch(self, channel: StoredChannel, messages: Collection[WaitingMessage]) -> bool:
+        """Send messages about different alarms at the same time. Return whether the channel works."""
+        results = await asyncio.gather(*(self._send(channel, each) for each in messages))
+        return channel.failing_since is None and all(
+            each in {Outcome.DELIVERED, Outcome.MESSAGE_REFUSED} for each in results
+        )
+
+    async def _send(self, channel: StoredChannel, message: WaitingMessage) -> Outcome:
+        """Send a message, and record how it went."""
+        outgoing = OutgoingMessage(
+            f"msg_{channel.id}_{message.id}",
+            self._now(),
+            message.body,
+            thread=None if message.alarm is None else f"alarm-{message.alarm}",
+            sequence=message.id,
+        )
+        result = await self._deliverers[channel.kind].deliver(channel, outgoing)
+        await self._database.write(self._record, message, result)
+        if result.outcome is Outcome.DELIVERED:
+            if channel.failing_since is not None:
+                _log.warning("messages to %r are delivered again", channel.name)
+        elif channel.failing_since is None:
+            _log.warning("a message to %r was not delivered: %s", channel.name, result.problem)
+        return result.outcome
+
+    async def _call_watchdog(self, channel: StoredChannel) -> None:
+        now = self._now()
+        body = EventMessage(type="watchdog", timestamp=format_millis(now), data={})
+        result = await self._deliverers[channel.kind].deliver(
+            channel, OutgoingMessage(f"watchdog_{now}", now, body)
+        )
+        if result.outcome is not Outcome.DELIVERED and channel.failing_since is None:
+            _log.warning("watchdog %r could not be called: %s", channel.name, result.problem)
+        await self._database.write(self._record_watchdog, channel.id, result)
+
+    # In transactions
+
+    def _write_messages(self, connection: Connection, now: int) -> Plan:
+        self._check_ownership(connection)
+        return planner.write_messages(connection, now)
+
+    def _compose(self, connection: Connection, channel: StoredChannel, now: int) -> None:
+        self._check_ownership(connection)
+        composer.compose_message(connection, channel, now)
+
+    def _record(self, connection: Connection, message: WaitingMessage, result: DeliveryResult) -> None:
+        outbox.record_result(connection, message, result, self._now(), self._random)
+
+    def _record_watchdog(self, connection: Connection, number: int, result: DeliveryResult) -> None:
+        outbox.record_call(connection, number, result, self._now(), self._random)
+
+    def _check_ownership(self, connection: Connection) -> None:
+        if self._owner is not None:
+            check_ownership(connection, self._owner)
+
+    async def _wait(self) -> None:
+        """Wait until an alarm has changed, or until it is time to look again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PAUSE_SECONDS):
+                await self._wakeup.wait()
+        self._wakeup.clear()
+
+    async def _cancel_sending(self) -> None:
+        tasks = list(self._sending.values())
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
