@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence  # msgspec reads it
 from enum import StrEnum
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, get_args
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from meshfleet.rest.alarms import AlarmSeverity
 from meshfleet.rest.bodies import HidesSecrets, MacText, RequestBody, ResponseBody, TimeText
@@ -17,6 +18,8 @@ ALARM_ROUTES_PATH: Final = "/api/v1/alarm-routes"
 MAX_CHANNELS: Final = 50
 MAX_ROUTES: Final = 50
 MAX_RECIPIENTS: Final = 50
+MAX_MATCHES: Final = 100
+"""Maximum number of rules, of labels and of gateways that a route names."""
 
 ChannelIdText = Annotated[str, Meta(pattern="^channel-[1-9][0-9]*$")]
 DeliveryIdText = Annotated[str, Meta(pattern="^delivery-[1-9][0-9]*$")]
@@ -64,8 +67,8 @@ class NewChannel(HidesSecrets, RequestBody, frozen=True, kw_only=True):
     """URL of a webhook or watchdog. If it is absent in a request to replace, the URL stays the same."""
     format: WebhookFormat = WebhookFormat.STANDARD
     routing_key: Annotated[str, Meta(max_length=200)] | None = None
-    """Key of the integration, in the format `pagerduty`."""
-    recipients: Annotated[tuple[str, ...], Meta(max_length=MAX_RECIPIENTS)] = ()
+    """Key of the integration, in the format `pagerduty`. In a request to replace, as `url`."""
+    recipients: Annotated[Sequence[str], Meta(max_length=MAX_RECIPIENTS)] = ()
     """Addresses to which e-mails are sent."""
 
 
@@ -123,11 +126,11 @@ class DeliveryState(StrEnum):
     """State of a message (rest-279)."""
 
     HELD = "held"
-    """It waits for others, for the end of quiet hours, or for the hour of a digest."""
+    """Waiting for others, for the end of quiet hours, or for the hour of a digest."""
     WAITING = "waiting"
     SENT = "sent"
     DEAD = "dead"
-    """It was given up; it can be tried again."""
+    """Given up; it can be tried again."""
     FOLDED = "folded"
     """Another message told the same, or it was not necessary any more."""
 
@@ -163,30 +166,34 @@ class RetriedDeliveries(ResponseBody, frozen=True, kw_only=True):
 Day = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 
 
-class RouteHours(RequestBody, frozen=True, kw_only=True):
+class AlarmRoutePart(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """Base class of a route and its parts. Responses contain all fields, including defaults."""
+
+
+class RouteHours(AlarmRoutePart, frozen=True, kw_only=True):
     """Hours in which messages are sent at once; `to` may be on the next day."""
 
-    days: Annotated[tuple[Day, ...], Meta(min_length=1)] = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+    days: Annotated[Sequence[Day], Meta(min_length=1, max_length=7)] = get_args(Day)
     start: DayTime = msgspec.field(name="from")
     end: DayTime = msgspec.field(name="to")
 
 
-class RouteMatch(RequestBody, frozen=True, kw_only=True):
+class RouteMatch(AlarmRoutePart, frozen=True, kw_only=True):
     """Alarms that a route is for. Absent fields match all."""
 
     severity_at_least: AlarmSeverity = AlarmSeverity.INFO
-    rules: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
+    rules: Annotated[Sequence[str], Meta(max_length=MAX_MATCHES)] = ()
+    labels: Annotated[Sequence[str], Meta(max_length=MAX_MATCHES)] = ()
     """Labels of the gateway or of a member; one of them is enough."""
-    gateways: tuple[MacText, ...] = ()
+    gateways: Annotated[Sequence[MacText], Meta(max_length=MAX_MATCHES)] = ()
 
 
-class AlarmRoute(RequestBody, frozen=True, kw_only=True):
+class AlarmRoute(AlarmRoutePart, frozen=True, kw_only=True):
     """Route of alarms to channels (rest-278). The first route that matches an alarm is used."""
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
     match: RouteMatch = RouteMatch()
-    channels: Annotated[tuple[ChannelIdText, ...], Meta(min_length=1)]
+    channels: Annotated[Sequence[ChannelIdText], Meta(min_length=1, max_length=MAX_CHANNELS)]
     time_zone: str = "UTC"
     """Time zone of `hours` and `digest`, such as `Europe/Zurich`."""
     hours: RouteHours | None = None
@@ -205,7 +212,28 @@ class AlarmRoute(RequestBody, frozen=True, kw_only=True):
     """Whether later routes are tried, too."""
 
 
-class AlarmRoutes(RequestBody, frozen=True, kw_only=True):
+class NewAlarmRoutes(RequestBody, frozen=True, kw_only=True):
+    """Request to replace all routes, in the order in which they are tried."""
+
+    items: Annotated[Sequence[AlarmRoute], Meta(max_length=MAX_ROUTES)]
+
+
+class RouteHoursView(RouteHours, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """`RouteHours` in responses; unlike in requests, unknown fields are ignored."""
+
+
+class RouteMatchView(RouteMatch, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """`RouteMatch` in responses; unlike in requests, unknown fields are ignored."""
+
+
+class AlarmRouteView(AlarmRoute, frozen=True, kw_only=True, forbid_unknown_fields=False):
+    """`AlarmRoute` in responses; unlike in requests, unknown fields are ignored."""
+
+    match: RouteMatchView = RouteMatchView()
+    hours: RouteHoursView | None = None
+
+
+class AlarmRoutes(ResponseBody, frozen=True, kw_only=True):
     """All routes, in the order in which they are tried."""
 
-    items: Annotated[tuple[AlarmRoute, ...], Meta(max_length=MAX_ROUTES)]
+    items: list[AlarmRouteView]

@@ -16,6 +16,7 @@ from meshfleet.protocol.topics import TopicCodec
 from meshfleet.rest.channels import ChannelKind
 from meshfleet.service import clock, metric_table
 from meshfleet.service.alarms.runner import AlarmRunner
+from meshfleet.service.alarms.service_facts import ServiceFactsReader
 from meshfleet.service.backfill import store as backfill_store
 from meshfleet.service.backfill.acknowledger import SampleAcknowledger
 from meshfleet.service.backfill.gap_check import run_gap_checks
@@ -32,10 +33,11 @@ from meshfleet.service.ingest.pipeline import DEFAULT_TIMINGS, IngestPipeline
 from meshfleet.service.jobs.execution.runner import JobRunner
 from meshfleet.service.locks import accepts_reports
 from meshfleet.service.metadata.reader import MetadataReader
+from meshfleet.service.notifications.http_sender import HttpSender
 from meshfleet.service.notifications.mail import MailDeliverer
 from meshfleet.service.notifications.notifier import Notifier
 from meshfleet.service.notifications.watchdog import WatchdogDeliverer
-from meshfleet.service.notifications.webhook import HttpSender, WebhookDeliverer
+from meshfleet.service.notifications.webhook import WebhookDeliverer
 from meshfleet.service.positions.reading_log import ReadingLog
 from meshfleet.service.positions.tracker import PositionTracker
 from meshfleet.service.presence import store as presence_store
@@ -51,7 +53,7 @@ from meshfleet.service.secret_store import INSTANCE_SECRET, format_instance_id, 
 from meshfleet.service.topology import store as topology_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleStore
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     from meshfleet.service.api import RestApi
     from meshfleet.service.embedded_broker.listeners import MqttListener
     from meshfleet.service.ingest.pipeline import IngestTimings
-    from meshfleet.service.notifications.delivery import Deliverer
+    from meshfleet.service.server_certificate import ServerCertificate
     from meshfleet.service.transport import ReportSource
     from meshfleet.settings import Settings
 
@@ -84,11 +86,13 @@ async def run_background_tasks(  # noqa: PLR0913 # keyword-only except what each
     api: RestApi,
     listeners: Sequence[MqttListener],
     *,
+    certificate: ServerCertificate | None = None,
     timings: IngestTimings = DEFAULT_TIMINGS,
 ) -> None:
     """Receive reports and run all other background tasks until canceled.
 
-    Return at once if the settings have neither an external broker nor an MQTT listener.
+    Return at once if the settings have neither an external broker nor an MQTT listener. `certificate` is the
+    TLS certificate of the listeners, if they have one.
     """
     if not accepts_reports(settings):
         return
@@ -96,7 +100,15 @@ async def run_background_tasks(  # noqa: PLR0913 # keyword-only except what each
     instance = await database.write(load_or_create_secret, INSTANCE_SECRET)
     source = await _open_report_source(database, settings, api, listeners, owner)
     runtime = Runtime(
-        database, samples, settings, api=api, source=source, owner=owner, instance=instance, timings=timings
+        database,
+        samples,
+        settings,
+        api=api,
+        source=source,
+        owner=owner,
+        instance=instance,
+        certificate=certificate,
+        timings=timings,
     )
     await runtime.restore()
     await runtime.run()
@@ -142,6 +154,7 @@ class Runtime:
         source: ReportSource,
         owner: bytes,
         instance: bytes,
+        certificate: ServerCertificate | None,
         timings: IngestTimings,
     ) -> None:
         self._database = database
@@ -232,17 +245,34 @@ class Runtime:
             database,
             self._on_alarms_changed,
             is_receiving=lambda: source.problem is None,
+            read_service_facts=ServiceFactsReader(
+                settings.data if database.is_sqlite else None,
+                source=source,
+                commit_timer=api.commit_timer,
+                storage=api.storage_monitor,
+                certificate=certificate,
+                now=clock.now,
+            ).read,
             owner=None if database.is_sqlite else owner,
             retention_ms=_to_millis(settings.retention.alarm),
             now=clock.now,
         )
-        self._notifier = _create_notifier(
+        installation = format_instance_id(instance)
+        self._mail = MailDeliverer(settings.mail, public_url=settings.url, installation=installation)
+        sender = HttpSender(settings.webhooks)
+        self._notifier = Notifier(
             database,
-            settings,
-            installation=format_instance_id(instance),
-            owner=None if database.is_sqlite else owner,
+            {
+                ChannelKind.WEBHOOK: WebhookDeliverer(
+                    sender, public_url=settings.url, installation=installation
+                ),
+                ChannelKind.EMAIL: self._mail,
+                ChannelKind.WATCHDOG: WatchdogDeliverer(sender),
+            },
             on_changed=api.live.alarms.mark_changed,
             is_well=lambda: self._alarms.is_working and source.problem is None,
+            owner=None if database.is_sqlite else owner,
+            now=clock.now,
         )
         api.parent_tracker.retention_ms = _to_millis(settings.retention.link)
         for subscriber in (
@@ -335,6 +365,7 @@ class Runtime:
                 self._api.state_writer.attach(self._ingest.flush)
                 await self._source.run(self._ingest)
         finally:
+            self._mail.close()
             await self._flush_pending()
 
     def _apply_request_settings(self, settings: Settings) -> None:
@@ -397,25 +428,6 @@ class Runtime:
                 " the next start restores them from the journal",
                 type(exc).__name__,
             )
-
-
-def _create_notifier(  # noqa: PLR0913 # keyword-only after the settings
-    database: Database,
-    settings: Settings,
-    *,
-    installation: str,
-    owner: bytes | None,
-    on_changed: Callable[[Collection[int]], None],
-    is_well: Callable[[], bool],
-) -> Notifier:
-    """Create a notifier with a deliverer for each kind of channel."""
-    sender = HttpSender(settings.webhooks)
-    deliverers: dict[ChannelKind, Deliverer] = {
-        ChannelKind.WEBHOOK: WebhookDeliverer(sender, public_url=settings.url, installation=installation),
-        ChannelKind.EMAIL: MailDeliverer(settings.mail, public_url=settings.url, installation=installation),
-        ChannelKind.WATCHDOG: WatchdogDeliverer(sender),
-    }
-    return Notifier(database, deliverers, on_changed=on_changed, is_well=is_well, owner=owner, now=clock.now)
 
 
 def _build_retention(settings: Settings) -> Retention:

@@ -34,8 +34,8 @@ def add_job(log: PresenceLog, number: int, **values: Any) -> None:
     """Add an update job of a single firmware."""
     if number == 1:
         defaults = {each.name: "" for each in firmware.columns if not each.nullable}
-        image = {"id": "fw-1", "model": 1, "type": 1, "bare": False, "size": 1, "sha256": b"", "created_at": 0}
-        execute(log, insert(firmware).values(**defaults | image))
+        image = {"id": "fw-1", "model": 1, "type": 1, "bare": False, "size": 1, "sha256": b""}
+        execute(log, insert(firmware).values(**defaults | image | {"created_at": 0}))
     row = {
         "id": number,
         "firmware": "fw-1",

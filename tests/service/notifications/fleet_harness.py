@@ -9,7 +9,7 @@ from sqlalchemy import update
 from meshfleet.db.tables import alarm
 from tests.service.alarms.alarm_harness import AlarmHarness
 from tests.service.alarms.presence_log import START, PresenceLog
-from tests.service.notifications.notifier_harness import NotifierHarness
+from tests.service.notifications.notifier_harness import Killed, NotifierHarness
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +47,10 @@ class NotifiedLog(PresenceLog):
         """Advance the clock. Evaluate the rules and send what is due after each step."""
         for start in range(0, seconds, step):
             self.run(min(step, seconds - start), step=step)
-            await self.notifications.notifier.run_once()
+            try:
+                await self.notifications.notifier.run_once()
+            except Killed:
+                self.notifications.start()
 
     def silence(self, number: int, seconds: int) -> None:
         """Silence an alarm for some time."""

@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import func, insert, select
 
 from meshfleet.db.tables import channel, notification, notification_route
-from meshfleet.rest.channels import AlarmRoute, ChannelKind, WebhookFormat
+from meshfleet.rest.channels import AlarmRoute, ChannelKind
 from meshfleet.service.notifications.channels import ChannelTarget
 from meshfleet.service.notifications.delivery import DeliveryResult, Outcome
 from meshfleet.service.notifications.messages import EventMessage, HumanMessage
@@ -26,6 +26,10 @@ FAILED = DeliveryResult(Outcome.CHANNEL_FAILED, status=503, problem="the receive
 REFUSED = DeliveryResult(Outcome.MESSAGE_REFUSED, status=422, problem="the receiver answers 422")
 
 
+class Killed(BaseException):
+    """End of a process."""
+
+
 class Recorder:
     """Deliverer that records messages, and answers as a test wants."""
 
@@ -33,6 +37,8 @@ class Recorder:
         self.received: list[tuple[str, OutgoingMessage]] = []
         """Messages that were delivered, with the names of their channels."""
         self.attempts: list[tuple[str, OutgoingMessage]] = []
+        self.kills: set[int] = set()
+        """Numbers of attempts after which the process is killed, before it can record them."""
         self.answer: Callable[[str, OutgoingMessage], DeliveryResult] = lambda _name, _message: DELIVERED
 
     async def deliver(self, channel: StoredChannel, message: OutgoingMessage) -> DeliveryResult:
@@ -41,14 +47,16 @@ class Recorder:
         result = self.answer(channel.name, message)
         if result.outcome is Outcome.DELIVERED:
             self.received.append((channel.name, message))
+        if len(self.attempts) in self.kills:
+            raise Killed
         return result
 
     def texts(self, name: str = "mail") -> list[list[str]]:
         """Return the sentences of each message for people, with the kinds of its entries."""
         found = []
-        for channel, message in self.received:
-            if channel == name and isinstance(message.body, HumanMessage):
-                lines = [f"{each.kind}: {each.sentence}" for each in message.body.entries]
+        for each, message in self.received:
+            if each == name and isinstance(message.body, HumanMessage):
+                lines = [f"{entry.kind}: {entry.sentence}" for entry in message.body.entries]
                 passed = [f"{message.body.passed} passed"] if message.body.passed else []
                 found.append(lines + passed)
         return found
@@ -61,8 +69,8 @@ class Recorder:
         """Return type and alarm of each event for a program."""
         return [
             (message.body.type, message.body.data["id"])
-            for channel, message in self.received
-            if channel == name and isinstance(message.body, EventMessage)
+            for each, message in self.received
+            if each == name and isinstance(message.body, EventMessage)
         ]
 
 
@@ -126,6 +134,3 @@ class NotifierHarness:
         """Count the messages by state."""
         query = select(notification.c.state, func.count()).group_by(notification.c.state)
         return self.database.read_now(lambda connection: dict(map(tuple, connection.execute(query))))
-
-
-__all__ = ["DELIVERED", "FAILED", "REFUSED", "NotifierHarness", "Recorder", "WebhookFormat"]

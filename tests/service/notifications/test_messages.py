@@ -1,4 +1,4 @@
-"""What is told of an alarm after it has opened, and when people are told."""
+"""Messages about an alarm after it has opened, and the time at which people get them."""
 
 from __future__ import annotations
 
@@ -127,7 +127,9 @@ async def test_an_alarm_that_ends_during_a_silence_ends_it_without_a_message(log
     assert log.recorder.kinds() == [["opened"], ["opened"]]
 
 
-async def test_quiet_hours_end_at_the_local_time_also_after_a_change_of_the_clocks(database: Database) -> None:
+async def test_quiet_hours_end_at_the_local_time_after_a_change_of_the_clocks(
+    database: Database,
+) -> None:
     # The clocks in Zurich are set forward on 29 March 2026: 07:00 is 06:00 UTC before, 05:00 UTC after.
     log = NotifiedLog(database, to_millis("2026-03-28T19:00"))
     hours = {"from": "07:00", "to": "20:00"}

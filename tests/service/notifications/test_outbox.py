@@ -11,6 +11,7 @@ from tests.service.alarms.alarm_harness import HOUR, MINUTE
 from tests.service.notifications.notifier_harness import DELIVERED, FAILED, REFUSED
 
 if TYPE_CHECKING:
+    from meshfleet.service.notifications.delivery import DeliveryResult
     from tests.service.notifications.fleet_harness import NotifiedLog
 
 pytestmark = pytest.mark.anyio
@@ -47,13 +48,11 @@ async def test_a_receiver_that_returns_gets_everything_in_order(log: NotifiedLog
 
 @pytest.mark.parametrize("answer", [REFUSED, FAILED], ids=["refused", "failed"])
 async def test_a_message_that_is_never_accepted_is_given_up_without_delaying_others(
-    log: NotifiedLog, answer: object
+    log: NotifiedLog, answer: DeliveryResult
 ) -> None:
     log.notifications.add_route(log.hook)
     first, second = (log.add_gateway(number, 20) for number in (1, 2))
-    log.recorder.answer = lambda _name, message: (
-        answer if message.thread == "alarm-1" else DELIVERED  # type: ignore[return-value]
-    )
+    log.recorder.answer = lambda _name, message: answer if message.thread == "alarm-1" else DELIVERED
     log.set_device(first[1][0], first[0], connected=False)
     await log.pass_time(15 * MINUTE)
     for number in range(4):
@@ -85,3 +84,24 @@ async def test_people_get_one_summary_of_what_happened_while_their_channel_faile
     log.recorder.answer = lambda _name, _message: DELIVERED
     await log.pass_time(10 * MINUTE, step=60)
     assert log.recorder.kinds() == [["opened"], ["opened"] * 4]
+
+
+@pytest.mark.both_databases
+async def test_a_kill_before_a_delivery_is_recorded_repeats_the_message_with_its_id(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.hook, log.mail, groupSeconds=0)
+    gateways = [log.add_gateway(number)[0] for number in range(1, 5)]
+    await log.pass_time(10 * MINUTE)
+    log.recorder.kills = {1, 2, 4, 7, 8}
+    for each in gateways:
+        log.set_gateway(each, connected=False)
+        await log.pass_time(10 * MINUTE)
+        log.set_gateway(each, connected=True)
+        await log.pass_time(10 * MINUTE)
+    for name in ("hook", "mail"):
+        identities = [message.id for channel, message in log.recorder.received if channel == name]
+        repeated = len(identities) - len(set(identities))
+        assert repeated <= len(log.recorder.kills)
+        assert len(set(identities)) == 8
+        assert [each for number, each in enumerate(identities) if each not in identities[:number]] == sorted(
+            set(identities), key=lambda each: int(each.rpartition("_")[2])
+        )

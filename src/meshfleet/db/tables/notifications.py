@@ -90,7 +90,7 @@ channel_alarm = Table(
     Column("repeats", Integer, nullable=False),
     Column("check_at", BigInteger, index=True),
 )
-"""What each channel was told last of an alarm that is not over: only a change worth a message is told again.
+"""Last message of each channel about an alarm that is not over: only a change worth a message is told again.
 
 At `check_at` the alarm is looked at again although it may not have changed: to repeat the message.
 """

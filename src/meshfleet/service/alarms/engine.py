@@ -22,6 +22,7 @@ from meshfleet.service.alarms.rules import (
     GATEWAYS_BACK_PERCENT,
     GATEWAYS_LOST_PERCENT,
     MIN_GATEWAYS_LOST,
+    SERVICE_RULES,
     AlarmTimes,
     Rule,
     Severity,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.service.alarms.progress import ConnectionChange
-    from meshfleet.service.alarms.watches.watch import Fault, Watch
+    from meshfleet.service.alarms.watches.watch import Fault, ServiceFacts, Watch
 
 _MAX_DUE: Final = 2_000
 """Maximum number of conditions whose time has come that one evaluation handles."""
@@ -71,29 +72,34 @@ _SELECT_RELEASED: Final = """
 """
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 # keyword-only after the times
     connection: Connection,
     now: int,
     times: AlarmTimes,
     *,
     is_receiving: bool = True,
     watches: Iterable[Watch] = (),
+    service: ServiceFacts | None = None,
 ) -> set[int]:
     """Evaluate the rules at a time, a Unix time in milliseconds. Return the row ids of changed alarms.
 
     Without `is_receiving`, reports could not be received since the last evaluation: no alarm opens or ends
-    for a while. `watches` are those that look at their facts now.
+    for a while, except for those about this service. `watches` are those that look at their facts now.
+    `service` is None if nothing is known about this service.
     """
-    return _Evaluation(connection, now, times).run(watches, is_receiving=is_receiving)
+    return _Evaluation(connection, now, times, service).run(watches, is_receiving=is_receiving)
 
 
 class _Evaluation:
     """One evaluation, in one transaction."""
 
-    def __init__(self, connection: Connection, now: int, times: AlarmTimes) -> None:
+    def __init__(
+        self, connection: Connection, now: int, times: AlarmTimes, service: ServiceFacts | None
+    ) -> None:
         self._connection = connection
         self._now = now
         self._times = times
+        self._service = service
         self._conditions = ConditionTable(connection)
         self._alarms = AlarmTable(connection, now, times.reopen)
         self._judges: dict[Rule, Callable[[Condition], None]] = {
@@ -103,7 +109,7 @@ class _Evaluation:
             Rule.DEVICE_OFFLINE: self._judge_device,
         }
         self._faults: dict[Subject, Fault] = {}
-        """What watches have found."""
+        """Faults that watches have found now."""
 
     def run(self, watches: Iterable[Watch], *, is_receiving: bool) -> set[int]:
         before = progress.load_progress(self._connection)
@@ -124,7 +130,11 @@ class _Evaluation:
         for watch in watches:
             self._apply_watch(watch)
         if self._now >= quiet_until:
-            self._judge_due()
+            self._judge(self._conditions.load_due(self._now, _MAX_DUE))
+        else:
+            # What is wrong with this service is no consequence of reports that are missing, but their cause.
+            for rule in SERVICE_RULES:
+                self._judge(self._conditions.load_rule(rule))
         self._conditions.save()
         changed = self._alarms.finish()
         progress.save_progress(self._connection, Progress(batch.position, self._now, quiet_until))
@@ -285,7 +295,7 @@ class _Evaluation:
     def _apply_watch(self, watch: Watch) -> None:
         """Compare what a watch finds with the stored conditions of its rule."""
         known = {each.subject.number: each for each in self._conditions.load_rule(watch.rule)}
-        found = watch.find(Sight(self._connection, self._now, known))
+        found = watch.find(Sight(self._connection, self._now, known, self._service))
         if found is None:
             return
         faults = {each.number: each for each in found}
@@ -326,11 +336,11 @@ class _Evaluation:
 
     # Time
 
-    def _judge_due(self) -> None:
-        due = self._conditions.load_due(self._now, _MAX_DUE)
-        for condition in sorted(due, key=lambda each: (_RULE_ORDER[each.subject.rule], each.due or 0)):
+    def _judge(self, conditions: Iterable[Condition]) -> None:
+        """Take the next step of those conditions whose time has come."""
+        for condition in sorted(conditions, key=lambda each: (_RULE_ORDER[each.subject.rule], each.due or 0)):
             if condition.due is None or condition.due > self._now:
-                continue  # another condition has changed it meanwhile
+                continue  # another condition may have changed it meanwhile
             if condition.state is ConditionState.PENDING:
                 self._judges.get(condition.subject.rule, self._judge_watched)(condition)
             elif condition.state is ConditionState.CLEARING:

@@ -35,12 +35,32 @@ class Rule(StrEnum):
     """A firmware update is under way, but nothing moves."""
     CHANNEL_FAILING = "channel-failing"
     """Messages about alarms cannot be delivered."""
+    DATABASE = "database"
+    """The database cannot be used. This alarm is written when it can be used again."""
+    BROKER = "broker"
+    """The MQTT broker does not deliver reports."""
+    INGEST_LAG = "ingest-lag"
+    """Reports wait too long until they are stored."""
+    DISK = "disk"
+    """The disk of the data is nearly full, or will be full soon."""
+    CERTIFICATE = "certificate"
+    """The TLS certificate ends soon, or has ended."""
+    BACKUP_OLD = "backup-old"
+    """Backups are made, but the last one is old."""
+    VERSION_SKEW = "version-skew"
+    """Devices run older firmware than the newest that was released for their model."""
 
 
 DEVICE_RULES: Final = frozenset({Rule.DEVICE_OFFLINE})
 """Rules whose members are devices, which the alarm affects."""
 GATEWAY_RULES: Final = frozenset({Rule.GATEWAYS_LOST, Rule.GATEWAY_OFFLINE, Rule.GATEWAY_CLOCK})
 """Rules whose members are gateways."""
+
+
+SERVICE_RULES: Final = frozenset(
+    {Rule.BROKER, Rule.INGEST_LAG, Rule.DISK, Rule.CERTIFICATE, Rule.BACKUP_OLD}
+)
+"""Rules about this service, which is known also while no reports arrive, and directly after a start."""
 
 
 class Severity(IntEnum):

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.service.alarms.rules import Rule
+    from meshfleet.service.alarms.watches.watch import ServiceFacts
     from meshfleet.service.clock import Now
 
 _log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class AlarmRunner:
         on_changed: Callable[[Collection[int]], None],
         *,
         is_receiving: Callable[[], bool],
+        read_service_facts: Callable[[], ServiceFacts] | None = None,
         owner: bytes | None,
         retention_ms: int | None,
         times: AlarmTimes = DEFAULT_TIMES,
@@ -57,11 +59,13 @@ class AlarmRunner:
         """Create a runner that reports the row ids of changed alarms to `on_changed`.
 
         `is_receiving` returns whether the broker delivers reports: without them, silence means nothing.
-        `owner` is the token that proves that no other process evaluates rules; None if there can be none.
+        `read_service_facts` is called in a thread before each evaluation; without it nothing is known about
+        the service itself. `owner` is the token that proves that no other process evaluates rules; None if there can be none.
         """
         self._database = database
         self._on_changed = on_changed
         self._is_receiving = is_receiving
+        self._read_service_facts = read_service_facts
         self._has_started = False
         self._owner = owner
         self.retention_ms = retention_ms
@@ -95,11 +99,15 @@ class AlarmRunner:
     async def evaluate(self) -> None:
         """Evaluate the rules if anything has changed, or the time of a condition has come."""
         now, is_receiving = self._now(), self._is_receiving()
+        service = None
+        if self._read_service_facts is not None:
+            # In a thread: a disk that hangs must not block the event loop.
+            service = await asyncio.to_thread(self._read_service_facts)
         if is_receiving and self._has_started and not await self._database.read(_is_due, now):
             return
         # At its start the service does not know which gateways will connect again.
         changed = await self._database.write(
-            self._evaluate, now, is_receiving=is_receiving and self._has_started
+            self._evaluate, now, service, is_receiving=is_receiving and self._has_started
         )
         self._has_started = True
         if changed:
@@ -113,7 +121,9 @@ class AlarmRunner:
         self._deleted_at = now
         await self._database.write(delete_ended_alarms, now - self.retention_ms)
 
-    def _evaluate(self, connection: Connection, now: int, *, is_receiving: bool) -> set[int]:
+    def _evaluate(
+        self, connection: Connection, now: int, service: ServiceFacts | None, *, is_receiving: bool
+    ) -> set[int]:
         if self._owner is not None:
             check_ownership(connection, self._owner)
         watches = [
@@ -122,7 +132,14 @@ class AlarmRunner:
             if not 0 <= now - self._looked_at.get(each.rule, 0) < each.interval
         ]
         self._looked_at |= {each.rule: now for each in watches}
-        return engine.evaluate(connection, now, self._times, is_receiving=is_receiving, watches=watches)
+        return engine.evaluate(
+            connection,
+            now,
+            self._times,
+            is_receiving=is_receiving,
+            watches=watches,
+            service=service,
+        )
 
 
 def _is_due(connection: Connection, now: int) -> bool:

@@ -38,7 +38,7 @@ class OutgoingMessage(NamedTuple):
     """Message to deliver now."""
 
     id: str
-    """The same in each attempt, such as `msg_3f9c…`: receivers recognize repeated messages by it."""
+    """Id by which receivers recognize a repeated message: it is equal in each attempt."""
     now: int
     """Time of the attempt as Unix time in milliseconds."""
     body: EventMessage | HumanMessage

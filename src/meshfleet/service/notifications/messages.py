@@ -18,7 +18,7 @@ class MessageKind(StrEnum):
     UPDATED = "updated"
     """More severe, twice as many devices, or a new member after an acknowledgment."""
     REPEATED = "repeated"
-    """Still open, and nobody has acknowledged it."""
+    """Still open, and not acknowledged."""
     STILL_OPEN = "still-open"
     """Still open after a silence."""
     ACKNOWLEDGED = "acknowledged"
@@ -48,7 +48,7 @@ class MessageEntry(Struct, frozen=True, kw_only=True):
     severity: str
     sentence: str
     action: str
-    """What to do first; empty for an alarm that is over."""
+    """First thing to do; empty for an alarm that is over."""
     since: str
     """Time at which the fault began, as in REST."""
 

@@ -188,7 +188,7 @@ class Notifier:
     async def _send(self, channel: StoredChannel, message: WaitingMessage) -> Outcome:
         """Send a message, and record how it went."""
         outgoing = OutgoingMessage(
-            f"msg_{channel.id}_{message.id}",
+            f"msg_{message.created_at}_{channel.id}_{message.id}",
             self._now(),
             message.body,
             thread=None if message.alarm is None else f"alarm-{message.alarm}",

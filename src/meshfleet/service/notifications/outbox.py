@@ -289,8 +289,18 @@ def fold_messages(connection: Connection, numbers: Collection[int], now: int, ca
 
 
 def delete_finished(connection: Connection, now: int) -> None:
-    """Delete messages that were sent or given up long ago; at most 1,000 per call."""
+    """Delete messages that were sent or given up long ago; at most 1,000 per call.
+
+    Messages of channels that are off are given up when they are too old: they would be no news.
+    """
     columns = notification.c
+    unsent = columns.state.in_([str(DeliveryState.HELD), str(DeliveryState.WAITING)])
+    off = select(channel.c.id).where(~channel.c.enabled)
+    connection.execute(
+        update(notification)
+        .where(unsent, columns.created_at < now - _MAX_AGE_MS, columns.channel.in_(off.scalar_subquery()))
+        .values(state=str(DeliveryState.DEAD), finished_at=now, problem="the channel was off")
+    )
     old = select(columns.id).where(columns.finished_at < now - _KEPT_MS).limit(_MAX_DELETED)
     connection.execute(delete(notification).where(columns.id.in_(old.scalar_subquery())))
 

@@ -20,7 +20,6 @@ from meshfleet.db.tables import (
     device_label,
     label,
     notification,
-    notification_route,
 )
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
@@ -30,6 +29,7 @@ from meshfleet.service.alarms import views
 from meshfleet.service.alarms.alarms import AlarmEventKind, AlarmRecord, EndReason, add_event, to_records
 from meshfleet.service.alarms.rules import Rule, Severity
 from meshfleet.service.notifications import outbox
+from meshfleet.service.notifications import views as channel_views
 from meshfleet.service.notifications.channels import load_channels
 from meshfleet.service.notifications.messages import EventMessage, MessageKind
 from meshfleet.service.notifications.routing import Hold, RoutedAlarm, Timing, compute_timing, find_routes
@@ -52,8 +52,6 @@ _MAX_ALARMS: Final = 1_000
 """Maximum number of alarms for which one transaction writes messages."""
 _RECOVERING_PAUSE_MS: Final = 10 * _MINUTE_MS
 
-_decode_route = msgspec.json.Decoder(AlarmRoute).decode
-
 
 class Plan(NamedTuple):
     """Result of writing messages."""
@@ -65,7 +63,7 @@ class Plan(NamedTuple):
 
 @dataclass(slots=True)
 class ToldState:
-    """What a channel was told last of an alarm: a row of the table `channel_alarm`."""
+    """State of an alarm in the last message of a channel: a row of the table `channel_alarm`."""
 
     channel: int
     alarm: int
@@ -95,12 +93,6 @@ def write_messages(connection: Connection, now: int) -> Plan:
     records = _load_records(connection, now)
     _Planner(connection, now, records, ended).run()
     return Plan(ended, len(records) >= _MAX_ALARMS)
-
-
-def load_routes(connection: Connection) -> list[AlarmRoute]:
-    """Load the routes in their order."""
-    query = select(notification_route.c.body).order_by(notification_route.c.position)
-    return [_decode_route(body) for body in connection.scalars(query)]
 
 
 def _end_silences(connection: Connection, now: int) -> set[int]:
@@ -148,7 +140,7 @@ class _Planner:
         self._records = records
         self._ended_silences = ended
         self._channels = {f"channel-{each.id}": each for each in load_channels(connection, now).values()}
-        self._routes = load_routes(connection)
+        self._routes = channel_views.load_routes(connection).items
         self._told = _load_told(connection, [each.id for each in records])
         bodies = views.build_alarms(connection, records, now)
         self._bodies: Mapping[int, dict[str, Any]] = {

@@ -36,6 +36,22 @@ class Fault(NamedTuple):
     gateway: int | None = None
 
 
+class ServiceFacts(NamedTuple):
+    """Facts about this service that only its process knows. Times are Unix times in milliseconds."""
+
+    disk_free: int | None = None
+    """Free bytes of the disk of the data; None if they are not known, or if the database is a server."""
+    disk_total: int | None = None
+    disk_full_at: int | None = None
+    """Time at which the disk will be full; None if that is not foreseen."""
+    broker_failing_since: int | None = None
+    """Time since which the MQTT broker does not deliver reports; None while it does."""
+    ingest_lag: int = 0
+    """Milliseconds for which the oldest report waits until it is stored, or for which the last one waited."""
+    certificate_ends_at: int | None = None
+    """Time at which the TLS certificate ends; None without a certificate."""
+
+
 class Sight(NamedTuple):
     """Facts that a watch looks at."""
 
@@ -43,6 +59,8 @@ class Sight(NamedTuple):
     now: int
     known: Mapping[int, Condition]
     """Conditions of the rule that are not forgotten, by subject: for thresholds that differ afterwards."""
+    service: ServiceFacts | None = None
+    """Facts about this service; None if they are not known now."""
 
 
 class WatchedAlarm(NamedTuple):
