@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Select
 
     from meshfleet.db import Database
+    from meshfleet.service.alarms.watches.watch import ServiceFacts
 
 STEP = 10
 """Seconds of a step of the clock."""
@@ -43,10 +44,20 @@ class StoredAlarms:
         self.times = AlarmTimes()
         self.now = 0
         """Unix time in milliseconds."""
+        self.service: ServiceFacts | None = None
+        """What is known about the service itself."""
+        self.is_receiving = True
 
     def evaluate(self) -> set[int]:
         """Evaluate the rules now."""
-        return self.database.write_now(engine.evaluate, self.now, self.times, watches=WATCHES.values())
+        return self.database.write_now(
+            engine.evaluate,
+            self.now,
+            self.times,
+            is_receiving=self.is_receiving,
+            watches=WATCHES.values(),
+            service=self.service,
+        )
 
     # What is stored
 

@@ -63,8 +63,8 @@ def test_a_changed_byte_is_found() -> None:
 @each_row(
     "headers",
     [
-        sign(SECRET, age=400),
-        sign(SECRET, age=-400),
+        sign(SECRET, age=86_400),
+        sign(SECRET, age=-86_400),  # rows are made at the start, up to an hour before they are used
         sign(OTHER),
         sign(),
         {**sign(SECRET), "webhook-id": "msg_2"},

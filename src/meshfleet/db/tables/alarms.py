@@ -86,9 +86,9 @@ had lasted long enough. `affected` counts the devices that are cut off now, and 
 again when the alarm was cleared; `most_members` and `most_affected` are the most there were.
 `end_reason` says why an alarm is over.
 `recovering_since` is set while all members are well again and are only watched. `new_members` counts members
-that joined after the acknowledgment. The `announced_…` columns are what it was when its messages were written:
-a change of `version` is looked at once. Until `silenced_until` nothing is sent. `facts` is JSON with the numbers
-and names of the sentence, if the table does not have them.
+that joined after the acknowledgment. The `announced_…` columns say for which version its messages were
+written, and what it was then. Until `silenced_until` nothing is sent. `facts` is JSON with numbers and names
+for the sentence that the table does not have.
 """
 
 alarm_event = Table(

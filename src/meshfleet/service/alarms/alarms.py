@@ -16,7 +16,7 @@ from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import DEVICE_RULES, Rule, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from sqlalchemy import Connection, Row
 
@@ -30,6 +30,8 @@ _SELECT_DIFFERENT: Final = """
     GROUP BY alarm.id, alarm.members HAVING count(member.subject) <> alarm.members
 """
 _MAX_DELETED: Final = 1000
+_MAX_LOADED: Final = 1000
+"""Maximum number of alarms that one query loads."""
 
 _COUNT_MEMBERS: Final = (
     "SELECT state, count(*) FROM alarm_condition WHERE alarm = ? AND rule = ? GROUP BY state"
@@ -173,10 +175,20 @@ class AlarmTable:
         condition.activate(found.id, group.cause, self._now)
         self._touched.add(found.id)
 
-    def worsen(self, condition: Condition, severity: Severity, facts: Mapping[str, Any]) -> None:
-        """Make the alarm of a condition more severe, with the facts of now. It never becomes less severe."""
+    def worsen(
+        self,
+        condition: Condition,
+        severity: Severity,
+        facts: Mapping[str, Any],
+        *,
+        updates_facts: bool = False,
+    ) -> None:
+        """Make the alarm of a condition more severe, with the facts of now. It never becomes less severe.
+
+        With `updates_facts` the alarm gets the facts of now in any case.
+        """
         record = None if condition.alarm is None else self.load(condition.alarm)
-        if record is not None and self._raise_severity(record, severity):
+        if record is not None and (self._raise_severity(record, severity) or updates_facts):
             record.facts = msgspec.json.encode(facts).decode()
 
     def _raise_severity(self, record: AlarmRecord, severity: Severity) -> bool:
@@ -224,6 +236,16 @@ class AlarmTable:
                 return None
             self._keep(row)
         return self._loaded[number]
+
+    def load_all(self, numbers: Collection[int]) -> None:
+        """Load alarms that may be changed, with few queries."""
+        missing = sorted(set(numbers) - self._loaded.keys())
+        for start in range(0, len(missing), _MAX_LOADED):
+            is_missing = alarm.c.id.in_(missing[start : start + _MAX_LOADED])
+            for row in self._connection.execute(
+                select(alarm).where(is_missing).order_by(alarm.c.id).with_for_update()
+            ):
+                self._keep(row)
 
     def finish(self) -> set[int]:
         """Count the members of all changed alarms, clear those without members, and write everything.

@@ -299,7 +299,11 @@ class _Evaluation:
         if found is None:
             return
         faults = {each.number: each for each in found}
-        self._conditions.load_subjects(sorted(faults))
+        self._conditions.load_subjects(sorted(faults.keys() - known.keys()))
+        changing = (known.get(number) for number, fault in faults.items() if fault.changes_alarm)
+        self._alarms.load_all(
+            {each.alarm for each in changing if each is not None and each.alarm is not None}
+        )
         for fault in faults.values():
             self._apply_fault(watch, fault)
         for number, condition in known.items():
@@ -310,21 +314,20 @@ class _Evaluation:
         subject = Subject(watch.rule, fault.number)
         self._faults[subject] = fault
         condition = self._conditions.find(subject)
+        due = max(self._now, fault.since + watch.wait) if fault.is_certain else None
         if condition is None:
-            condition = self._conditions.add(
-                Condition(
-                    subject,
-                    fault.device,
-                    fault.gateway,
-                    ConditionState.PENDING,
-                    since=fault.since,
-                    due=max(self._now, fault.since + watch.wait),
-                )
-            )
+            pending = ConditionState.PENDING
+            condition = Condition(subject, fault.device, fault.gateway, pending, since=fault.since, due=due)
+            self._conditions.add(condition)
         elif condition.state is ConditionState.ACTIVE:
-            self._alarms.worsen(condition, fault.severity, fault.facts)
-        else:
-            condition.mark_faulty(fault.since, max(self._now, fault.since + watch.wait))
+            if fault.changes_alarm:
+                self._alarms.worsen(condition, fault.severity, fault.facts, updates_facts=fault.updates_facts)
+        elif condition.state is ConditionState.PENDING:
+            if condition.due is None or not fault.is_certain:
+                condition.due = due
+        elif fault.is_certain or condition.state is ConditionState.QUIET:
+            condition.mark_faulty(fault.since, due)
+            condition.gateway = fault.gateway
             self._alarms.touch(condition)
 
     def _judge_watched(self, condition: Condition) -> None:

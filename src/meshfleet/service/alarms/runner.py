@@ -17,13 +17,13 @@ from meshfleet.service.alarms.rules import DEFAULT_TIMES, AlarmTimes
 from meshfleet.service.alarms.watches.registry import WATCHES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
     from meshfleet.service.alarms.rules import Rule
-    from meshfleet.service.alarms.watches.watch import ServiceFacts
+    from meshfleet.service.alarms.watches.watch import ServiceFacts, Watch
     from meshfleet.service.clock import Now
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,8 @@ class AlarmRunner:
 
         `is_receiving` returns whether the broker delivers reports: without them, silence means nothing.
         `read_service_facts` is called in a thread before each evaluation; without it nothing is known about
-        the service itself. `owner` is the token that proves that no other process evaluates rules; None if there can be none.
+        the service itself. `owner` is the token that proves that no other process evaluates rules; None if
+        there can be none.
         """
         self._database = database
         self._on_changed = on_changed
@@ -99,16 +100,22 @@ class AlarmRunner:
     async def evaluate(self) -> None:
         """Evaluate the rules if anything has changed, or the time of a condition has come."""
         now, is_receiving = self._now(), self._is_receiving()
+        if is_receiving and self._has_started and not await self._database.read(_is_due, now):
+            return
         service = None
         if self._read_service_facts is not None:
             # In a thread: a disk that hangs must not block the event loop.
             service = await asyncio.to_thread(self._read_service_facts)
-        if is_receiving and self._has_started and not await self._database.read(_is_due, now):
-            return
+        watches = [
+            each
+            for each in WATCHES.values()
+            if not 0 <= now - self._looked_at.get(each.rule, 0) < each.interval
+        ]
         # At its start the service does not know which gateways will connect again.
         changed = await self._database.write(
-            self._evaluate, now, service, is_receiving=is_receiving and self._has_started
+            self._evaluate, now, service, watches, is_receiving=is_receiving and self._has_started
         )
+        self._looked_at |= {each.rule: now for each in watches}
         self._has_started = True
         if changed:
             self._on_changed(changed)
@@ -122,16 +129,16 @@ class AlarmRunner:
         await self._database.write(delete_ended_alarms, now - self.retention_ms)
 
     def _evaluate(
-        self, connection: Connection, now: int, service: ServiceFacts | None, *, is_receiving: bool
+        self,
+        connection: Connection,
+        now: int,
+        service: ServiceFacts | None,
+        watches: Sequence[Watch],
+        *,
+        is_receiving: bool,
     ) -> set[int]:
         if self._owner is not None:
             check_ownership(connection, self._owner)
-        watches = [
-            each
-            for each in WATCHES.values()
-            if not 0 <= now - self._looked_at.get(each.rule, 0) < each.interval
-        ]
-        self._looked_at |= {each.rule: now for each in watches}
         return engine.evaluate(
             connection,
             now,

@@ -60,7 +60,9 @@ _UNFINISHED: Final = (str(AlarmState.OPEN), str(AlarmState.ACKNOWLEDGED))
 _SELECT_NAMES: Final = "SELECT id, name FROM device WHERE id IN numbers"
 _SELECT_MEMBERS: Final = (
     "SELECT alarm, min(subject) FROM alarm_condition"
-    " WHERE alarm IN numbers AND rule = 'device-offline' GROUP BY alarm HAVING count(*) = 1"
+    " WHERE alarm IN numbers AND device IS NOT NULL"
+    " AND rule IN ('device-offline', 'device-unstable', 'samples-lost', 'battery-low')"
+    " GROUP BY alarm HAVING count(*) = 1"
 )
 
 
@@ -252,7 +254,7 @@ def _has_channels(connection: Connection) -> bool:
 def build_alarms(connection: Connection, records: Sequence[AlarmRecord], now: int) -> list[Alarm]:
     """Build the REST bodies of alarms, with the present names of what they are about."""
     subjects = _load_subjects(connection, records)
-    return [_build_alarm(each, subjects.get(each.id), now) for each in records]
+    return [build_alarm(each, subjects.get(each.id), now) for each in records]
 
 
 def _load_subjects(connection: Connection, records: Sequence[AlarmRecord]) -> dict[int, NamedSubject]:
@@ -270,7 +272,8 @@ def _load_subjects(connection: Connection, records: Sequence[AlarmRecord]) -> di
     return subjects
 
 
-def _build_alarm(record: AlarmRecord, subject: NamedSubject | None, now: int) -> Alarm:
+def build_alarm(record: AlarmRecord, subject: NamedSubject | None, now: int) -> Alarm:
+    """Build the REST body of an alarm about a device or gateway, or about something else (None)."""
     text = describe(record, subject, now)
     is_silenced = record.silenced_until is not None and record.silenced_until > now
     silenced_until = record.silenced_until if is_silenced else None

@@ -104,7 +104,7 @@ def _build_message(rows: Sequence[Row[Any]], alarms: dict[str, Alarm]) -> HumanM
         if kind is None:
             passed += 1
         else:
-            entries.append(_build_entry(body, kind))
+            entries.append(build_entry(body, kind))
     if not entries and not passed:
         return None
     entries.sort(
@@ -134,7 +134,8 @@ def _choose_kind(body: Alarm, kinds: Sequence[MessageKind]) -> MessageKind | Non
     return next((each for each in reversed(kinds) if each is not MessageKind.CLEARED), MessageKind.STILL_OPEN)
 
 
-def _build_entry(body: Alarm, kind: MessageKind) -> MessageEntry:
+def build_entry(body: Alarm, kind: MessageKind) -> MessageEntry:
+    """Build the part of a message for people that is about one alarm."""
     return MessageEntry(
         kind=kind,
         alarm=body.id,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from meshfleet.errors import FleetError
+from meshfleet.errors import DatabaseUnavailable, FleetError
 from meshfleet.mqtt.broker import check_ownership
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.channels import ChannelKind, ChannelTest
@@ -18,6 +18,7 @@ from meshfleet.service.notifications import composer, outbox, planner
 from meshfleet.service.notifications.channels import load_channels
 from meshfleet.service.notifications.delivery import Outcome, OutgoingMessage
 from meshfleet.service.notifications.messages import EventMessage, HumanMessage, MessageKind
+from meshfleet.service.notifications.provisional import ProvisionalMessages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Coroutine, Mapping
@@ -72,6 +73,9 @@ class Notifier:
         self._now = now
         self._batch_seconds = batch_seconds
         self._random = random
+        self._provisional = ProvisionalMessages(
+            database, deliverers, check_ownership=self._check_ownership, now=now
+        )
         self._wakeup = asyncio.Event()
         self._sending: dict[int, asyncio.Task[None]] = {}
         """Task that sends the messages of a channel, by its id."""
@@ -88,7 +92,7 @@ class Notifier:
         try:
             while True:
                 try:
-                    await self.start_due()
+                    await self.look()
                 except (FleetError, DBAPIError) as exc:
                     _log.warning(
                         "messages about alarms cannot be sent (%s); trying again", type(exc).__name__
@@ -98,6 +102,22 @@ class Notifier:
                 await self._wait()
         finally:
             await self._cancel_sending()
+
+    async def look(self) -> None:
+        """Write the messages that are due and start to send them. Tell of a database that is away."""
+        since = self._now()
+        try:
+            problem = self._database.write_problem
+            if problem is None and (number := await self._provisional.write_alarm()) is not None:
+                self._on_changed({number})
+            await self.start_due()
+            if problem is None:
+                await self._provisional.prepare()
+            else:  # such as a full disk: queries work, but nothing can be stored
+                await self._provisional.report_failure(problem, since)
+        except DatabaseUnavailable as exc:
+            await self._provisional.report_failure(exc.readiness_problem, since)
+            raise
 
     async def run_once(self) -> None:
         """Write and send everything that is due now, and wait until it is done."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import delete, func, insert, or_, select, update
+from sqlalchemy import delete, func, insert, select, update
 
 from meshfleet.db.tables import alarm_event, channel, notification
 from meshfleet.rest.channels import DeliveryState
@@ -257,26 +257,31 @@ def _finish(
     if state is DeliveryState.SENT:
         values["body"] = None
     _update_message(connection, message.id, **values)
-    columns = notification.c
-    name = select(channel.c.name).where(channel.c.id == message.channel).scalar_subquery()
-    told = (
-        select(columns.alarm, columns.kind, name)
-        .where(or_(columns.id == message.id, columns.carrier == message.id), columns.alarm.is_not(None))
-        .order_by(columns.id)
-    )
     kind = AlarmEventKind.NOTIFIED if state is DeliveryState.SENT else AlarmEventKind.NOT_DELIVERED
+    name = connection.execute(select(channel.c.name).where(channel.c.id == message.channel)).scalar()
     rows = [
         {
             "alarm": number,
             "time": now,
             "kind": str(kind),
             "actor": None,
-            "detail": _encode({"channel": label, "kind": message_kind}).decode(),
+            "detail": _encode({"channel": name, "kind": message_kind}).decode(),
         }
-        for number, message_kind, label in connection.execute(told)
+        for number, message_kind in _load_told_alarms(connection, message).items()
     ]
     if rows:
         connection.execute(insert(alarm_event), rows)
+
+
+def _load_told_alarms(connection: Connection, message: WaitingMessage) -> dict[int, str]:
+    """Return the alarms that a message is about, each with the kind of message."""
+    if message.alarm is not None:
+        return {message.alarm: str(message.kind)}
+    columns = notification.c
+    query = select(columns.alarm, columns.kind).where(
+        columns.carrier == message.id, columns.alarm.is_not(None)
+    )
+    return dict(map(tuple, connection.execute(query.order_by(columns.id))))
 
 
 def fold_messages(connection: Connection, numbers: Collection[int], now: int, carrier: int | None) -> None:

@@ -105,3 +105,10 @@ def upgrade() -> None:
         postgresql_where=not_announced,
     )
     op.create_index(op.f("ix_alarm_silenced_until"), "alarm", ["silenced_until"])
+    for name, table, column, condition in (
+        ("ix_device_state_low_battery", "device_state", "battery", "battery <= 15"),
+        ("ix_hole_lost_at", "hole", "lost_at", "lost_at IS NOT NULL"),
+    ):
+        op.create_index(
+            name, table, [column], sqlite_where=sa.text(condition), postgresql_where=sa.text(condition)
+        )

@@ -1,7 +1,7 @@
 """Watch of firmware versions: devices run an older version than the newest released for their model.
 
 A device counts if a job would update it, so also its hardware version and its present version must fit. The
-versions of a model are found by steps through an index, and at most `_MAX_DEVICES` devices of each version are
+versions of a model are found by steps through an index, and only some hundred devices of each version are
 looked at: the number of devices in the fleet does not matter.
 """
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from meshfleet.service.alarms.rules import Severity
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from meshfleet.rest.alarms import AlarmAction
     from meshfleet.service.alarms.conditions import Condition
-    from meshfleet.service.alarms.rules import Rule, Severity
+    from meshfleet.service.alarms.rules import Rule
 
 
 class Fault(NamedTuple):
@@ -34,6 +36,15 @@ class Fault(NamedTuple):
     device: int | None = None
     """Device or gateway that is at fault, if it is one: its deletion ends the fault."""
     gateway: int | None = None
+    is_certain: bool = True
+    """Whether the alarm may open. If not, nothing changes: neither opens the alarm, nor is it cleared."""
+    updates_facts: bool = False
+    """Whether the facts replace those of an open alarm. One of its members is enough to give them."""
+
+    @property
+    def changes_alarm(self) -> bool:
+        """Whether the fault may change an alarm that is open. Most do not, so that theirs is not loaded."""
+        return self.is_certain and (self.updates_facts or self.severity > Severity.INFO)
 
 
 class ServiceFacts(NamedTuple):
