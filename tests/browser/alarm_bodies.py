@@ -73,6 +73,8 @@ def build_alarm(number: int, **changes: Any) -> Alarm:
         new_since_acknowledged=0,
         reopened=0,
         version=1,
+        silenced_until=None,
+        silenced_by=None,
     )
     return msgspec.structs.replace(alarm, **changes)
 

@@ -148,7 +148,7 @@ def test_a_channel_is_edited_and_deleted(
 def test_deliveries_that_were_given_up_are_tried_again(
     open_as: Open, page: Page, new_channel: NewChannel, name: str
 ) -> None:
-    """The messages are made up: real ones are given up after days."""
+    """Show made-up messages: real ones are given up after days."""
     channel = new_channel()
     deliveries = [
         build_delivery(3, DeliveryState.DEAD, problem="the receiver does not accept the message (HTTP 422)"),

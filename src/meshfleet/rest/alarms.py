@@ -137,9 +137,9 @@ class Alarm(ResponseBody, frozen=True, kw_only=True):
     """How often the same cause has returned within a day."""
     version: int
     """Number that grows with every change of the alarm."""
-    silenced_until: TimeText | None = None
+    silenced_until: TimeText | None
     """Time until which no messages about the alarm are sent; null if it is not silenced."""
-    silenced_by: str | None = None
+    silenced_by: str | None
 
 
 class Certainty(StrEnum):
@@ -248,7 +248,7 @@ class AttentionCounts(ResponseBody, frozen=True, kw_only=True):
 class HiddenAlarms(ResponseBody, frozen=True, kw_only=True):
     """How many alarms `items` leaves out on purpose."""
 
-    silenced: int = 0
+    silenced: int
 
 
 class Attention(ResponseBody, frozen=True, kw_only=True):
@@ -261,6 +261,6 @@ class Attention(ResponseBody, frozen=True, kw_only=True):
     """Open and acknowledged alarms, at most 50, the most severe first; without those that are silenced."""
     more: int
     """Number of alarms that are not in `items` because there are too many."""
-    hidden: HiddenAlarms = HiddenAlarms()
-    channels_configured: bool = False
+    hidden: HiddenAlarms
+    channels_configured: bool
     """Whether alarms are sent anywhere: a channel that is not off, and a route that leads to it."""

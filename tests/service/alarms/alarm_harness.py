@@ -45,7 +45,7 @@ class StoredAlarms:
         self.now = 0
         """Unix time in milliseconds."""
         self.service: ServiceFacts | None = None
-        """What is known about the service itself."""
+        """Facts about the service itself."""
         self.is_receiving = True
 
     def evaluate(self) -> set[int]:

@@ -59,7 +59,7 @@ _GROUP: Final = AlarmGroup(Rule.DATABASE, "unavailable", None, SCOPE)
 
 
 class _Prepared(NamedTuple):
-    """What is kept in memory while the database works."""
+    """Facts that are kept in memory while the database works."""
 
     channels: Sequence[StoredChannel] = ()
     """Channels to which the routes lead for this alarm."""
