@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import update
-
-from meshfleet.db.tables import alarm
+from meshfleet.service.actor import SERVICE
+from meshfleet.service.alarms import commands
 from tests.service.alarms.alarm_harness import AlarmHarness
 from tests.service.alarms.presence_log import START, PresenceLog
 from tests.service.notifications.notifier_harness import Killed, NotifierHarness
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from sqlalchemy import Executable
 
     from meshfleet.db import Database
 
@@ -53,10 +54,12 @@ class NotifiedLog(PresenceLog):
                 self.notifications.start()
 
     def silence(self, number: int, seconds: int) -> None:
-        """Silence an alarm for some time."""
-        statement = (
-            update(alarm)
-            .where(alarm.c.id == number)
-            .values(silenced_until=self.now + seconds * 1000, version=alarm.c.version + 1)
+        """Silence an alarm for some time, as a user does."""
+        until = self.now + seconds * 1000
+        self.database.write_now(
+            commands.silence_alarm, number, until=until, note=None, by=SERVICE, now=self.now
         )
-        self.database.write_now(lambda connection: connection.execute(statement))
+
+    def execute(self, statement: Executable) -> None:
+        """Change the database."""
+        self.database.write_now(lambda connection: connection.execute(statement).close())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import func, insert, select, text, update
 
 from meshfleet.db.tables import notification
 from meshfleet.rest.alarms import AlarmSeverity, AlarmState
@@ -13,6 +13,7 @@ from meshfleet.rest.channels import DeliveryState
 from meshfleet.service.alarms import views
 from meshfleet.service.notifications import outbox
 from meshfleet.service.notifications.messages import MAX_ENTRIES, HumanMessage, MessageEntry, MessageKind
+from meshfleet.service.notifications.routing import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,23 +26,22 @@ if TYPE_CHECKING:
 _HOUR_MS: Final = 3_600_000
 _MAX_PER_HOUR: Final = 20
 _MAX_CRITICAL_PER_HOUR: Final = 60
-"""Maximum number of messages per hour to people: with a critical alarm, and without. What is above it is told
-in the next message."""
+"""Maximum number of messages per hour to people: without a critical alarm, and with one. What is above it is
+told in the next message."""
 _MAX_ROWS: Final = 10_000
 _SEVERITY_ORDER: Final = (AlarmSeverity.CRITICAL, AlarmSeverity.WARNING, AlarmSeverity.INFO)
 
 
-def compose_message(connection: Connection, channel: StoredChannel, now: int) -> None:
-    """Make one message of all held messages of a channel whose time has come, if there are any."""
+def compose_message(
+    connection: Connection, channel: StoredChannel, now: int, *, beside_waiting: bool = False
+) -> None:
+    """Make one message of the held messages of a channel whose time has come, if there are any.
+
+    While a message waits to be sent, no other is made, except with `beside_waiting`.
+    """
     columns = notification.c
-    query = (
-        select(columns.id, columns.alarm, columns.kind, columns.created_at)
-        .where(columns.channel == channel.id, columns.state == str(DeliveryState.HELD), columns.due <= now)
-        .order_by(columns.id)
-        .limit(_MAX_ROWS)
-    )
-    rows: list[Row[Any]] = list(connection.execute(query))
-    if not rows or _has_waiting(connection, channel):
+    rows = _load_due(connection, channel, now)
+    if not rows or (not beside_waiting and _has_waiting(connection, channel)):
         return
     alarms = {each.id: each for each in views.load_alarms(connection, {row.alarm for row in rows}, now=now)}
     has_critical = any(
@@ -72,6 +72,22 @@ def compose_message(connection: Connection, channel: StoredChannel, now: int) ->
     outbox.fold_messages(connection, [row.id for row in rows], now, carrier=carrier)
 
 
+def _load_due(connection: Connection, channel: StoredChannel, now: int) -> list[Row[Any]]:
+    """Load the held messages whose time has come. The time of one of a group is that of all."""
+    columns = notification.c
+    query = (
+        select(columns.id, columns.alarm, columns.kind, columns.hold, columns.due)
+        .where(columns.channel == channel.id, text("state IN ('held', 'waiting')"))
+        .where(columns.state == str(DeliveryState.HELD))
+        .order_by(columns.due, columns.id)
+        .limit(_MAX_ROWS)
+    )
+    rows: list[Row[Any]] = list(connection.execute(query))
+    is_group_due = any(row.due <= now and row.hold == Hold.GROUP for row in rows)
+    due = [row for row in rows if row.due <= now or (is_group_due and row.hold == Hold.GROUP)]
+    return sorted(due, key=lambda row: row.id)
+
+
 def _has_waiting(connection: Connection, channel: StoredChannel) -> bool:
     """Return whether a message of a channel is not sent yet: what is held meanwhile becomes one message."""
     columns = notification.c
@@ -86,7 +102,7 @@ def _find_allowed_time(connection: Connection, channel: StoredChannel, now: int,
     columns = notification.c
     query = (
         select(func.min(columns.finished_at), func.count())
-        .where(columns.channel == channel.id, columns.state == str(DeliveryState.SENT))
+        .where(columns.channel == channel.id, text("state = 'sent'"))
         .where(columns.finished_at > now - _HOUR_MS)
     )
     first, count = connection.execute(query).one()
@@ -127,7 +143,7 @@ def _choose_kind(body: Alarm, kinds: Sequence[MessageKind]) -> MessageKind | Non
     """Return what is told of an alarm; None if it was opened and cleared while its messages were held."""
     is_new = MessageKind.OPENED in kinds
     if body.state is AlarmState.CLEARED:
-        return None if is_new else MessageKind.CLEARED
+        return None if is_new and MessageKind.CLEARED not in kinds else MessageKind.CLEARED
     if is_new:
         return MessageKind.OPENED
     # It was told before: one that was cleared and is open again needs no word about its end.

@@ -22,6 +22,7 @@ class MessageKind(StrEnum):
     STILL_OPEN = "still-open"
     """Still open after a silence."""
     ACKNOWLEDGED = "acknowledged"
+    UNACKNOWLEDGED = "unacknowledged"
     CLEARED = "cleared"
     SUMMARY = "summary"
     """Several alarms in one message for people."""

@@ -285,6 +285,8 @@ def _write_told(
         severity=record.severity,
         size=1,
         new_members=0,
+        acknowledged_at=None,
+        route="",
         told_at=told_at,
         repeats=0,
         check_at=None,
