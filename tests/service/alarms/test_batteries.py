@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import astuple
+from sqlalchemy import delete, update
 
+from meshfleet.db.tables import device_state
 from meshfleet.service.alarms.watches.batteries import SELECT_LOW
 from meshfleet.service.devices import states
 from meshfleet.service.devices.states import DeviceState
 from tests.service.alarms.alarm_harness import HOUR, MINUTE
-from tests.service.alarms.test_watches import list_alarms
+from tests.service.alarms.test_watches import execute, list_alarms
 from tests.service.ingest.messages import mac_to_number
 
 if TYPE_CHECKING:
@@ -85,6 +87,22 @@ def test_nothing_is_known_of_the_battery_of_a_device_that_is_cut_off(log: Presen
     }
     (alarm,) = [each for each in log.alarms(state="open") if each.rule == "battery-low"]
     assert log.members(alarm.id) == [pending]
+
+
+def test_a_battery_without_a_level_keeps_its_alarm(log: PresenceLog) -> None:
+    _, (device, other) = log.add_gateway(1, 2)
+    report(log, device, 10, 10)
+    statement = update(device_state).where(device_state.c.device == mac_to_number(device))
+    execute(log, statement.values(battery=None, battery_at=None))
+    log.run(10 * MINUTE, step=5 * MINUTE)
+    assert len(list_alarms(log)) == 1
+    assert report(log, other, 12, 12)[1].startswith("2 batteries behind Gateway 1 are low")
+    execute(log, delete(device_state).where(device_state.c.device == mac_to_number(device)))
+    log.run(10 * MINUTE, step=5 * MINUTE)
+    assert log.told() == [("battery-low", "opened")]
+    report(log, other, 100)
+    report(log, device, 100)
+    assert list_alarms(log) == []
 
 
 def test_low_batteries_are_found_by_their_index(log: PresenceLog) -> None:

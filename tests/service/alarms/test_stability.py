@@ -81,6 +81,14 @@ def test_gateways_that_come_and_go_together_are_one_alarm(log: PresenceLog) -> N
     assert [each for rule, _, each in list_alarms(log) if rule == "gateway-unstable"] == [sentence]
 
 
+def test_the_last_gateway_of_a_common_alarm_keeps_its_sentence(log: PresenceLog) -> None:
+    gateways = [log.add_gateway(number)[0] for number in range(1, 5)]
+    toggle_gateways(log, *gateways, off=60, on=2 * MINUTE, times=10)
+    toggle_gateways(log, gateways[0], off=60, on=4 * MINUTE, times=30)
+    (sentence,) = [each for rule, _, each in list_alarms(log) if rule == "gateway-unstable"]
+    assert sentence.startswith("1 gateway loses its connection again and again: the network")
+
+
 def test_a_single_outage_of_all_gateways_makes_none_unstable(log: PresenceLog) -> None:
     gateways = [log.add_gateway(number)[0] for number in range(1, 5)]
     toggle_gateways(log, *gateways, off=10 * MINUTE, on=HOUR, times=1)

@@ -96,6 +96,42 @@ def test_the_same_offset_of_most_gateways_is_the_clock_of_the_service(log: Prese
     ]
 
 
+def test_an_offset_that_was_wrong_only_for_a_moment_is_no_alarm(log: PresenceLog) -> None:
+    mac, _ = (log.add_gateway(number)[0] for number in (1, 2))
+    set_clock(log, mac, 61)
+    log.run(MINUTE)
+    set_clock(log, mac, 35)
+    log.run(10 * MINUTE)
+    assert list_alarms(log) == []
+
+
+def test_nothing_is_known_of_the_clock_of_a_gateway_that_is_away(log: PresenceLog) -> None:
+    macs = [log.add_gateway(number)[0] for number in range(1, 9)]
+    set_clock(log, macs[0], -75)
+    log.run(6 * MINUTE)
+    for each in macs[:4]:
+        log.set_gateway(each, connected=False)
+        set_clock(log, each, 6 * HOUR)  # before it was lost
+    log.run(10 * MINUTE)
+    clocks = [each for each in list_alarms(log) if each[0] in {"gateway-clock", "service-clock"}]
+    assert clocks == [("gateway-clock", "warning", "The clock of gateway Gateway 1 is 1 min behind.")]
+    set_clock(log, macs[0], 0)
+    log.set_gateway(macs[0], connected=True)
+    log.run(MINUTE)
+    assert [rule for rule, _, _ in list_alarms(log, "cleared")].count("gateway-clock") == 1
+
+
+def test_the_clock_of_the_service_is_unknown_without_gateways(log: PresenceLog) -> None:
+    macs = [log.add_gateway(number)[0] for number in range(1, 4)]
+    for each in macs:
+        set_clock(log, each, -HOUR)
+    log.run(6 * MINUTE)
+    for each in macs:
+        log.set_gateway(each, connected=False)
+    log.run(10 * MINUTE)
+    assert "service-clock" in [rule for rule, _, _ in list_alarms(log)]
+
+
 def test_updates_that_stop_end_badly_or_are_stuck_are_alarms(log: PresenceLog) -> None:
     add_job(log, 1, state="PAUSED", pause_reason="ABORT_CRITERIA")
     add_job(log, 2, state="PAUSED", pause_reason="USER")
@@ -120,6 +156,51 @@ def test_updates_that_stop_end_badly_or_are_stuck_are_alarms(log: PresenceLog) -
     log.run(65 * MINUTE)
     assert list_alarms(log) == [
         ("job-stuck", "warning", "Update job-5 has made no progress for 60 min, with 1 update under way.")
+    ]
+
+
+@pytest.mark.both_databases
+def test_a_job_is_not_stuck_while_it_waits_or_its_deadlines_move(log: PresenceLog) -> None:
+    cases = (
+        # state, minutes until its deadline, minutes since its gateway was lost, whether the job is stuck
+        ("STAGED", -90, None, False),
+        ("TRANSFERRING", 8, None, False),
+        ("CONFIRMING", 600, None, False),
+        ("TRANSFERRING", -61, None, True),
+        ("TRANSFERRING", 8, 55, False),
+        ("TRANSFERRING", 8, 61, True),
+        ("APPLYING", None, None, True),
+    )
+    columns = {each.name: 0 for each in execution.columns if not each.nullable}
+    began_at, minute = log.now - 3 * HOUR * 1000, MINUTE * 1000
+    for number, (state, deadline, lost, _) in enumerate(cases, 1):
+        add_job(log, number)
+        values = {
+            "job": number,
+            "device": number,
+            "state": state,
+            "is_read": False,
+            "updated_at": began_at,
+            "expires": None if deadline is None else log.now + deadline * minute,
+            "suspended_at": None if lost is None else log.now - lost * minute,
+        }
+        execute(log, insert(execution).values(**columns | values))
+    log.run(3 * MINUTE)
+    stuck = [each.key for each in log.alarms(state="open") if each.rule == "job-stuck"]
+    expected = [f"job-stuck/no-progress/job:{number}" for number, each in enumerate(cases, 1) if each[3]]
+    assert sorted(stuck) == expected
+
+
+def test_an_update_that_a_user_canceled_without_failures_is_no_alarm(log: PresenceLog) -> None:
+    ended = {"state": "CANCELED", "outcome": "PARTIAL", "finished_at": log.now}
+    add_job(log, 1, stop_cause="USER", **ended)
+    add_job(log, 2, stop_cause="DEADLINE", **ended)
+    add_job(log, 3, state="COMPLETED", outcome="FAILED", finished_at=log.now)
+    execute(log, insert(tally).values(job=3, wave=0, state="REJECTED", count=1))
+    log.run(3 * MINUTE)
+    assert list_alarms(log) == [
+        ("job-ended-badly", "warning", "Update job-2 was not finished at its deadline."),
+        ("job-ended-badly", "critical", "Update job-3 has ended, but failed on 1 device."),
     ]
 
 

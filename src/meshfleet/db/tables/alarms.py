@@ -56,8 +56,6 @@ alarm = Table(
     Column("reopened", Integer, nullable=False),
     Column("version", Integer, nullable=False),
     Column("announced_version", Integer, nullable=False, server_default="0"),
-    Column("announced_opened_at", BigInteger),
-    Column("announced_severity", SmallInteger),
     Column("silenced_until", BigInteger, index=True),
     Column("silenced_by", Text),
     Column("facts", Text),
@@ -86,8 +84,8 @@ had lasted long enough. `affected` counts the devices that are cut off now, and 
 again when the alarm was cleared; `most_members` and `most_affected` are the most there were.
 `end_reason` says why an alarm is over.
 `recovering_since` is set while all members are well again and are only watched. `new_members` counts members
-that joined after the acknowledgment. The `announced_…` columns say for which version its messages were
-written, and what it was then. Until `silenced_until` nothing is sent. `facts` is JSON with numbers and names
+that joined after the acknowledgment. `announced_version` is the version for which its messages were
+written. Until `silenced_until` nothing is sent. `facts` is JSON with numbers and names
 for the sentence that the table does not have.
 """
 

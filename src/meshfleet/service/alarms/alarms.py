@@ -108,8 +108,6 @@ class AlarmRecord:
     version: int
     announced_version: int = 0
     """Version for which messages were written, or found to be unnecessary."""
-    announced_opened_at: int | None = None
-    announced_severity: int | None = None
     silenced_until: int | None = None
     silenced_by: str | None = None
     facts: str | None = None

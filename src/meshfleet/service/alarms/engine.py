@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from meshfleet.db import bulk
+from meshfleet.errors import FleetError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.service.alarms import progress
 from meshfleet.service.alarms.absences import compute_patience, find_last_loss
 from meshfleet.service.alarms.alarms import AlarmGroup, AlarmTable, EndReason
@@ -32,12 +37,14 @@ from meshfleet.service.presence.changes import PresenceCause
 from meshfleet.service.presence.last_seen import DEFAULT_INTERVAL_MS, MISSED_HEARTBEATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from meshfleet.service.alarms.progress import ConnectionChange
     from meshfleet.service.alarms.watches.watch import Fault, ServiceFacts, Watch
+
+_log = logging.getLogger(__name__)
 
 _MAX_DUE: Final = 2_000
 """Maximum number of conditions whose time has come that one evaluation handles."""
@@ -80,26 +87,35 @@ def evaluate(  # noqa: PLR0913 # keyword-only after the times
     is_receiving: bool = True,
     watches: Iterable[Watch] = (),
     service: ServiceFacts | None = None,
+    failing: set[Rule] | None = None,
 ) -> set[int]:
     """Evaluate the rules at a time, a Unix time in milliseconds. Return the row ids of changed alarms.
 
     Without `is_receiving`, reports could not be received since the last evaluation: no alarm opens or ends
     for a while, except for those about this service. `watches` are those that look at their facts now.
-    `service` is None if nothing is known about this service.
+    `service` is None if nothing is known about this service. `failing` are the rules whose watches have a
+    defect: it is updated, so that each is logged once.
     """
-    return _Evaluation(connection, now, times, service).run(watches, is_receiving=is_receiving)
+    evaluation = _Evaluation(connection, now, times, service, set() if failing is None else failing)
+    return evaluation.run(watches, is_receiving=is_receiving)
 
 
 class _Evaluation:
     """One evaluation, in one transaction."""
 
     def __init__(
-        self, connection: Connection, now: int, times: AlarmTimes, service: ServiceFacts | None
+        self,
+        connection: Connection,
+        now: int,
+        times: AlarmTimes,
+        service: ServiceFacts | None,
+        failing: set[Rule],
     ) -> None:
         self._connection = connection
         self._now = now
         self._times = times
         self._service = service
+        self._failing = failing
         self._conditions = ConditionTable(connection)
         self._alarms = AlarmTable(connection, now, times.reopen)
         self._judges: dict[Rule, Callable[[Condition], None]] = {
@@ -295,10 +311,9 @@ class _Evaluation:
     def _apply_watch(self, watch: Watch) -> None:
         """Compare what a watch finds with the stored conditions of its rule."""
         known = {each.subject.number: each for each in self._conditions.load_rule(watch.rule)}
-        found = watch.find(Sight(self._connection, self._now, known, self._service))
-        if found is None:
+        faults = self._find_faults(watch, known)
+        if faults is None:
             return
-        faults = {each.number: each for each in found}
         self._conditions.load_subjects(sorted(faults.keys() - known.keys()))
         changing = (known.get(number) for number, fault in faults.items() if fault.changes_alarm)
         self._alarms.load_all(
@@ -309,6 +324,28 @@ class _Evaluation:
         for number, condition in known.items():
             if number not in faults and condition.is_at_fault:
                 self._mark_well(condition.subject, watch.back)
+
+    def _find_faults(self, watch: Watch, known: Mapping[int, Condition]) -> dict[int, Fault] | None:
+        """Return what a watch finds, by the number of the subject; None if that is not known now.
+
+        A defect of one watch must not stop all rules. Errors of the database are raised: after one of them
+        PostgreSQL executes nothing more in this transaction.
+        """
+        try:
+            found = watch.find(Sight(self._connection, self._now, known, self._service))
+            faults = None if found is None else {each.number: each for each in found}
+        except Exception as exc:
+            if isinstance(exc, FleetError | SQLAlchemyError) and not isinstance(exc, MalformedInput):
+                raise
+            if watch.rule not in self._failing:
+                self._failing.add(watch.rule)
+                _log.exception(
+                    "alarms of the rule %s cannot be evaluated: internal error; other rules are not affected",
+                    watch.rule,
+                )
+            return None
+        self._failing.discard(watch.rule)
+        return faults
 
     def _apply_fault(self, watch: Watch, fault: Fault) -> None:
         subject = Subject(watch.rule, fault.number)

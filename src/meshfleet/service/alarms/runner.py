@@ -78,6 +78,8 @@ class AlarmRunner:
         """Time of the last look without an error."""
         self._looked_at: dict[Rule, int] = {}
         """Time at which each watch has looked at its facts last."""
+        self._failing: set[Rule] = set()
+        """Rules whose watches have a defect, which is logged."""
 
     async def run(self) -> None:
         """Evaluate rules until canceled."""
@@ -146,6 +148,7 @@ class AlarmRunner:
             is_receiving=is_receiving,
             watches=watches,
             service=service,
+            failing=self._failing,
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -16,7 +16,7 @@ from meshfleet.service.alarms.watches.watch import WatchedAlarm
 from meshfleet.service.alarms.wording import count, format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from meshfleet.service.alarms.alarms import AlarmRecord
 
@@ -26,6 +26,9 @@ _DEVICE_CAUSES: Final[Mapping[str, str]] = {
     DeviceCause.NOT_BACK: "did not come back with the gateway",
     DeviceCause.NO_WARNING: "stopped without a warning",
 }
+
+
+_Describe: TypeAlias = "Callable[[AlarmRecord, str, dict[str, Any]], str]"
 
 
 class NamedSubject(NamedTuple):
@@ -51,10 +54,10 @@ def describe(record: AlarmRecord, subject: NamedSubject | None, now: int) -> Des
     name = "" if subject is None else subject.name
     if record.end_reason is not None and record.end_reason in _END_SENTENCES:
         sentence = _END_SENTENCES[record.end_reason].format(name=name or "the fleet")
-    elif (watch := WATCHES.get(Rule(record.rule))) is not None:
+    elif (watch := WATCHES.get(record.rule)) is not None:
         sentence = watch.describe(_to_watched(record, name))
     else:
-        sentence = _SENTENCES[Rule(record.rule)](record, name, params)
+        sentence = _SENTENCES.get(record.rule, _describe_other)(record, name, params)
     if record.state != AlarmState.CLEARED and record.recovering_since is not None:
         well_for = format_duration(now - record.recovering_since)
         reason = ", because it came and went" if record.reopened else ""
@@ -130,7 +133,12 @@ def _describe_devices(record: AlarmRecord, name: str, params: dict[str, Any]) ->
     return f"{subject} {_DEVICE_CAUSES.get(record.cause, 'stopped reporting')}."
 
 
-_SENTENCES: Final = {
+def _describe_other(record: AlarmRecord, name: str, _params: dict[str, Any]) -> str:
+    """Describe an alarm of a rule of a later version, which was in use before."""
+    return f"{name or 'The fleet'}: {record.rule} ({record.cause})."
+
+
+_SENTENCES: Final[Mapping[str, _Describe]] = {
     Rule.GATEWAYS_LOST: _describe_fleet,
     Rule.GATEWAY_OFFLINE: _describe_gateway,
     Rule.DEVICE_OFFLINE: _describe_devices,
@@ -139,7 +147,7 @@ _SENTENCES: Final = {
 
 def _choose_action(record: AlarmRecord, subject: NamedSubject | None) -> AlarmAction:
     """Return what to do first about an alarm."""
-    if (watch := WATCHES.get(Rule(record.rule))) is not None:
+    if (watch := WATCHES.get(record.rule)) is not None:
         return watch.choose_action(_load_facts(record))
     if subject is None:
         return AlarmAction(code="check-network", text="Check the network of this service.", href="/gateways")

@@ -429,8 +429,12 @@ def _load_told(connection: Connection, numbers: Sequence[int]) -> dict[int, dict
 
 
 def _is_about(record: AlarmRecord, each: StoredChannel) -> bool:
-    """Return whether an alarm says that a channel fails: it cannot tell that itself."""
-    return record.rule == Rule.CHANNEL_FAILING and record.scope == f"channel:{each.id}"
+    """Return whether an alarm says that a channel fails: it cannot tell that itself.
+
+    A channel for which only some messages were given up works, and tells that.
+    """
+    is_own = record.rule == Rule.CHANNEL_FAILING and record.scope == f"channel:{each.id}"
+    return is_own and record.cause != "given-up"
 
 
 def _has_grown(record: AlarmRecord, told: ToldState) -> bool:

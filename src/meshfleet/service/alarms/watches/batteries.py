@@ -28,6 +28,9 @@ _IS_LOW: Final = "device_state.battery <= 15"
 _COLUMNS: Final = (
     "device.id, device.name, device.gateway, device.connected, device_state.battery, device_state.battery_at"
 )
+_HAS_LEVEL: Final = (
+    "device_state.battery IS NOT NULL AND device_state.battery_at IS NOT NULL AND device.gateway IS NOT NULL"
+)
 SELECT_LOW: Final = (
     f"SELECT {_COLUMNS} FROM device_state JOIN device ON device.id = device_state.device"  # noqa: S608
     f" WHERE {_IS_LOW} AND device_state.battery_at IS NOT NULL"
@@ -35,7 +38,7 @@ SELECT_LOW: Final = (
 )
 _SELECT_KNOWN: Final = (
     f"SELECT {_COLUMNS} FROM device_state JOIN device ON device.id = device_state.device"  # noqa: S608
-    " WHERE device_state.device IN numbers"
+    f" WHERE device_state.device IN numbers AND {_HAS_LEVEL}"
 )
 
 
@@ -56,8 +59,12 @@ def _find(sight: Sight) -> Iterator[Fault]:
         *bulk.query_rows(sight.connection, SELECT_LOW, ()),
         *bulk.query_in(sight.connection, _SELECT_KNOWN, sorted(known)),
     ]
+    batteries_by_device = {row[0]: _Battery(*row) for row in rows}
+    for each in known.values():
+        if each.subject.number not in batteries_by_device and each.is_at_fault:
+            yield _keep(each)
     certain: dict[int, list[_Battery]] = {}
-    for battery in {row[0]: _Battery(*row) for row in rows}.values():
+    for battery in batteries_by_device.values():
         condition = known.get(battery.device)
         if not _is_low(battery, condition):
             continue
@@ -86,6 +93,20 @@ def _is_certain(battery: _Battery, condition: Condition | None) -> bool:
     if condition is None or not battery.is_connected or condition.state is ConditionState.CLEARING:
         return False
     return condition.state is ConditionState.ACTIVE or battery.reported_at > condition.since
+
+
+def _keep(condition: Condition) -> Fault:
+    """Return a fault that keeps a condition as it is: no level is known of its device."""
+    return Fault(
+        condition.subject.number,
+        since=condition.since,
+        cause="low",
+        scope="",
+        severity=Severity.INFO,
+        device=condition.device,
+        gateway=condition.gateway,
+        is_certain=False,
+    )
 
 
 def _build_fault(battery: _Battery, gateway: int, lowest: _Battery) -> Fault:

@@ -13,7 +13,7 @@ from meshfleet.service.alarms.watches.watch import Fault, Watch
 from meshfleet.service.alarms.wording import format_span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from meshfleet.service.alarms.watches.watch import Sight, WatchedAlarm
 
@@ -31,10 +31,15 @@ _SAME_MS: Final = 30 * _SECOND_MS
 _MIN_GATEWAYS: Final = 3
 """If at least three gateways, and half of all, are wrong by the same amount, this machine's clock is."""
 
-_SELECT: Final = "SELECT device, clock_offset FROM gateway WHERE clock_offset IS NOT NULL"
+# The offset of a gateway without a connection is an old one: its clock may have been set meanwhile.
+_SELECT: Final = """
+    SELECT gateway.device, gateway.clock_offset FROM gateway JOIN device ON device.id = gateway.device
+    WHERE gateway.clock_offset IS NOT NULL AND device.connected
+"""
 
 
 def _load_offsets(sight: Sight) -> dict[int, int]:
+    """Load the offsets of the clocks of gateways that are connected."""
     return dict(map(tuple, bulk.query_rows(sight.connection, _SELECT, ())))
 
 
@@ -52,32 +57,38 @@ def _find_gateways(sight: Sight) -> Iterator[Fault]:
     offsets = _load_offsets(sight)
     common = _find_common_offset(offsets)
     for number, offset in offsets.items():
-        limit = _RIGHT_MS if number in sight.known else _WRONG_MS
+        condition = sight.known.get(number)
+        limit = _RIGHT_MS if condition is not None and condition.is_member else _WRONG_MS
         is_common = common is not None and abs(offset - common) <= _SAME_MS
         if abs(offset) > limit and not is_common:
-            yield Fault(
-                number,
-                since=sight.now,
-                cause="time-zone" if _is_time_zone(offset) else "offset",
-                scope=f"gw:{number:012x}",
-                severity=Severity.CRITICAL if offset > _DISBELIEVED_MS else Severity.WARNING,
-                facts={"offset": offset, "gateway": mac_from_int(number)},
-                device=number,
-                gateway=number,
-            )
+            yield _build_fault(number, offset, sight.now)
+    for number, condition in sight.known.items():
+        if number not in offsets and condition.is_at_fault:
+            yield _build_fault(number, 0, condition.since)._replace(is_certain=False)
 
 
-def _find_service(sight: Sight) -> Iterator[Fault]:
-    common = _find_common_offset(_load_offsets(sight))
-    if common is not None:
-        yield Fault(
-            0,
-            since=sight.now,
-            cause="offset",
-            scope="service",
-            severity=Severity.CRITICAL,
-            facts={"offset": -common},
-        )
+def _build_fault(number: int, offset: int, since: int) -> Fault:
+    return Fault(
+        number,
+        since=since,
+        cause="time-zone" if _is_time_zone(offset) else "offset",
+        scope=f"gw:{number:012x}",
+        severity=Severity.CRITICAL if offset > _DISBELIEVED_MS else Severity.WARNING,
+        facts={"offset": offset, "gateway": mac_from_int(number)},
+        device=number,
+        gateway=number,
+    )
+
+
+def _find_service(sight: Sight) -> Iterable[Fault] | None:
+    offsets = _load_offsets(sight)
+    if not offsets:
+        return None  # no gateway is connected, so nothing is known
+    common = _find_common_offset(offsets)
+    if common is None:
+        return ()
+    facts = {"offset": -common}
+    return (Fault(0, sight.now, "offset", "service", Severity.CRITICAL, facts),)
 
 
 def _is_time_zone(offset: int) -> bool:

@@ -11,6 +11,7 @@ from meshfleet.rest.jobs import Outcome, PauseReason, StopCause
 from meshfleet.service.alarms.rules import DAY_MS, Rule, Severity
 from meshfleet.service.alarms.watches.watch import Fault, Watch
 from meshfleet.service.alarms.wording import count, format_duration
+from meshfleet.service.clock import monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from meshfleet.service.alarms.watches.watch import Sight, WatchedAlarm
 
 _STUCK_MS: Final = 60 * 60_000
+"""Time without progress, after the last deadline of an update, from which on a job is stuck."""
 _FORGOTTEN_MS: Final = 7 * DAY_MS
 """Time after the end of a job for which its failed updates need attention."""
 
@@ -29,20 +31,26 @@ _SELECT_PAUSED: Final = """
 _SELECT_ENDED: Final = """
     SELECT job.id, job.finished_at, job.outcome, job.stop_cause,
         (SELECT coalesce(sum(tally.count), 0) FROM tally
-            WHERE tally.job = job.id AND tally.state IN ('FAILED', 'TIMED_OUT'))
+            WHERE tally.job = job.id AND tally.state IN ('FAILED', 'TIMED_OUT', 'REJECTED'))
     FROM job
     WHERE job.finished_at > ? AND (job.outcome IN ('PARTIAL', 'FAILED')
             OR job.stop_cause IN ('ABORT_CRITERIA', 'DEADLINE'))
         AND NOT EXISTS (SELECT 1 FROM job AS repetition WHERE repetition.parent = job.id)
 """
+# A staged update waits for a user. `updated_at` changes only with the state, but a transfer, or the wait for
+# heartbeats, may take hours: their deadline `expires` moves with them, and the job ends them when it passes.
+# While the gateway is away, deadlines do not pass: then nothing has moved since `suspended_at`.
 _SELECT_STUCK: Final = f"""
-    SELECT job.id, max(active.updated_at), count(*)
-    FROM job JOIN (SELECT job, updated_at FROM execution WHERE {active_condition()}) AS active
+    SELECT job.id, max(active.updated_at), count(*),
+        max(CASE WHEN active.suspended_at IS NULL THEN active.expires ELSE active.suspended_at END)
+    FROM job JOIN (SELECT job, updated_at, expires, suspended_at FROM execution
+            WHERE {active_condition()} AND state <> 'STAGED') AS active
         ON active.job = job.id
     WHERE job.finished_at IS NULL AND job.state = 'IN_PROGRESS'
     GROUP BY job.id HAVING max(active.updated_at) < ?
 """  # noqa: S608 # constants only
 
+_ENDED_BY_ITSELF: Final = frozenset({StopCause.ABORT_CRITERIA, StopCause.DEADLINE})
 _PAUSES: Final[Mapping[str, str]] = {
     PauseReason.ABORT_CRITERIA: "has paused itself because too many updates failed",
     PauseReason.GATE_FAILED: "has paused itself because too few updates of a wave succeeded",
@@ -68,6 +76,8 @@ def _find_ended(sight: Sight) -> Iterator[Fault]:
     for number, ended_at, outcome, stop_cause, failed in bulk.query_rows(
         sight.connection, _SELECT_ENDED, (oldest,)
     ):
+        if not failed and stop_cause not in _ENDED_BY_ITSELF:
+            continue  # a user has canceled it, or devices were removed or are updated by another job
         yield Fault(
             number,
             since=ended_at,
@@ -79,9 +89,13 @@ def _find_ended(sight: Sight) -> Iterator[Fault]:
 
 
 def _find_stuck(sight: Sight) -> Iterator[Fault]:
-    for number, moved_at, active in bulk.query_rows(
-        sight.connection, _SELECT_STUCK, (sight.now - _STUCK_MS,)
+    stuck_before = sight.now - _STUCK_MS
+    for number, updated_at, active, deadline in bulk.query_rows(
+        sight.connection, _SELECT_STUCK, (stuck_before,)
     ):
+        moved_at = updated_at if deadline is None else max(updated_at, monotonic.to_wall_time(deadline))
+        if moved_at >= stuck_before:
+            continue
         yield Fault(
             number,
             since=moved_at,
@@ -96,7 +110,7 @@ def _describe_stopped(alarm: WatchedAlarm) -> str:
     name = f"Update job-{alarm.facts['job']}"
     if alarm.is_over:
         return f"{name} goes on, or was canceled, after {alarm.length}."
-    return f"{name} {_PAUSES[alarm.facts['reason']]}."
+    return f"{name} {_PAUSES.get(alarm.facts['reason'], 'has paused itself')}."
 
 
 def _describe_ended(alarm: WatchedAlarm) -> str:
@@ -104,7 +118,8 @@ def _describe_ended(alarm: WatchedAlarm) -> str:
     if alarm.is_over:
         return f"{name} was repeated for what had failed, or is a week old."
     if alarm.facts["deadline"]:
-        return f"{name} was not finished at its deadline; {count(failed, 'device')} failed."
+        devices = f"; {count(failed, 'device')} failed" if failed else ""
+        return f"{name} was not finished at its deadline{devices}."
     return f"{name} has ended, but failed on {count(failed, 'device')}."
 
 

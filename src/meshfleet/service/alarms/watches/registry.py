@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from meshfleet.service.alarms.watches.batteries import BATTERIES
 from meshfleet.service.alarms.watches.channels import CHANNELS
@@ -22,7 +22,12 @@ from meshfleet.service.alarms.watches.service import (
 from meshfleet.service.alarms.watches.stability import UNSTABLE_DEVICES, UNSTABLE_GATEWAYS
 from meshfleet.service.alarms.watches.versions import VERSION_SKEW
 
-WATCHES: Final = {
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from meshfleet.service.alarms.watches.watch import Watch
+
+WATCHES: Final[Mapping[str, Watch]] = {
     each.rule: each
     for each in (
         UNSTABLE_GATEWAYS,

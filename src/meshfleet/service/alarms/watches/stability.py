@@ -34,6 +34,7 @@ _MIN_COMMON: Final = 3
 _COMMON_PERCENT: Final = 20
 """If at least three gateways, and a fifth of all, are unstable, they have the network or this service in
 common: one alarm."""
+_COMMON_CAUSE: Final = "uplink-unstable"
 _GATHERING_MS: Final = 2 * _MINUTE_MS
 """Time in which gateways with a common cause become unstable one after the other."""
 _MAX_ROWS: Final = 200
@@ -72,6 +73,7 @@ def _find_gateways(sight: Sight) -> Iterator[Fault]:
     unstable = [each for each, losses in in_hour.items() if losses >= _MIN_LOSSES or each in restless]
     total = bulk.query_rows(sight.connection, _COUNT_GATEWAYS, ())[0][0]
     is_common = len(unstable) >= _MIN_COMMON and 100 * len(unstable) >= _COMMON_PERCENT * total
+    in_common_alarm = {number for number, each in sight.known.items() if each.cause == _COMMON_CAUSE}
     for each in unstable:
         fault = Fault(
             each,
@@ -83,11 +85,11 @@ def _find_gateways(sight: Sight) -> Iterator[Fault]:
             device=each,
             gateway=each,
             # While it calms down, the sentence says how bad it was.
-            updates_facts=in_hour[each] >= _MIN_LOSSES and not is_common,
+            updates_facts=in_hour[each] >= _MIN_LOSSES and not is_common and each not in in_common_alarm,
         )
         if is_common:
             facts = {"losses": in_hour[each], "gateway": None}
-            fault = fault._replace(cause="uplink-unstable", scope="fleet", facts=facts, gateway=None)
+            fault = fault._replace(cause=_COMMON_CAUSE, scope="fleet", facts=facts, gateway=None)
         yield fault
 
 
