@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, ForeignKey, Index, Integer, SmallInteger, Table, Text
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    SmallInteger,
+    Table,
+    Text,
+    text,
+)
 
 from meshfleet.db.tables.columns import RowId, metadata
+
+IS_WAITING: Final = text("state = 'waiting'")
+"""Condition of messages that are not sent yet. SQLite uses a partial index only for its exact condition."""
+IS_UNSENT: Final = text("state IN ('held', 'waiting')")
+IS_SENT: Final = text("state = 'sent'")
 
 channel = Table(
     "channel",
@@ -63,7 +81,18 @@ notification = Table(
     Column("problem", Text),
     Column("finished_at", BigInteger),
     Column("carrier", BigInteger),
-    Index(None, "channel", "state", "due"),
+    Column("retried_at", BigInteger),
+    Index(
+        "ix_notification_waiting",
+        "channel",
+        "alarm",
+        "id",
+        sqlite_where=IS_WAITING,
+        postgresql_where=IS_WAITING,
+    ),
+    Index("ix_notification_due", "channel", "due", sqlite_where=IS_UNSENT, postgresql_where=IS_UNSENT),
+    Index("ix_notification_sent", "channel", "finished_at", sqlite_where=IS_SENT, postgresql_where=IS_SENT),
+    Index(None, "channel", "state", "id"),
     Index(None, "alarm", "channel"),
     Index(None, "carrier"),
     Index(None, "finished_at"),
@@ -74,7 +103,8 @@ notification = Table(
 Messages for people are `held` first, because several become one message: they are then `folded`, and
 `carrier` is the message that tells what they would have told. `hold` says what a held message waits for.
 `due` is the time of the next step. `alarm` is NULL in a message about several alarms. `attempts` counts the
-attempts that failed because of this message, and not because the channel failed.
+attempts that failed because of this message, and not because the channel failed. At `retried_at` a message
+that had been given up was released again.
 """
 
 channel_alarm = Table(
@@ -86,11 +116,14 @@ channel_alarm = Table(
     Column("severity", SmallInteger, nullable=False),
     Column("size", Integer, nullable=False),
     Column("new_members", Integer, nullable=False),
+    Column("acknowledged_at", BigInteger),
+    Column("route", Text, nullable=False),
     Column("told_at", BigInteger, nullable=False),
     Column("repeats", Integer, nullable=False),
     Column("check_at", BigInteger, index=True),
 )
 """Last message of each channel about an alarm that is not over: only a change worth a message is told again.
 
+`route` is the name of the route by which it was told, also if the alarm has lost the label of that route.
 At `check_at` the alarm is looked at again although it may not have changed: to repeat the message.
 """

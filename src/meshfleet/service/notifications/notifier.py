@@ -6,11 +6,14 @@ import asyncio
 import logging
 import random
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 
+from meshfleet.db.tables import broker_owner
 from meshfleet.errors import DatabaseUnavailable, FleetError
+from meshfleet.errors.startup import UnusableDatabase
 from meshfleet.mqtt.broker import check_ownership
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.channels import ChannelKind, ChannelTest
@@ -41,7 +44,18 @@ _PARALLEL: Final = 4
 _BATCH_SECONDS: Final = 0.4
 """Seconds between two batches of that many events: at most ten per second."""
 _WATCHDOG_MS: Final = 5 * 60_000
-_DELETE_MS: Final = 60_000
+_CLEAN_UP_MS: Final = 60_000
+_CLOCK_JUMP_MS: Final = 1_000
+"""The clock was set back if it is this much earlier than before."""
+_READ_AHEAD: Final = 256
+"""Number of events that are looked for at once. With a long queue, one look takes as long as many sends."""
+
+
+class _Unrecorded(NamedTuple):
+    """Delivery whose result could not be stored yet."""
+
+    message: WaitingMessage
+    result: DeliveryResult
 
 
 class Notifier:
@@ -81,7 +95,10 @@ class Notifier:
         """Task that sends the messages of a channel, by its id."""
         self._called: dict[int, int] = {}
         """Time at which each watchdog was called last."""
-        self._deleted_at = 0
+        self._unrecorded: dict[int, dict[int, _Unrecorded]] = {}
+        """Deliveries by channel, then by message, whose results are not stored: none is repeated."""
+        self._cleaned_at = 0
+        self._looked_at: int | None = None
 
     def wake(self) -> None:
         """Look at alarms now, because one has changed."""
@@ -127,6 +144,7 @@ class Notifier:
     async def start_due(self) -> None:
         """Write the messages about changed alarms, and start to send what is due."""
         now = self._now()
+        await self._check_clock(now)
         while await self._database.read(planner.needs_plan, now):
             plan = await self._database.write(self._write_messages, now)
             if plan.changed:
@@ -136,17 +154,24 @@ class Notifier:
         channels = await self._database.read(load_channels, now)
         busy = await self._database.read(outbox.find_channels_with_work, now)
         for each in channels.values():
-            if not each.is_enabled or each.id in self._sending or self._is_waiting(each, now):
-                continue
-            if each.kind is ChannelKind.WATCHDOG:
-                if self._is_well() and now - self._called.get(each.id, 0) >= _WATCHDOG_MS:
-                    self._called[each.id] = now
-                    self._start(each, self._call_watchdog(each))
-            elif each.id in busy:
-                self._start(each, self._send_due(each))
-        if not 0 <= now - self._deleted_at < _DELETE_MS:
-            self._deleted_at = now
-            await self._database.write(outbox.delete_finished, now)
+            if each.id not in self._sending:
+                self._start_channel(each, now, is_busy=each.id in busy)
+        if not 0 <= now - self._cleaned_at < _CLEAN_UP_MS:
+            self._cleaned_at = now
+            if await self._database.write(self._clean_up, now):
+                self._cleaned_at = 0
+
+    async def _check_clock(self, now: int) -> None:
+        """Move stored times if the clock was set back: else nothing would be due for that long."""
+        before = self._looked_at
+        if before is None:
+            before = await self._database.read(outbox.load_latest_time)
+        if before - now >= _CLOCK_JUMP_MS:
+            by = now - before
+            _log.warning("the clock was set back by %d s: times of messages are moved", -by // 1000)
+            await self._database.write(self._shift_times, by, now)
+            self._called = {number: called + by for number, called in self._called.items()}
+        self._looked_at = now
 
     async def test(self, channel: StoredChannel) -> ChannelTest:
         """Send a message to a channel now, to find out whether it works."""
@@ -172,6 +197,26 @@ class Notifier:
         """Return whether a failing channel is not tried yet."""
         return channel.retry_at is not None and channel.retry_at > now
 
+    def _start_channel(self, channel: StoredChannel, now: int, *, is_busy: bool) -> None:
+        """Start to send what is due for a channel, or to store what was sent."""
+        if self._unrecorded.get(channel.id):
+            self._start(channel, self._send_due(channel))
+        elif not channel.is_enabled or self._is_waiting(channel, now):
+            return
+        elif channel.kind is ChannelKind.WATCHDOG:
+            if self._is_well() and self._is_call_due(channel, now):
+                self._called[channel.id] = now
+                self._start(channel, self._call_watchdog(channel))
+        elif is_busy and self._database.write_problem is None:
+            self._start(channel, self._send_due(channel))
+
+    def _is_call_due(self, channel: StoredChannel, now: int) -> bool:
+        """Return whether a watchdog is to be called. One that failed is called again at its `retry_at`."""
+        called = self._called.get(channel.id)
+        if called is None or not 0 <= now - called < _WATCHDOG_MS:
+            return True
+        return channel.retry_at is not None and called < channel.retry_at
+
     def _start(self, channel: StoredChannel, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=f"notifications.{channel.id}")
         self._sending[channel.id] = task
@@ -179,31 +224,54 @@ class Notifier:
 
     async def _send_due(self, channel: StoredChannel) -> None:
         """Send the messages of a channel that are due, until one fails because the channel does."""
+        queue: list[int] = []
         try:
-            messages = await self._take(channel)
+            if unrecorded := list(self._unrecorded.get(channel.id, {}).values()):
+                for each in unrecorded:
+                    await self._store_result(each)
+                return  # the channel is not what it was when it was loaded
+            messages = await self._take(channel, queue)
             while messages and await self._send_batch(channel, messages):
                 await asyncio.sleep(self._batch_seconds)
-                messages = await self._take(channel)
+                messages = await self._take(channel, queue)
         except (FleetError, DBAPIError) as exc:
-            _log.warning("messages to %r cannot be read (%s); trying again", channel.name, type(exc).__name__)
+            _log.warning(
+                "messages to %r cannot be read or recorded (%s); trying again",
+                channel.name,
+                type(exc).__name__,
+            )
         except Exception:  # noqa: BLE001 # a defect here must not stop the other channels
             _log.exception("messages to %r cannot be sent: internal error; trying again", channel.name)
 
-    async def _take(self, channel: StoredChannel) -> list[WaitingMessage]:
+    async def _take(self, channel: StoredChannel, queue: list[int]) -> list[WaitingMessage]:
+        """Return messages to send now. `queue` has the ids of others that were found before.
+
+        There are none if the channel has changed, or if a result could not be stored.
+        """
         now = self._now()
-        limit = 1 if channel.is_for_people else _PARALLEL
-        found = await self._database.read(outbox.load_waiting, channel, now, limit=limit)
-        if not found and channel.is_for_people:
+        if self._database.write_problem is not None:
+            return []
+        if not channel.is_for_people:
+            return await self._database.read(self._load_next, channel, queue, now, _PARALLEL)
+        if outbox.takes_another(channel):
+            await self._database.write(self._compose_another, channel, now)
+        found = await self._database.read(self._load_next, channel, [], now, 1)
+        if not found:
             await self._database.write(self._compose, channel, now)
-            found = await self._database.read(outbox.load_waiting, channel, now, limit=1)
+            found = await self._database.read(self._load_next, channel, [], now, 1)
         return found
 
     async def _send_batch(self, channel: StoredChannel, messages: Collection[WaitingMessage]) -> bool:
         """Send messages about different alarms at the same time. Return whether the channel works."""
-        results = await asyncio.gather(*(self._send(channel, each) for each in messages))
-        return channel.failing_since is None and all(
-            each in {Outcome.DELIVERED, Outcome.MESSAGE_REFUSED} for each in results
+        results = await asyncio.gather(
+            *(self._send(channel, each) for each in messages), return_exceptions=True
         )
+        outcomes = set()
+        for each in results:
+            if isinstance(each, BaseException):
+                raise each  # only now: the other messages must not be sent while this task goes on
+            outcomes.add(each)
+        return channel.failing_since is None and outcomes <= {Outcome.DELIVERED, Outcome.MESSAGE_REFUSED}
 
     async def _send(self, channel: StoredChannel, message: WaitingMessage) -> Outcome:
         """Send a message, and record how it went."""
@@ -215,13 +283,21 @@ class Notifier:
             sequence=message.id,
         )
         result = await self._deliverers[channel.kind].deliver(channel, outgoing)
-        await self._database.write(self._record, message, result)
+        delivery = _Unrecorded(message, result)
+        self._unrecorded.setdefault(channel.id, {})[message.id] = delivery
+        await self._store_result(delivery)
         if result.outcome is Outcome.DELIVERED:
             if channel.failing_since is not None:
                 _log.warning("messages to %r are delivered again", channel.name)
         elif channel.failing_since is None:
             _log.warning("a message to %r was not delivered: %s", channel.name, result.problem)
         return result.outcome
+
+    async def _store_result(self, delivery: _Unrecorded) -> None:
+        """Store the result of a delivery. If that fails, it is tried again before anything else is sent."""
+        message = delivery.message
+        await self._database.write(self._record, message, delivery.result)
+        del self._unrecorded[message.channel][message.id]
 
     async def _call_watchdog(self, channel: StoredChannel) -> None:
         now = self._now()
@@ -239,15 +315,52 @@ class Notifier:
         self._check_ownership(connection)
         return planner.write_messages(connection, now)
 
+    def _load_next(
+        self, connection: Connection, channel: StoredChannel, queue: list[int], now: int, limit: int
+    ) -> list[WaitingMessage]:
+        """Load up to `limit` messages of a queue, which is filled before if it is empty.
+
+        Return none if the channel has changed. Raise `UnusableDatabase` if another process has taken over.
+        """
+        # The row is not locked as `check_ownership` does: this transaction only reads.
+        if self._owner is not None and connection.scalar(select(broker_owner.c.token)) != self._owner:
+            raise UnusableDatabase("another process sends the messages about alarms")
+        if not outbox.is_unchanged(connection, channel, now):
+            return []
+        if not queue:
+            queue += outbox.find_due(connection, channel, now, limit=_READ_AHEAD if limit > 1 else 1)
+        while queue:
+            found = outbox.load_messages(connection, channel, queue[:limit])
+            del queue[:limit]
+            if found:
+                return found
+        return []
+
+    def _compose_another(self, connection: Connection, channel: StoredChannel, now: int) -> None:
+        """Make a second message, unless there is one: the first may be what does not arrive."""
+        self._check_ownership(connection)
+        if outbox.count_waiting(connection, channel) == 1:
+            composer.compose_message(connection, channel, now, beside_waiting=True)
+
     def _compose(self, connection: Connection, channel: StoredChannel, now: int) -> None:
         self._check_ownership(connection)
         composer.compose_message(connection, channel, now)
 
     def _record(self, connection: Connection, message: WaitingMessage, result: DeliveryResult) -> None:
+        self._check_ownership(connection)
         outbox.record_result(connection, message, result, self._now(), self._random)
 
     def _record_watchdog(self, connection: Connection, number: int, result: DeliveryResult) -> None:
+        self._check_ownership(connection)
         outbox.record_call(connection, number, result, self._now(), self._random)
+
+    def _clean_up(self, connection: Connection, now: int) -> bool:
+        self._check_ownership(connection)
+        return outbox.remove_old_messages(connection, now)
+
+    def _shift_times(self, connection: Connection, by: int, now: int) -> None:
+        self._check_ownership(connection)
+        outbox.shift_times(connection, by, now)
 
     def _check_ownership(self, connection: Connection) -> None:
         if self._owner is not None:

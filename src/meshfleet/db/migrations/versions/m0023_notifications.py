@@ -57,12 +57,25 @@ def upgrade() -> None:
         sa.Column("problem", sa.Text(), nullable=True),
         sa.Column("finished_at", sa.BigInteger(), nullable=True),
         sa.Column("carrier", sa.BigInteger(), nullable=True),
+        sa.Column("retried_at", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["alarm"], ["alarm.id"], ondelete="CASCADE"),
         sa.ForeignKeyConstraint(["channel"], ["channel.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_notification")),
         sqlite_autoincrement=True,
     )
-    op.create_index(op.f("ix_notification_channel_state_due"), "notification", ["channel", "state", "due"])
+    for name, columns, condition in (
+        ("ix_notification_waiting", ["channel", "alarm", "id"], "state = 'waiting'"),
+        ("ix_notification_due", ["channel", "due"], "state IN ('held', 'waiting')"),
+        ("ix_notification_sent", ["channel", "finished_at"], "state = 'sent'"),
+    ):
+        op.create_index(
+            name,
+            "notification",
+            columns,
+            sqlite_where=sa.text(condition),
+            postgresql_where=sa.text(condition),
+        )
+    op.create_index(op.f("ix_notification_channel_state_id"), "notification", ["channel", "state", "id"])
     op.create_index(op.f("ix_notification_alarm_channel"), "notification", ["alarm", "channel"])
     op.create_index(op.f("ix_notification_carrier"), "notification", ["carrier"])
     op.create_index(op.f("ix_notification_finished_at"), "notification", ["finished_at"])
@@ -74,6 +87,8 @@ def upgrade() -> None:
         sa.Column("severity", sa.SmallInteger(), nullable=False),
         sa.Column("size", sa.Integer(), nullable=False),
         sa.Column("new_members", sa.Integer(), nullable=False),
+        sa.Column("acknowledged_at", sa.BigInteger(), nullable=True),
+        sa.Column("route", sa.Text(), nullable=False),
         sa.Column("told_at", sa.BigInteger(), nullable=False),
         sa.Column("repeats", sa.Integer(), nullable=False),
         sa.Column("check_at", sa.BigInteger(), nullable=True),
@@ -85,17 +100,12 @@ def upgrade() -> None:
     op.create_index(op.f("ix_channel_alarm_check_at"), "channel_alarm", ["check_at"])
     op.add_column("alarm", sa.Column("announced_version", sa.Integer(), nullable=False, server_default="0"))
     for name, kind in (
-        ("announced_opened_at", sa.BigInteger()),
-        ("announced_severity", sa.SmallInteger()),
         ("silenced_until", sa.BigInteger()),
         ("silenced_by", sa.Text()),
         ("facts", sa.Text()),
     ):
         op.add_column("alarm", sa.Column(name, kind, nullable=True))
-    op.execute(
-        "UPDATE alarm SET announced_version = version, announced_opened_at = opened_at,"
-        " announced_severity = severity"
-    )
+    op.execute("UPDATE alarm SET announced_version = version")
     not_announced = sa.text("announced_version <> version")
     op.create_index(
         "ix_alarm_not_announced",
