@@ -197,7 +197,7 @@ def test_all_messages_are_given_up_after_three_days(database: Database, change: 
 
 @pytest.mark.both_databases
 async def test_only_dead_messages_that_are_still_news_are_tried_again(log: NotifiedLog) -> None:
-    log.notifications.add_route(log.hook)
+    log.notifications.add_route(log.hook, match={"rules": ["gateway-offline"]})
     gateway, _ = log.add_gateway(1)
     log.recorder.answer = lambda _name, _message: REFUSED
     log.set_gateway(gateway, connected=False)
@@ -213,7 +213,7 @@ async def test_only_dead_messages_that_are_still_news_are_tried_again(log: Notif
 
 @pytest.mark.both_databases
 async def test_an_alarm_that_is_over_and_was_never_told_is_not_told_later(log: NotifiedLog) -> None:
-    log.notifications.add_route(log.hook)
+    log.notifications.add_route(log.hook, match={"rules": ["gateway-offline"]})
     gateway, _ = log.add_gateway(1)
     log.recorder.answer = lambda _name, _message: REFUSED
     log.set_gateway(gateway, connected=False)

@@ -12,7 +12,7 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import channel, gateway, notification, notification_route
+from meshfleet.db.tables import channel, channel_alarm, gateway, notification, notification_route
 from meshfleet.errors import (
     AlreadyExists,
     ChannelInUse,
@@ -146,6 +146,9 @@ def replace_channel(connection: Connection, number: int, new: NewChannel, *, by:
         )
     except IntegrityError:
         raise _build_name_conflict(name) from None
+    if changes:
+        told = channel_alarm.c.channel == number
+        connection.execute(update(channel_alarm).where(told).values(check_at=now))
     changed = views.load_channel(connection, number, now=now)
     renamed = {} if name == before.name else {"before": before.name}
     audit_log.record_change(
@@ -412,6 +415,7 @@ def replace_routes(
     if parser.faults:
         raise InvalidRequest(parser.faults)
     _write_routes(connection, parsed)
+    connection.execute(update(channel_alarm).values(check_at=now))  # other routes repeat at other times
     names = [each.name for each in parsed]
     audit_log.record_change(connection, by, "alarm-routes.change", "alarm-routes", now=now, routes=names)
     return views.load_routes(connection)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-from sqlalchemy import func, insert, select, text, update
+from sqlalchemy import func, insert, select, update
 
 from meshfleet.db.tables import notification
+from meshfleet.db.tables.notifications import IS_SENT, IS_UNSENT, IS_WAITING
 from meshfleet.rest.alarms import AlarmSeverity, AlarmState
 from meshfleet.rest.channels import DeliveryState
 from meshfleet.service.alarms import views
@@ -77,7 +78,7 @@ def _load_due(connection: Connection, channel: StoredChannel, now: int) -> list[
     columns = notification.c
     query = (
         select(columns.id, columns.alarm, columns.kind, columns.hold, columns.due)
-        .where(columns.channel == channel.id, text("state IN ('held', 'waiting')"))
+        .where(columns.channel == channel.id, IS_UNSENT)
         .where(columns.state == str(DeliveryState.HELD))
         .order_by(columns.due, columns.id)
         .limit(_MAX_ROWS)
@@ -91,9 +92,7 @@ def _load_due(connection: Connection, channel: StoredChannel, now: int) -> list[
 def _has_waiting(connection: Connection, channel: StoredChannel) -> bool:
     """Return whether a message of a channel is not sent yet: what is held meanwhile becomes one message."""
     columns = notification.c
-    query = select(columns.id).where(
-        columns.channel == channel.id, columns.state == str(DeliveryState.WAITING)
-    )
+    query = select(columns.id).where(columns.channel == channel.id, IS_WAITING)
     return connection.execute(query.limit(1)).first() is not None
 
 
@@ -102,7 +101,7 @@ def _find_allowed_time(connection: Connection, channel: StoredChannel, now: int,
     columns = notification.c
     query = (
         select(func.min(columns.finished_at), func.count())
-        .where(columns.channel == channel.id, text("state = 'sent'"))
+        .where(columns.channel == channel.id, IS_SENT)
         .where(columns.finished_at > now - _HOUR_MS)
     )
     first, count = connection.execute(query).one()

@@ -29,7 +29,7 @@ _SWITCHED_OFF: Final = "switched-off"
 # and numbers of devices have 48 bits.
 _SUBJECT_BASES: Final = {_NO_DELIVERY: 0, _GIVEN_UP: 1 << 48, _SWITCHED_OFF: 2 << 48}
 
-# Messages of a channel that was switched off are given up as well, but whoever switched it off wants none.
+# Messages of a channel that was switched off are given up as well, but its admin wants none.
 _SELECT: Final = """
     SELECT channel.id, channel.name, channel.enabled, channel.problem, channel.failing_since,
         channel.retry_at, channel.tried_at, channel.delivered_at,
