@@ -55,7 +55,8 @@ SERVICE_ORDER = (
     *("sockets", "secret_store", "transport", "locks", "backup", "systemd", "server_certificate", "reload"),
     *("http", "audit", "accounts", "catalogue", "console", "asyncapi", "devices", "labels"),
     *("ingest", "backfill", "telemetry", "sites", "positions", "influx", "presence", "requests", "metadata"),
-    *("gateways", "alarms", "fleet_metrics", "jobs", "firmware", "topology", "live", "operations", "storage"),
+    *("gateways", "jobs", "storage", "alarms", "notifications", "fleet_metrics"),
+    *("firmware", "topology", "live", "operations"),
     "metric_table",
     *("embedded_broker", "external_broker", "homeassistant"),
     *("doctor", "status_report", "api", "runtime", "app"),
@@ -108,7 +109,7 @@ LIBRARIES = {
     "mqtt.broker": {"msgspec", "sqlalchemy", "websockets"},
     "service": {
         *("argon2", "jwt", "msgspec", "prometheus_client", "sqlalchemy"),
-        *("httptools", "litestar", "multipart", "numpy", "uvicorn", "websockets"),
+        *("httptools", "httpx", "litestar", "multipart", "numpy", "uvicorn", "websockets"),
     },
     "emulator": {"httpx", "msgspec"},
     "client": {"httpx", "msgspec"},

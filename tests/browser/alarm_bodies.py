@@ -27,6 +27,7 @@ from meshfleet.rest.alarms import (
     AlarmSubject,
     Attention,
     AttentionCounts,
+    HiddenAlarms,
     Verdict,
 )
 
@@ -72,6 +73,8 @@ def build_alarm(number: int, **changes: Any) -> Alarm:
         new_since_acknowledged=0,
         reopened=0,
         version=1,
+        silenced_until=None,
+        silenced_by=None,
     )
     return msgspec.structs.replace(alarm, **changes)
 
@@ -91,7 +94,7 @@ def clear(alarm: Alarm) -> Alarm:
     )
 
 
-def build_event(kind: str, actor: str | None = None, **detail: Any) -> AlarmEvent:
+def build_event(kind: str, actor: str | None = None, /, **detail: Any) -> AlarmEvent:
     """Build an event of an alarm."""
     return AlarmEvent(time=format_time(3), kind=kind, actor=actor, detail=detail)
 
@@ -100,6 +103,13 @@ def build_member(number: int, state: Any = "active") -> AlarmMember:
     """Build a member of an alarm."""
     return AlarmMember(
         id=f"bmac-c0ffee{number:06x}", name=f"Sensor {number}", since=format_time(12), state=state
+    )
+
+
+def silence(alarm: Alarm, by: str, *, minutes: float) -> Alarm:
+    """Return an alarm after a user has silenced it."""
+    return msgspec.structs.replace(
+        alarm, silenced_until=format_time(-minutes), silenced_by=by, version=alarm.version + 1
     )
 
 
@@ -113,6 +123,7 @@ class RoutedAlarms:
         self.members: list[AlarmMember] = [build_member(1)]
         self.verdict = Verdict(tone="ok", sentence="All 126 devices are online.")
         self.more = 0
+        self.channels_configured = True
         self.queries: list[dict[str, list[str]]] = []
         """Queries of the requests for the list."""
         self.sent: list[tuple[str, Any]] = []
@@ -122,14 +133,18 @@ class RoutedAlarms:
 
     def _show_attention(self, route: Route) -> None:
         counts = AttentionCounts(devices=126, connected=126, gateways=5, gateways_connected=5)
+        found = self._list(["open", "acknowledged"])
+        items = [each for each in found if each.silenced_until is None]
         _fulfill(
             route,
             Attention(
                 verdict=self.verdict,
                 checked_at=format_time(0),
                 counts=counts,
-                items=self._list(["open", "acknowledged"]),
+                items=items,
                 more=self.more,
+                hidden=HiddenAlarms(silenced=len(found) - len(items)),
+                channels_configured=self.channels_configured,
             ),
         )
 
@@ -158,7 +173,8 @@ class RoutedAlarms:
         found = [
             each
             for each in self.alarms.values()
-            if each.state in states and (severities is None or each.severity in severities)
+            if (each.state in states or ("silenced" in states and each.silenced_until is not None))
+            and (severities is None or each.severity in severities)
         ]
         return sorted(found, key=lambda each: (_SEVERITIES.index(each.severity), -int(each.id[6:])))
 
@@ -175,6 +191,15 @@ class RoutedAlarms:
             self.alarms[alarm] = msgspec.structs.replace(
                 before, state=AlarmState.OPEN, acknowledged=None, version=before.version + 1
             )
+        elif action == "silence":
+            minutes = self.sent[-1][1]["seconds"] / 60
+            self.alarms[alarm] = silenced = silence(before, "operator", minutes=minutes)
+            self.events.insert(0, build_event("silenced", "operator", until=silenced.silenced_until))
+        elif action == "unsilence":
+            self.alarms[alarm] = msgspec.structs.replace(
+                before, silenced_until=None, silenced_by=None, version=before.version + 1
+            )
+            self.events.insert(0, build_event("unsilenced", "operator"))
         else:
             self.events.insert(0, build_event("note", "operator", text=self.sent[-1][1]["text"]))
         _fulfill(route, self.alarms[alarm])

@@ -33,6 +33,9 @@ _PROBE_MS = 50
 _CLOCK_LEAD_SECONDS = 4
 """Seconds ahead of now at which a clock is stopped: it cannot be stopped in the past."""
 
+LOOPBACK_WEBHOOKS: Final = ("--webhooks-allow", "127.0.0.0/8", "--webhooks-allow-http", "on")
+"""Options with which channels may lead to a receiver of a test."""
+
 REMOTE_HOSTNAME = "fleet.test"
 """Another host name of this machine, which browsers trust less than a loopback address."""
 
@@ -98,7 +101,8 @@ _tokens: dict[tuple[str, Role], tuple[str, float]] = {}
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     """Run a service with the demo fleet and a user of each role, named after the role."""
     require(CONSOLE)
-    with ServiceProcess(tmp_path_factory.mktemp("demo"), "--demo", *loopback_options("--mqtt")) as service:
+    options = ["--demo", *loopback_options("--mqtt"), *LOOPBACK_WEBHOOKS]
+    with ServiceProcess(tmp_path_factory.mktemp("demo"), *options) as service:
         for role in (Role.VIEWER, Role.OPERATOR):
             service.add_user(role, role)
         yield service

@@ -35,6 +35,7 @@ PAGES: Final = {
     "/rejects": "Rejected reports",
     "/api/docs": "API",
     "/api/docs?part=messaging": "API",
+    "/settings/channels": "Notifications",
     "/people": "People",
     "/keys": "API keys",
     "/audit": "Audit log",

@@ -50,7 +50,7 @@ GROUPS: Mapping[str, Sequence[str]] = {
         "/rejects",
     ),
     "updates": ("/jobs", "/jobs/new", "/jobs/:id", "/firmware", "/firmware/:id"),
-    "admin": ("/api/docs", "/people", "/keys", "/audit", "/api/docs?part=messaging"),
+    "admin": ("/api/docs", "/settings/channels", "/people", "/keys", "/audit", "/api/docs?part=messaging"),
 }
 """Pages that one test visits in turn: following a link takes half the time of loading a page."""
 

@@ -262,7 +262,20 @@ def test_existing_data_is_refused_or_moved_aside(data: Path, tmp_path: Path) -> 
 
 def test_a_copy_has_neither_the_logins_nor_the_secrets_of_the_original(data: Path, tmp_path: Path) -> None:
     file, copy = tmp_path / "backup.tar", tmp_path / "copy"
+    with closing(sqlite3.connect(data / "meshfleet.sqlite")) as database, database:
+        database.execute(
+            "INSERT INTO channel (name, kind, enabled, target, secret, created_at, failures, version)"
+            """ VALUES ('Office', 'webhook', 1, '{"url":"https://h.example/s-1"}', 'whsec_s-1', 0, 0, 1)"""
+        )
+        database.execute("INSERT INTO notification_route VALUES (0, '{}')")
+        database.execute(
+            "INSERT INTO notification (channel, kind, state, created_at, due, attempts)"
+            " VALUES (1, 'opened', 'waiting', 0, 0, 0)"
+        )
     back_up(data, file)
+    assert restore(file, tmp_path / "restored").exit_code == 0
+    messages = ("channel", "notification_route", "notification")
+    assert [count_rows(tmp_path / "restored", table) for table in messages] == [1, 1, 1]
     result = restore(file, copy, "--as-copy")
     assert (result.exit_code, result.stdout.splitlines()[-1]) == (
         0,
@@ -272,6 +285,7 @@ def test_a_copy_has_neither_the_logins_nor_the_secrets_of_the_original(data: Pat
         ),
     )
     assert [count_rows(copy, table) for table in ("account", "session", "secret")] == [1, 0, 0]
+    assert [count_rows(copy, table) for table in messages] == [0, 0, 0]
     assert b"s-1" not in (copy / "meshfleet.sqlite").read_bytes()
 
 

@@ -29,8 +29,13 @@ def place(create_installation: Callable[[], Installation]) -> Installation:
 def downgrade(data: Path) -> None:
     """Undo the last migration."""
     with closing(sqlite3.connect(data / "meshfleet.sqlite")) as database, database:
-        for table in ("alarm_condition", "alarm_event", "alarm", "alarm_progress"):
+        for table in ("channel_alarm", "notification", "notification_route", "channel"):
             database.execute(f"DROP TABLE {table}")
+        for index in ("ix_alarm_not_announced", "ix_alarm_silenced_until"):
+            database.execute(f"DROP INDEX {index}")
+        columns = [row[1] for row in database.execute("PRAGMA table_info(alarm)")]
+        for name in columns[columns.index("version") + 1 :]:  # those that the migration added
+            database.execute(f"ALTER TABLE alarm DROP COLUMN {name}")
         database.execute("UPDATE alembic_version SET version_num = ?", (OLDER,))
 
 

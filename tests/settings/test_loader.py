@@ -15,7 +15,7 @@ from meshfleet.errors import Fault
 from meshfleet.errors.startup import WrongSettings
 from meshfleet.mqtt.broker_limits import BrokerLimits
 from meshfleet.settings import SETTINGS, ListenAddress, Retention, Settings, load_settings
-from meshfleet.settings.model import HomeAssistantSettings, InfluxSettings
+from meshfleet.settings.model import HomeAssistantSettings, InfluxSettings, MailSettings, WebhookSettings
 from tests.row_tables import each_row
 from tests.settings.from_flags import faults, settings
 
@@ -30,6 +30,8 @@ def test_every_setting_is_described_once() -> None:
         "retention": Retention,
         "homeassistant": HomeAssistantSettings,
         "influx": InfluxSettings,
+        "mail": MailSettings,
+        "webhooks": WebhookSettings,
     }
     nested = [f"{name}.{field}" for name, table in tables.items() for field in table.__struct_fields__]
     top_level = [field for field in Settings.__struct_fields__ if field not in tables]

@@ -1,6 +1,7 @@
 /** Pages of the console: paths, components and navigation entries. */
 import Antenna from "@lucide/svelte/icons/router";
 import Bell from "@lucide/svelte/icons/bell";
+import BellRing from "@lucide/svelte/icons/bell-ring";
 import Braces from "@lucide/svelte/icons/braces";
 import Building from "@lucide/svelte/icons/building-2";
 import Chip from "@lucide/svelte/icons/cpu";
@@ -71,6 +72,7 @@ export const pages: readonly Page[] = [
   { path: "/firmware/:id", load: () => import("../pages/firmware/Firmware.svelte") },
   { path: "/messages", load: () => import("../pages/messages/Messages.svelte") },
   { path: "/rejects", load: () => import("../pages/rejects/Rejects.svelte") },
+  { path: "/settings/channels", load: () => import("../pages/channels/Channels.svelte") },
   { path: "/people", load: () => import("../pages/people/People.svelte"), role: "admin" },
   { path: "/keys", load: () => import("../pages/keys/Keys.svelte"), role: "admin" },
   { path: "/audit", load: () => import("../pages/audit/Audit.svelte"), role: "admin" },
@@ -102,6 +104,7 @@ const groups: readonly Group[] = [
     entries: [
       { path: "/messages", name: en.shell.nav.messages, key: "m", icon: Letters },
       { path: "/rejects", name: en.shell.nav.rejects, key: "r", icon: Rejected },
+      { path: "/settings/channels", name: en.shell.nav.channels, key: "n", icon: BellRing },
       { path: "/api/docs", name: en.shell.nav.api, key: "i", icon: Braces },
     ],
   },

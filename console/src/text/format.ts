@@ -53,6 +53,13 @@ export function formatTime(time: number): string {
   return minutes.format(time);
 }
 
+/** Format a time in the future without seconds, with its day unless that is today. */
+export function formatUntil(time: string, now: number): string {
+  const at = Date.parse(time);
+  const isToday = new Date(at).toDateString() === new Date(now).toDateString();
+  return isToday ? minutes.format(at) : `${days.format(at)}, ${minutes.format(at)}`;
+}
+
 /** Format the time of day with seconds, from milliseconds since 1970. */
 export function formatTimeToSecond(time: number): string {
   return seconds.format(time);

@@ -17,10 +17,11 @@ from meshfleet.errors import FleetError
 _COMMANDS: Final = {
     "ack": "Acknowledge a sample to the device that sent it.",
     "apiversion": "Read the API version of a gateway.",
-    "alarms": "Show what needs attention, and acknowledge alarms.",
+    "alarms": "Show what needs attention, acknowledge and silence alarms.",
     "asyncapi": "Print the AsyncAPI document of the messaging interface.",
     "backup": "Write a backup of all data to one file.",
     "broker-config": "Write configuration files for an external MQTT broker.",
+    "channels": "Choose where messages about alarms are sent.",
     "completion": "Print a shell completion script.",
     "database": "Give SQL programs access to samples in PostgreSQL.",
     "devices": "List, rename and label devices.",

@@ -38,6 +38,8 @@ _AGE = re.compile(r"([0-9]{1,6})([smhd])")
 _FIRMWARE = re.compile("fw-[0-9a-f]{16}")
 _SITE = re.compile("site-[0-9a-f]{16}")
 _ALARM = re.compile("(?:alarm-)?([1-9][0-9]{0,17})")
+_CHANNEL = re.compile("(?:channel-)?([1-9][0-9]{0,17})")
+_DELIVERY = re.compile("(?:delivery-)?([1-9][0-9]{0,17})")
 _JOB = re.compile("(?:job-)?([1-9][0-9]{0,17})")
 _AGE_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -55,6 +57,13 @@ def _parse_past_time(text: str) -> datetime:
         return datetime.now(UTC) - timedelta(**{_AGE_UNITS[found[2]]: int(found[1])})
     except OverflowError:
         raise MalformedTime("time", f"{text} is too long ago") from None
+
+
+def _parse_duration(text: str) -> timedelta:
+    found = _AGE.fullmatch(text)
+    if not found:
+        raise MalformedTime("duration", f"{quote_input(text)} is not a duration such as 90s, 15m, 2h or 7d")
+    return timedelta(**{_AGE_UNITS[found[2]]: int(found[1])})
 
 
 def _parse_firmware_id(text: str) -> str:
@@ -87,6 +96,22 @@ def _parse_alarm_id(text: str) -> str:
     return f"alarm-{found[1]}"
 
 
+def _parse_channel_id(text: str) -> str:
+    """Parse a channel id such as `channel-3`, or only the number, such as `3`. Return the channel id."""
+    found = _CHANNEL.fullmatch(text.lower())
+    if not found:
+        raise MalformedText("channel", f"{quote_input(text)} is not a channel id such as channel-3")
+    return f"channel-{found[1]}"
+
+
+def _parse_delivery_id(text: str) -> str:
+    """Parse the id of a message such as `delivery-5`, or only the number. Return the id."""
+    found = _DELIVERY.fullmatch(text.lower())
+    if not found:
+        raise MalformedText("delivery", f"{quote_input(text)} is not the id of a message such as delivery-5")
+    return f"delivery-{found[1]}"
+
+
 class _IdentifierParamType(TextParamType):
     """Parameter type for an identifier of a property, measurement or event: its hex id or its name.
 
@@ -104,7 +129,11 @@ class _IdentifierParamType(TextParamType):
 
 
 ALARM = TextParamType("alarm", _parse_alarm_id)
+CHANNEL = TextParamType("channel", _parse_channel_id)
+DELIVERY = TextParamType("delivery", _parse_delivery_id)
 DEVICE = TextParamType("device", _parse_device)
+DURATION = TextParamType("duration", _parse_duration)
+"""Parameter type for a duration such as 90s, 15m, 2h or 7d."""
 FIRMWARE = TextParamType("firmware", _parse_firmware_id)
 IDENTIFIER = _IdentifierParamType("identifier", normalize_identifier)
 JOB = TextParamType("job", _parse_job_id)

@@ -1,8 +1,8 @@
 """SDK: `Fleet` is a client of a Meshfleet service over REST, `Mesh` of gateways over any MQTT broker.
 
-`client.blocking` contains both classes for programs without an event loop. Errors are defined in
-`meshfleet.errors`, request and response bodies in `meshfleet.rest`. `reports` contains the types of the
-reports that `Mesh` receives.
+`client.blocking` contains both classes for programs without an event loop. `verify_webhook` checks messages
+about alarms that a program receives. Errors are defined in `meshfleet.errors`, request and response bodies in
+`meshfleet.rest`. `reports` contains the types of the reports that `Mesh` receives.
 """
 
 from meshfleet.client.arguments import Moment
@@ -14,6 +14,7 @@ from meshfleet.client.rest.live_events import Event, EventData, EventType
 from meshfleet.client.rest.samples import SampleKind
 from meshfleet.client.rest.session import Session
 from meshfleet.client.status import check
+from meshfleet.client.webhooks import verify_webhook
 from meshfleet.protocol import reports
 from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origin, Priority, Status
 from meshfleet.protocol.products import UpdateMethod
@@ -29,15 +30,30 @@ from meshfleet.rest.alarms import (
     AlarmRule,
     AlarmSeverity,
     AlarmState,
+    AlarmStateFilter,
     AlarmSubject,
     Attention,
     AttentionCounts,
     Certainty,
     Diagnosis,
     DiagnosisFact,
+    HiddenAlarms,
     Verdict,
 )
 from meshfleet.rest.catalogue import Catalogue, CatalogueEntry, Product
+from meshfleet.rest.channels import (
+    AlarmRoute,
+    Channel,
+    ChannelKind,
+    ChannelState,
+    ChannelTest,
+    Delivery,
+    DeliveryState,
+    IssuedChannel,
+    RouteHours,
+    RouteMatch,
+    WebhookFormat,
+)
 from meshfleet.rest.devices import (
     Connectivity,
     ConnectivityChange,
@@ -143,9 +159,11 @@ __all__ = [
     "AlarmCause",
     "AlarmEvent",
     "AlarmMember",
+    "AlarmRoute",
     "AlarmRule",
     "AlarmSeverity",
     "AlarmState",
+    "AlarmStateFilter",
     "AlarmSubject",
     "AlternativeParent",
     "ApiKey",
@@ -159,12 +177,18 @@ __all__ = [
     "Catalogue",
     "CatalogueEntry",
     "Certainty",
+    "Channel",
+    "ChannelKind",
+    "ChannelState",
+    "ChannelTest",
     "Concurrency",
     "Connectivity",
     "ConnectivityChange",
     "CoverageAnswer",
     "Criterion",
     "DeletedJob",
+    "Delivery",
+    "DeliveryState",
     "Device",
     "DeviceDetail",
     "DevicePath",
@@ -193,8 +217,10 @@ __all__ = [
     "GatewayClaim",
     "GatewayCounts",
     "Health",
+    "HiddenAlarms",
     "Hop",
     "IssuedApiKey",
+    "IssuedChannel",
     "Job",
     "JobHealth",
     "JobState",
@@ -251,6 +277,8 @@ __all__ = [
     "Resync",
     "Retry",
     "Role",
+    "RouteHours",
+    "RouteMatch",
     "Sample",
     "SampleGap",
     "SampleKind",
@@ -279,8 +307,10 @@ __all__ = [
     "User",
     "Verdict",
     "Wave",
+    "WebhookFormat",
     "Zone",
     "ZoneVisit",
     "check",
     "reports",
+    "verify_webhook",
 ]

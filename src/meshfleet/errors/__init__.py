@@ -149,6 +149,12 @@ class InvalidToken(Refused):
     code = "invalid-token"
 
 
+class TargetForbidden(Refused):
+    """Raised when the URL of a channel leads to a host that messages are not sent to."""
+
+    code = "target-forbidden"
+
+
 class NotLoggedIn(Refused):
     """Raised when the access token of a REST request is missing, invalid or expired. Log in again."""
 
@@ -215,6 +221,12 @@ class InUse(Conflict):
     code = "in-use"
 
 
+class ChannelInUse(InUse):
+    """Raised when a channel is deleted to which a route of alarms leads. Change the routes first."""
+
+    code = "channel-in-use"
+
+
 class FloorInUse(InUse):
     """Raised when a change of a site would remove a floor in use, or leave something on it outside."""
 
@@ -228,7 +240,7 @@ class ZoneExists(AlreadyExists):
 
 
 class AlarmCleared(Conflict):
-    """Raised when an alarm is acknowledged that is over."""
+    """Raised when an alarm is acknowledged or silenced that is over."""
 
     code = "alarm-cleared"
 
@@ -474,3 +486,12 @@ class KeyReused(Conflict):
     """Raised when an idempotency key was already used for another request (rest-26). Use a new key."""
 
     code = "idempotency-key-reused"
+
+
+# Errors of programs that receive webhooks.
+
+
+class InvalidWebhook(FleetError):
+    """Raised by `client.verify_webhook` when a request is no webhook of the service, or an old one."""
+
+    code = "invalid-webhook"

@@ -14,6 +14,8 @@ ATTENTION_PATH: Final = "/api/v1/attention"
 
 MAX_NOTE_CHARACTERS: Final = 1000
 """Maximum length of a note on an alarm, in characters."""
+MIN_SILENCE_SECONDS: Final = 60
+MAX_SILENCE_SECONDS: Final = 90 * 86_400
 
 AlarmIdText = Annotated[str, Meta(pattern="^alarm-[1-9][0-9]*$")]
 
@@ -24,6 +26,25 @@ class AlarmRule(StrEnum):
     GATEWAYS_LOST = "gateways-lost"
     GATEWAY_OFFLINE = "gateway-offline"
     DEVICE_OFFLINE = "device-offline"
+    GATEWAY_UNSTABLE = "gateway-unstable"
+    DEVICE_UNSTABLE = "device-unstable"
+    GATEWAY_NEVER_CONNECTED = "gateway-never-connected"
+    GATEWAY_CLOCK = "gateway-clock"
+    SERVICE_CLOCK = "service-clock"
+    REJECTS_RISING = "rejects-rising"
+    SAMPLES_LOST = "samples-lost"
+    BATTERY_LOW = "battery-low"
+    JOB_STOPPED = "job-stopped"
+    JOB_ENDED_BADLY = "job-ended-badly"
+    JOB_STUCK = "job-stuck"
+    CHANNEL_FAILING = "channel-failing"
+    DATABASE = "database"
+    BROKER = "broker"
+    INGEST_LAG = "ingest-lag"
+    DISK = "disk"
+    CERTIFICATE = "certificate"
+    BACKUP_OLD = "backup-old"
+    VERSION_SKEW = "version-skew"
 
 
 class AlarmSeverity(StrEnum):
@@ -40,6 +61,16 @@ class AlarmState(StrEnum):
     OPEN = "open"
     ACKNOWLEDGED = "acknowledged"
     CLEARED = "cleared"
+
+
+class AlarmStateFilter(StrEnum):
+    """State by which alarms are listed: one of `AlarmState`, or `silenced` (rest-281)."""
+
+    OPEN = "open"
+    ACKNOWLEDGED = "acknowledged"
+    CLEARED = "cleared"
+    SILENCED = "silenced"
+    """Open or acknowledged, and silenced for now."""
 
 
 class AlarmCause(ResponseBody, frozen=True, kw_only=True):
@@ -61,11 +92,11 @@ class AlarmAction(ResponseBody, frozen=True, kw_only=True):
 
 
 class AlarmSubject(ResponseBody, frozen=True, kw_only=True):
-    """Device or gateway that an alarm is about, or the fleet."""
+    """Device, gateway, channel or job that an alarm is about; or the fleet, or this service."""
 
-    kind: Literal["fleet", "gateway", "device"]
+    kind: Literal["fleet", "gateway", "device", "channel", "job", "service"]
     id: str | None
-    """Id of the device, or of the gateway as a device; null for the fleet."""
+    """Id of the device, of the gateway as a device, of the channel or of the job; else null."""
     name: str | None
 
 
@@ -106,6 +137,9 @@ class Alarm(ResponseBody, frozen=True, kw_only=True):
     """How often the same cause has returned within a day."""
     version: int
     """Number that grows with every change of the alarm."""
+    silenced_until: TimeText | None
+    """Time until which no messages about the alarm are sent; null if it is not silenced."""
+    silenced_by: str | None
 
 
 class Certainty(StrEnum):
@@ -187,6 +221,14 @@ class NewAlarmNote(RequestBody, frozen=True, kw_only=True):
     text: Annotated[str, Meta(min_length=1, max_length=MAX_NOTE_CHARACTERS)]
 
 
+class NewAlarmSilence(RequestBody, frozen=True, kw_only=True):
+    """Request to send no messages about an alarm for a while (rest-281)."""
+
+    seconds: Annotated[int, Meta(ge=MIN_SILENCE_SECONDS, le=MAX_SILENCE_SECONDS)]
+    note: Annotated[str, Meta(min_length=1, max_length=MAX_NOTE_CHARACTERS)] | None = None
+    """Note that is written on the alarm, such as the reason."""
+
+
 class Verdict(ResponseBody, frozen=True, kw_only=True):
     """State of the whole fleet in one sentence."""
 
@@ -203,6 +245,12 @@ class AttentionCounts(ResponseBody, frozen=True, kw_only=True):
     gateways_connected: int
 
 
+class HiddenAlarms(ResponseBody, frozen=True, kw_only=True):
+    """How many alarms `items` leaves out on purpose."""
+
+    silenced: int
+
+
 class Attention(ResponseBody, frozen=True, kw_only=True):
     """State of the fleet in a sentence, and the alarms that are not over (rest-273)."""
 
@@ -210,6 +258,9 @@ class Attention(ResponseBody, frozen=True, kw_only=True):
     checked_at: TimeText
     counts: AttentionCounts
     items: list[Alarm]
-    """Open and acknowledged alarms, at most 50, the most severe first."""
+    """Open and acknowledged alarms, at most 50, the most severe first; without those that are silenced."""
     more: int
-    """Number of alarms that are not in `items`."""
+    """Number of alarms that are not in `items` because there are too many."""
+    hidden: HiddenAlarms
+    channels_configured: bool
+    """Whether alarms are sent anywhere: a channel that is not off, and a route that leads to it."""

@@ -113,6 +113,11 @@ def parse_key_name(text: str, field: str = "name") -> str:
     return _parse_entered_line(text, field, max_length=64)
 
 
+def parse_title(text: str, field: str = "name") -> str:
+    """Parse the name of a channel or of a route of alarms: 1 to 100 characters after trimming."""
+    return _parse_entered_line(text, field, max_length=100)
+
+
 def _parse_entered_line(text: str, field: str, *, max_length: int) -> str:
     """Trim and check a line that a user enters now. Refuse bidirectional control characters."""
     line = _parse_line(text, field, max_length=max_length)

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from meshfleet.errors.protocol import MalformedText
 from meshfleet.rest.alarms import ALARMS_PATH
+from meshfleet.rest.channels import CHANNELS_PATH
 from meshfleet.rest.firmware import FIRMWARE_PATH
 from meshfleet.rest.jobs import JOBS_PATH
 from meshfleet.rest.requests import REQUESTS_PATH
@@ -102,6 +103,21 @@ def updates_path(device: DeviceId) -> str:
 def alarm_path(alarm: str) -> str:
     """Return the REST path of an alarm (rest-269)."""
     return f"{ALARMS_PATH}/{_quote_segment(alarm)}"
+
+
+def channel_path(channel: str) -> str:
+    """Return the REST path of a channel (rest-276)."""
+    return f"{CHANNELS_PATH}/{_quote_segment(channel)}"
+
+
+def deliveries_path(channel: str) -> str:
+    """Return the REST path of the messages of a channel (rest-279)."""
+    return f"{channel_path(channel)}/deliveries"
+
+
+def delivery_retry_path(channel: str, delivery: str) -> str:
+    """Return the REST path at which a message is tried again (rest-279)."""
+    return f"{deliveries_path(channel)}/{_quote_segment(delivery)}/retry"
 
 
 def diagnosis_path(device: DeviceId) -> str:

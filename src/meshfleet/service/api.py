@@ -51,6 +51,9 @@ from meshfleet.service.live import routes as live_routes
 from meshfleet.service.live.live_events import LIVE_TIMINGS, LiveEvents, LiveTimings
 from meshfleet.service.metric_table import add_build_metrics, add_live_metrics, add_storage_metrics
 from meshfleet.service.metrics import Metrics
+from meshfleet.service.notifications import routes as channel_routes
+from meshfleet.service.notifications.routes import ChannelTesterFacade
+from meshfleet.service.notifications.target_guard import TargetGuard
 from meshfleet.service.operations import routes as operations_routes
 from meshfleet.service.positions import coverage_routes, survey_routes, visit_routes
 from meshfleet.service.positions import routes as position_routes
@@ -113,6 +116,8 @@ _ROUTERS: Final = (
     alarm_routes.router,
     alarm_routes.attention_router,
     alarm_routes.device_router,
+    channel_routes.router,
+    channel_routes.alarm_route_router,
     firmware_routes.router,
     firmware_routes.image_router,
     live_routes.stream_events,
@@ -157,6 +162,8 @@ class RouteDependencies(NamedTuple):
     traffic: GatewayTraffic
     reloader: SettingsReloader
     request_facade: RequestFacade
+    channel_tester: ChannelTesterFacade
+    target_guard: TargetGuard
     topology_reader: TopologyReader
 
 
@@ -213,6 +220,7 @@ class RestApi:
             now=now,
         )
         self.request_facade = RequestFacade(database.write_now(load_or_create_secret, "requests"))
+        self.channel_tester = ChannelTesterFacade()
         self.live = LiveEvents(database, authenticator, self.traffic, now, timings=live_timings)
         add_live_metrics(self.metrics, self.live.hub)
         self.parent_tracker = ParentTracker(self.rollups, self.live.topology)
@@ -258,6 +266,8 @@ class RestApi:
             traffic=self.traffic,
             reloader=self.reloader,
             request_facade=self.request_facade,
+            channel_tester=self.channel_tester,
+            target_guard=TargetGuard(settings.webhooks),
             topology_reader=TopologyReader(
                 database, samples, rollups=self.rollups, parents=self.parent_tracker.parents, now=now
             ),

@@ -218,7 +218,9 @@ async def _run(  # noqa: PLR0913 # one caller
         async with asyncio.TaskGroup() as tasks:
             if supervision.certificate is not None:
                 add_certificate_metrics(api.metrics, supervision.certificate)
-            background = run_background_tasks(database, samples, settings, api, mqtt_listeners)
+            background = run_background_tasks(
+                database, samples, settings, api, mqtt_listeners, certificate=supervision.certificate
+            )
             tasks.create_task(background, name="background")
             tasks.create_task(api.storage_monitor.run(), name="storage")
             tasks.create_task(retry_failed_writes(database), name="readiness")

@@ -13,9 +13,20 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import Connection, func, select, text
 
-from meshfleet.db.tables import active_condition, alarm, device, device_state, execution, gateway, job, tally
+from meshfleet.db.tables import (
+    active_condition,
+    alarm,
+    device,
+    device_state,
+    execution,
+    gateway,
+    job,
+    notification,
+    tally,
+)
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.rest.alarms import AlarmSeverity, AlarmState
+from meshfleet.rest.channels import DeliveryState
 from meshfleet.rest.jobs import ExecutionState, JobState
 from meshfleet.service.alarms.progress import load_progress
 from meshfleet.service.alarms.rules import Severity
@@ -160,6 +171,26 @@ def count_alarms(connection: Connection) -> AlarmCounts:
     return AlarmCounts({**_NO_ALARMS, **counted}, None if progress is None else progress.evaluated_at)
 
 
+_UNSENT: Final = (str(DeliveryState.HELD), str(DeliveryState.WAITING), str(DeliveryState.DEAD))
+
+
+class MessageCounts(NamedTuple):
+    """Numbers of messages about alarms that were not sent, by state, and the oldest one that is due."""
+
+    messages: Mapping[str, int] = dict.fromkeys(_UNSENT, 0)
+    oldest_due: int | None = None
+    """Unix time in milliseconds; None if no message waits."""
+
+
+def count_messages(connection: Connection) -> MessageCounts:
+    """Count the messages about alarms that were not sent."""
+    columns = notification.c
+    query = select(columns.state, func.count(), func.min(columns.due)).where(columns.state.in_(_UNSENT))
+    rows = {state: (count, due) for state, count, due in connection.execute(query.group_by(columns.state))}
+    counts = {state: rows.get(state, (0, None))[0] for state in _UNSENT}
+    return MessageCounts(counts, rows.get(str(DeliveryState.WAITING), (0, None))[1])
+
+
 Result = TypeVar("Result")
 
 
@@ -197,6 +228,7 @@ class FleetMetrics:
         self._batteries = _KeptQuery(count_batteries, BatteryCounts(), _BATTERIES_KEPT_MS)
         self._jobs = _KeptQuery(count_jobs, JobCounts())
         self._alarms = _KeptQuery(count_alarms, AlarmCounts())
+        self._messages = _KeptQuery(count_messages, MessageCounts())
         self._backups = _KeptQuery(load_backup_times, BackupTimes())
 
     def apply_settings(self, settings: Settings) -> None:
@@ -214,6 +246,7 @@ class FleetMetrics:
                 self._batteries,
                 self._jobs,
                 self._alarms,
+                self._messages,
                 self._backups,
             )
             if due := [each for each in queries if each.is_due(now)]:
@@ -251,6 +284,17 @@ class FleetMetrics:
             "alarms_evaluated_timestamp_seconds",
             "Time of the last evaluation of alarms. Absent before the first one.",
             lambda: _read_seconds(self._alarms.result.evaluated_at),
+        )
+        gauge(
+            "notifications",
+            "Messages about alarms that are held, wait to be sent, or were given up.",
+            lambda: self._messages.result.messages,
+            "state",
+        )
+        gauge(
+            "notification_oldest_due_timestamp_seconds",
+            "Time at which the oldest waiting message about an alarm was due. Absent if none waits.",
+            lambda: _read_seconds(self._messages.result.oldest_due),
         )
         gauge(
             "backup_timestamp_seconds",

@@ -13,8 +13,10 @@ from meshfleet.errors import FleetError
 from meshfleet.mqtt.broker import take_ownership
 from meshfleet.protocol.ids import mac_from_int, mac_to_int
 from meshfleet.protocol.topics import TopicCodec
+from meshfleet.rest.channels import ChannelKind
 from meshfleet.service import clock, metric_table
 from meshfleet.service.alarms.runner import AlarmRunner
+from meshfleet.service.alarms.service_facts import ServiceFactsReader
 from meshfleet.service.backfill import store as backfill_store
 from meshfleet.service.backfill.acknowledger import SampleAcknowledger
 from meshfleet.service.backfill.gap_check import run_gap_checks
@@ -31,6 +33,11 @@ from meshfleet.service.ingest.pipeline import DEFAULT_TIMINGS, IngestPipeline
 from meshfleet.service.jobs.execution.runner import JobRunner
 from meshfleet.service.locks import accepts_reports
 from meshfleet.service.metadata.reader import MetadataReader
+from meshfleet.service.notifications.http_sender import HttpSender
+from meshfleet.service.notifications.mail import MailDeliverer
+from meshfleet.service.notifications.notifier import Notifier
+from meshfleet.service.notifications.watchdog import WatchdogDeliverer
+from meshfleet.service.notifications.webhook import WebhookDeliverer
 from meshfleet.service.positions.reading_log import ReadingLog
 from meshfleet.service.positions.tracker import PositionTracker
 from meshfleet.service.presence import store as presence_store
@@ -42,10 +49,11 @@ from meshfleet.service.requests.gateway_ranking import FailedAttempts
 from meshfleet.service.requests.gateway_selector import GatewaySelector
 from meshfleet.service.requests.history import RequestHistory
 from meshfleet.service.requests.rpc import RpcClient
+from meshfleet.service.secret_store import INSTANCE_SECRET, format_instance_id, load_or_create_secret
 from meshfleet.service.topology import store as topology_store
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from meshfleet.db import Database
     from meshfleet.db.samples import SampleStore
@@ -53,6 +61,7 @@ if TYPE_CHECKING:
     from meshfleet.service.api import RestApi
     from meshfleet.service.embedded_broker.listeners import MqttListener
     from meshfleet.service.ingest.pipeline import IngestTimings
+    from meshfleet.service.server_certificate import ServerCertificate
     from meshfleet.service.transport import ReportSource
     from meshfleet.settings import Settings
 
@@ -77,17 +86,30 @@ async def run_background_tasks(  # noqa: PLR0913 # keyword-only except what each
     api: RestApi,
     listeners: Sequence[MqttListener],
     *,
+    certificate: ServerCertificate | None = None,
     timings: IngestTimings = DEFAULT_TIMINGS,
 ) -> None:
     """Receive reports and run all other background tasks until canceled.
 
-    Return at once if the settings have neither an external broker nor an MQTT listener.
+    Return at once if the settings have neither an external broker nor an MQTT listener. `certificate` is the
+    TLS certificate of the listeners, if they have one.
     """
     if not accepts_reports(settings):
         return
     owner = await database.write(take_ownership)
+    instance = await database.write(load_or_create_secret, INSTANCE_SECRET)
     source = await _open_report_source(database, settings, api, listeners, owner)
-    runtime = Runtime(database, samples, settings, api=api, source=source, owner=owner, timings=timings)
+    runtime = Runtime(
+        database,
+        samples,
+        settings,
+        api=api,
+        source=source,
+        owner=owner,
+        instance=instance,
+        certificate=certificate,
+        timings=timings,
+    )
     await runtime.restore()
     await runtime.run()
 
@@ -131,6 +153,8 @@ class Runtime:
         api: RestApi,
         source: ReportSource,
         owner: bytes,
+        instance: bytes,
+        certificate: ServerCertificate | None,
         timings: IngestTimings,
     ) -> None:
         self._database = database
@@ -219,10 +243,35 @@ class Runtime:
         )
         self._alarms = AlarmRunner(
             database,
-            api.live.alarms.mark_changed,
+            self._on_alarms_changed,
             is_receiving=lambda: source.problem is None,
+            read_service_facts=ServiceFactsReader(
+                settings.data if database.is_sqlite else None,
+                source=source,
+                commit_timer=api.commit_timer,
+                storage=api.storage_monitor,
+                certificate=certificate,
+                now=clock.now,
+            ).read,
             owner=None if database.is_sqlite else owner,
             retention_ms=_to_millis(settings.retention.alarm),
+            now=clock.now,
+        )
+        installation = format_instance_id(instance)
+        self._mail = MailDeliverer(settings.mail, public_url=settings.url, installation=installation)
+        sender = HttpSender(settings.webhooks)
+        self._notifier = Notifier(
+            database,
+            {
+                ChannelKind.WEBHOOK: WebhookDeliverer(
+                    sender, public_url=settings.url, installation=installation
+                ),
+                ChannelKind.EMAIL: self._mail,
+                ChannelKind.WATCHDOG: WatchdogDeliverer(sender),
+            },
+            on_changed=api.live.alarms.mark_changed,
+            is_well=lambda: self._alarms.is_working and source.problem is None,
+            owner=None if database.is_sqlite else owner,
             now=clock.now,
         )
         api.parent_tracker.retention_ms = _to_millis(settings.retention.link)
@@ -312,9 +361,11 @@ class Runtime:
             async with asyncio.TaskGroup() as tasks:
                 self._start_tasks(tasks)
                 self._api.request_facade.attach(self._dispatcher)
+                self._api.channel_tester.attach(self._notifier)
                 self._api.state_writer.attach(self._ingest.flush)
                 await self._source.run(self._ingest)
         finally:
+            self._mail.close()
             await self._flush_pending()
 
     def _apply_request_settings(self, settings: Settings) -> None:
@@ -347,6 +398,7 @@ class Runtime:
         tasks.create_task(self._api.positions.watch_sites(), name="positions.sites")
         tasks.create_task(self._positions.run(), name="positions.tracker")
         tasks.create_task(self._alarms.run(), name="alarms")
+        tasks.create_task(self._notifier.run(), name="notifications")
         if self._influx is not None:
             tasks.create_task(self._influx.run(), name="influx")
         tasks.create_task(self._homeassistant.run(), name="homeassistant")
@@ -357,6 +409,10 @@ class Runtime:
             if self._source.problem is not None:
                 self._presence.pause_detection(clock.now())
             await asyncio.sleep(_SOURCE_CHECK_SECONDS)
+
+    def _on_alarms_changed(self, numbers: Collection[int]) -> None:
+        self._api.live.alarms.mark_changed(numbers)
+        self._notifier.wake()
 
     def _on_gateway_connected(self, gateway: int) -> None:
         self._backfill.record_gateway_connection(gateway, clock.now())

@@ -21,7 +21,15 @@ from meshfleet.errors import Fault, quote_name
 from meshfleet.errors.mqtt import UnusableCertificate
 from meshfleet.errors.startup import WrongSettings
 from meshfleet.mqtt.broker_limits import BrokerLimits
-from meshfleet.settings.model import EMBEDDED, HomeAssistantSettings, InfluxSettings, Retention, Settings
+from meshfleet.settings.model import (
+    EMBEDDED,
+    HomeAssistantSettings,
+    InfluxSettings,
+    MailSettings,
+    Retention,
+    Settings,
+    WebhookSettings,
+)
 from meshfleet.settings.parsers import InvalidSetting
 from meshfleet.settings.secret_files import (
     ADMIN_PASSWORD,
@@ -272,10 +280,11 @@ def load_settings(
     faults += _check_tls_complete(given, values)
     faults += _check_certificate(given, values.get("tls_cert"), values.get("tls_key"))
     faults += _check_broker_mode(given, values)
-    for name in ("broker-ca", "homeassistant.broker-ca", "influx.ca"):
+    for name in ("broker-ca", "homeassistant.broker-ca", "influx.ca", "mail.ca", "webhooks.ca"):
         faults += _check_authorities(given, name, values.get(name.replace("-", "_")))
     faults += _check_homeassistant(given, values)
     faults += _check_influx(given, values)
+    faults += _check_mail(given, values)
     for each in list_retired_settings(variables, file=file):
         _log.warning("%s is ignored: %s", *each)
     if faults:
@@ -315,6 +324,8 @@ def _build_settings(values: Mapping[str, Any]) -> Settings:
         retention=Retention(**structs["retention"]),
         influx=InfluxSettings(**structs["influx"]),
         homeassistant=HomeAssistantSettings(**structs["homeassistant"]),
+        mail=MailSettings(**structs["mail"]),
+        webhooks=WebhookSettings(**structs["webhooks"]),
     )
 
 
@@ -393,6 +404,19 @@ def _check_influx(given: Mapping[str, _RawSetting], values: Mapping[str, Any]) -
         return  # the URL is invalid
     if "influx.ca" in values and not values.get("influx.url", "").startswith("https:"):
         yield Fault(given["influx.ca"].origin, "is only for an influx.url with https://")
+
+
+def _check_mail(given: Mapping[str, _RawSetting], values: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yield a fault for settings of the mail server that lack others, or have no effect."""
+    for name, other in (
+        ("mail.host", "mail.from"),
+        ("mail.user", "mail.password"),
+        ("mail.password", "mail.user"),
+    ):
+        if name in given and other not in given:
+            yield Fault(given[name].origin, f"also needs {other}")
+    if "mail.ca" in values and values.get("mail.tls") == "off":
+        yield Fault(given["mail.ca"].origin, "has no effect: mail.tls is off")
 
 
 def _check_authorities(

@@ -89,6 +89,51 @@ class InfluxSettings(Struct, frozen=True, kw_only=True):
         return [("url", self.url), ("database", self.database), ("org", self.org)]
 
 
+MAIL_TLS_MODES: Final = ("starttls", "tls", "off")
+"""`starttls` begins TLS on a plain connection, `tls` connects with TLS; neither continues without it."""
+
+
+class MailSettings(Struct, frozen=True, kw_only=True):
+    """Settings of the mail server through which e-mails about alarms are sent."""
+
+    host: str | None = None
+    """Host of the server; None if no e-mails are sent."""
+    port: int | None = None
+    """Port of the server; None: the usual one. Use `server_port`."""
+    user: str = ""
+    """User of the login; empty for a server without logins."""
+    password: str = ""
+    sender: str | None = None
+    """Address that e-mails come from."""
+    tls: Literal["starttls", "tls", "off"] = "starttls"
+    ca: Path | None = None
+    """File with the certificate authorities to trust for that server; None: those of the system."""
+
+    @property
+    def server_port(self) -> int:
+        """Port of the server: 587 for the submission of e-mails, or 465 if it has TLS from the beginning."""
+        if self.port is not None:
+            return self.port
+        return 465 if self.tls == "tls" else 587
+
+    def __repr__(self) -> str:
+        return f"MailSettings({', '.join(f'{name}={value!r}' for name, value in self.__rich_repr__())})"
+
+    def __rich_repr__(self) -> list[tuple[str, object]]:
+        return [("host", self.host), ("port", self.port), ("sender", self.sender), ("tls", self.tls)]
+
+
+class WebhookSettings(Struct, frozen=True, kw_only=True):
+    """Settings of webhooks: which hosts they may lead to."""
+
+    allow: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Networks, other than the internet, that webhooks may lead to."""
+    allow_http: bool = False
+    """Whether webhooks without TLS are possible."""
+    ca: Path | None = None
+    """File with certificate authorities to trust besides those of the system."""
+
+
 EMBEDDED: Final = "embedded"
 """Value of a setting that names a broker: the embedded broker of the service."""
 
@@ -163,6 +208,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     retention: Retention = Retention()
     influx: InfluxSettings = InfluxSettings()
     homeassistant: HomeAssistantSettings = HomeAssistantSettings()
+    mail: MailSettings = MailSettings()
+    webhooks: WebhookSettings = WebhookSettings()
 
     @property
     def gateway_broker(self) -> BrokerEndpoint | None:

@@ -233,8 +233,8 @@ def parse_device_filter(text: str) -> tuple[tuple[str, str], ...]:
 # --- InfluxDB ---
 
 
-def parse_influx_token(text: str) -> str:
-    """Parse a token, or a name and a password with a colon between them. Errors never quote it."""
+def parse_secret_text(text: str) -> str:
+    """Parse a token, or the name or password of a login. Errors never quote it."""
     if not text.isascii() or not text.isprintable():
         raise InvalidSetting("must consist of printable ASCII characters")
     return text
@@ -257,6 +257,32 @@ def parse_table_file(text: str) -> Path:
     except MalformedCatalogue as exc:
         raise InvalidSetting("; ".join(str(exc).splitlines())) from exc
     return path
+
+
+# --- Mail server ---
+
+_ADDRESS = re.compile(r"[^@\s<>(),:;\"\\\[\]]{1,64}@[^@\s<>(),:;\"\\\[\]]{1,253}")
+
+
+def parse_host(text: str) -> str:
+    """Parse the name or the IP address of a host; an IPv6 address may have brackets."""
+    is_ipv6 = ":" in text
+    if not _is_host(f"[{text.strip('[]')}]" if is_ipv6 else text):
+        raise InvalidSetting(f"{quote_input(text)} is not the name or address of a host")
+    return text.strip("[]") if is_ipv6 else text
+
+
+def parse_mail_address(text: str) -> str:
+    """Parse an e-mail address without a name."""
+    try:
+        text.rpartition("@")[2].encode("idna")
+    except UnicodeError:
+        is_domain = False
+    else:
+        is_domain = True
+    if not is_domain or not text.isprintable() or not _ADDRESS.fullmatch(text):
+        raise InvalidSetting(f"{quote_input(text)} is not an address such as meshfleet@example.org")
+    return text
 
 
 # --- Switches, choices and numbers ---

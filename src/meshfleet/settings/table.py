@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.settings import parsers
-from meshfleet.settings.model import DISCOVERY_FORMS, LOG_FORMATS, LOG_LEVELS, Settings
+from meshfleet.settings.model import DISCOVERY_FORMS, LOG_FORMATS, LOG_LEVELS, MAIL_TLS_MODES, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -327,7 +327,7 @@ SETTINGS: Final = (
     ),
     Setting(
         "influx.token",
-        parsers.parse_influx_token,
+        parsers.parse_secret_text,
         "TOKEN",
         "Token for --influx-url, or user:password of InfluxDB 1.",
         is_secret=True,
@@ -345,6 +345,63 @@ SETTINGS: Final = (
         "FILTER",
         "Devices whose samples are sent, such as label=Home&model=0018 (label, model, firmware, hardware,"
         " name, gateway). Default: all.",
+    ),
+    Setting(
+        "mail.host",
+        parsers.parse_host,
+        "HOST",
+        "Host of the mail server (SMTP) that sends e-mails about alarms; needs --mail-from.",
+    ),
+    Setting(
+        "mail.port",
+        partial(parsers.parse_integer, least=1, most=65_535),
+        "PORT",
+        "Port of the mail server. Default: 587, or 465 with --mail-tls tls.",
+    ),
+    Setting(
+        "mail.user",
+        parsers.parse_secret_text,
+        "NAME",
+        "User of the login at the mail server, if it has logins.",
+    ),
+    Setting("mail.password", parsers.parse_secret_text, "TEXT", "Password of --mail-user.", is_secret=True),
+    Setting(
+        "mail.from",
+        parsers.parse_mail_address,
+        "ADDRESS",
+        "Address that e-mails come from, such as meshfleet@example.org.",
+        attribute="mail.sender",
+    ),
+    Setting(
+        "mail.tls",
+        partial(parsers.parse_choice, choices=MAIL_TLS_MODES),
+        "MODE",
+        "starttls: plain connection that must change to TLS. tls: TLS from the beginning. off: no TLS, only"
+        " for a server on the same machine.",
+    ),
+    _file_setting(
+        "mail.ca",
+        "PEM file with the certificate authorities to trust for the mail server. Default: those of the"
+        " system.",
+    ),
+    Setting(
+        "webhooks.allow",
+        parsers.parse_networks,
+        "LIST",
+        "Comma-separated addresses and networks, such as 10.20.0.0/16, that webhooks may lead to besides the"
+        " internet.",
+        is_list=True,
+    ),
+    Setting(
+        "webhooks.allow-http",
+        parsers.parse_switch,
+        "SWITCH",
+        "on or off: allow webhooks with http://, which others on the way can read and change.",
+        is_switch=True,
+    ),
+    _file_setting(
+        "webhooks.ca",
+        "PEM file with certificate authorities to trust for webhooks, besides those of the system.",
     ),
     _limit_setting("connections", "NUMBER", "Maximum concurrent MQTT connections."),
     _limit_setting(

@@ -93,6 +93,20 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "acknowledgeAlarm": ("alarms.acknowledge", lambda method: method("alarm-1")),
     "unacknowledgeAlarm": ("alarms.unacknowledge", lambda method: method("alarm-1")),
     "addAlarmNote": ("alarms.add_note", lambda method: method("alarm-1", "note")),
+    "silenceAlarm": ("alarms.silence", lambda method: method("alarm-1", 3600)),
+    "unsilenceAlarm": ("alarms.unsilence", lambda method: method("alarm-1")),
+    "listChannels": ("channels.list", lambda method: method()),
+    "createChannel": ("channels.create", lambda method: method("name", "email", recipients="a@b.example")),
+    "showChannel": ("channels.show", lambda method: method("channel-1")),
+    "changeChannel": ("channels.change", lambda method: method("channel-1", "name", "webhook")),
+    "deleteChannel": ("channels.delete", lambda method: method("channel-1")),
+    "testChannel": ("channels.test", lambda method: method("channel-1")),
+    "rotateChannelSecret": ("channels.rotate_secret", lambda method: method("channel-1")),
+    "listDeliveries": ("channels.deliveries", lambda method: method("channel-1")),
+    "retryDelivery": ("channels.retry", lambda method: method("channel-1", "delivery-1")),
+    "retryDeadDeliveries": ("channels.retry_dead", lambda method: method("channel-1")),
+    "listAlarmRoutes": ("channels.routes", lambda method: method()),
+    "changeAlarmRoutes": ("channels.set_routes", lambda method: method([])),
     "diagnoseDevice": ("devices.diagnose", lambda method: method(DEVICE)),
     "showAttention": ("alarms.attention", lambda method: method()),
     "listVisits": ("sites.visits", lambda method: method("site-1", "zone-1")),
@@ -214,7 +228,7 @@ async def test_the_blocking_fleet_has_all_methods_and_resources() -> None:
         assert list_public_names(blocking_fleet) == list_public_names(fleet)
         for resource in (
             *("devices", "labels", "gateways", "samples", "requests", "firmware", "jobs"),
-            *("sites", "users", "api_keys", "audit"),
+            *("sites", "alarms", "channels", "users", "api_keys", "audit"),
         ):
             assert list_public_names(getattr(blocking_fleet, resource)) == list_public_names(
                 getattr(fleet, resource)

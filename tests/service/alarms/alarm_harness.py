@@ -13,6 +13,7 @@ from meshfleet.protocol.ids import Mac, mac_from_int
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.alarms import commands, engine
 from meshfleet.service.alarms.rules import AlarmTimes
+from meshfleet.service.alarms.watches.registry import WATCHES
 from meshfleet.service.gateways import store as gateway_store
 from tests.service.ingest.messages import heartbeat
 from tests.service.presence.stored_presence_harness import StoredPresenceHarness
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Select
 
     from meshfleet.db import Database
+    from meshfleet.service.alarms.watches.watch import ServiceFacts
 
 STEP = 10
 """Seconds of a step of the clock."""
@@ -42,10 +44,20 @@ class StoredAlarms:
         self.times = AlarmTimes()
         self.now = 0
         """Unix time in milliseconds."""
+        self.service: ServiceFacts | None = None
+        """Facts about the service itself."""
+        self.is_receiving = True
 
     def evaluate(self) -> set[int]:
         """Evaluate the rules now."""
-        return self.database.write_now(engine.evaluate, self.now, self.times)
+        return self.database.write_now(
+            engine.evaluate,
+            self.now,
+            self.times,
+            is_receiving=self.is_receiving,
+            watches=WATCHES.values(),
+            service=self.service,
+        )
 
     # What is stored
 

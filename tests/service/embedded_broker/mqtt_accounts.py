@@ -25,7 +25,7 @@ from meshfleet.service.metrics import Metrics
 from tests.mqtt.broker.running_broker import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from meshfleet.db import Database
 
@@ -173,23 +173,20 @@ def _revoke_key(connection: Connection, key: str, *, now: int) -> None:
 
 
 @contextmanager
-def database_outage(database: Database) -> Iterator[None]:
-    """Make all queries of a database fail while the block runs."""
-    with _break_sqlite(database) if database.is_sqlite else _break_postgresql(database):
+def database_outage(database: Database, *, tables: Sequence[str] = ("audit", "gateway")) -> Iterator[None]:
+    """Make queries of a database fail while the block runs: with SQLite, only those of some tables."""
+    with _break_sqlite(database, tables) if database.is_sqlite else _break_postgresql(database):
         yield
 
 
-_TABLES = ("audit", "gateway")
-
-
 @contextmanager
-def _break_sqlite(database: Database) -> Iterator[None]:
+def _break_sqlite(database: Database, tables: Sequence[str]) -> Iterator[None]:
     file = database.read_now(lambda connection: connection.engine.url.database)
     assert file is not None
 
     def rename(before: str, after: str) -> None:
         with closing(sqlite3.connect(file, isolation_level=None)) as other:
-            for name in _TABLES:
+            for name in tables:
                 other.execute(f"ALTER TABLE {before.format(name)} RENAME TO {after.format(name)}")
 
     rename("{}", "{}_hidden")

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from meshfleet.db.samples import SampleStore
     from meshfleet.service.firmware.signed_urls import ImageUrlSigner
     from meshfleet.service.jobs.notifications import RunnerWakeup
+    from meshfleet.service.notifications.routes import ChannelTesterFacade
 
 _TIMEOUT_SECONDS = 30.0
 """Seconds until a service must have started or answered; reached only if it is broken."""
@@ -57,6 +58,7 @@ class RunningService:
 
     addresses: ImageUrlSigner
     job_wakeup: RunnerWakeup
+    channel_tester: ChannelTesterFacade
     data: Path
     """Data directory."""
 
@@ -183,6 +185,7 @@ def run_service(  # noqa: PLR0913 # keyword-only settings
             service = RunningService(settings_used.listen_url, database, samples, clock)
             service.addresses = api.url_signer
             service.job_wakeup = api.job_wakeup
+            service.channel_tester = api.channel_tester
             service.data = settings_used.data
             try:
                 yield service

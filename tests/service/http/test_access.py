@@ -33,6 +33,8 @@ UNKNOWN_IDS = {
     "floor": "-",
     "zone_id": "-",
     "alarm_id": "-",
+    "channel_id": "-",
+    "delivery_id": "-",
     "point_id": "-",
     "token": "-",
     "file_name": "-",

@@ -60,6 +60,7 @@ VALID_VALUES = {
     "Rule": "gateway-offline",
     "Device": "bmac-c0ffee000000",
     "/api/v1/alarms State": "cleared",
+    "/api/v1/channels/{channel_id}/deliveries State": "dead",
     "/api/v1/firmware State": "released",
     "/api/v1/jobs State": "PAUSED",
     "/api/v1/jobs/{job_id}/executions State": "QUEUED",
@@ -107,6 +108,13 @@ def alarm(service: RunningService) -> str:
     return f"alarm-{log.alarms()[0].id}"
 
 
+@pytest.fixture(scope="module")
+def channel(service: RunningService) -> str:
+    body = {"name": "Office", "kind": "email", "recipients": ["office@example.org"]}
+    created = service.admin.post("/api/v1/channels", json=body)
+    return str(created.json()["channel"]["id"])
+
+
 @pytest.mark.rule("rest-3")
 @each_row(("method", "path", "name"), [each for each in _list_documented() if each[2] != "NextToken"])
 def test_a_parameter_name_is_accepted_in_any_case(  # noqa: PLR0913, PLR0917 # fixtures and parameters
@@ -116,12 +124,13 @@ def test_a_parameter_name_is_accepted_in_any_case(  # noqa: PLR0913, PLR0917 # f
     job: str,
     site: dict[str, str],
     alarm: str,
+    channel: str,
     method: str,
     path: str,
     name: str,
 ) -> None:
     others = {each: value for each, value in REQUIRED_PARAMETERS.get(path, {}).items() if each != name}
-    url = path.format(device_id=device, job_id=job, mac=gateway, alarm_id=alarm, **site)
+    url = path.format(device_id=device, job_id=job, mac=gateway, alarm_id=alarm, channel_id=channel, **site)
     # HEAD for the endless stream.
     request_method = "HEAD" if path == STREAM_PATH else method
     for spelling in (name, name.lower(), name.upper(), name[0].lower() + name[1:]):

@@ -47,6 +47,9 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "NewPlace": {"site": "site-0123456789abcdef", "floor": 0, "x": 1, "y": 2.5},
     "PlaceBatch": {"places": [{"device": "bmac-c0ffee000000", "floor": 0, "x": 1, "y": 2.5}]},
     "NewAlarmNote": {"text": "On my way"},
+    "NewAlarmSilence": {"seconds": 3600},
+    "NewChannel": {"name": "Office", "kind": "email", "recipients": ["office@example.org"]},
+    "NewAlarmRoutes": {"items": []},
     "NewZone": {"name": "Area", "floor": 0, "polygon": [[1, 1], [9, 1], [9, 8]]},
     "NewSurveyPoint": {"device": "bmac-c0ffee000000", "floor": 0, "x": 1, "y": 2.5},
     "SurveyBatch": {"points": [{"device": "bmac-c0ffee000000", "floor": 0, "x": 1, "y": 2.5}]},
@@ -176,8 +179,9 @@ def _list_types(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _format_path(template: str) -> str:
+    others = {"alarm_id": "alarm-1", "channel_id": "channel-1"}
     site = {"site_id": "site-0123456789abcdef", "zone_id": "zone-0123456789abcdef"}
-    return template.format(device_id="bmac-c0ffee000000", username="unknown", alarm_id="alarm-1", **site)
+    return template.format(device_id="bmac-c0ffee000000", username="unknown", **others, **site)
 
 
 def _send(service: RunningService, method: str, path: str, body: dict[str, object]) -> Any:

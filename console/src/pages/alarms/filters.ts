@@ -8,10 +8,17 @@ export const SEVERITIES = ["critical", "warning", "info"] as const satisfies rea
 export const RULES = Object.keys(en.alarms.rules);
 
 /** Tabs of the list. */
-export type Tab = "open" | "cleared";
+export type Tab = "open" | "silenced" | "cleared";
+export const TABS: readonly Tab[] = ["open", "silenced", "cleared"];
+
+const STATES: Readonly<Record<Tab, AlarmFilter["State"]>> = {
+  open: ["open", "acknowledged"],
+  silenced: ["silenced"],
+  cleared: ["cleared"],
+};
 
 export interface AlarmFilter {
-  readonly State: Alarm["state"][];
+  readonly State: (Alarm["state"] | "silenced")[];
   readonly Severity?: Alarm["severity"][];
   readonly Rule?: string;
   /** MAC of a gateway. */
@@ -23,7 +30,7 @@ export type FilterName = Exclude<keyof AlarmFilter, "State">;
 export const FILTER_NAMES: readonly FilterName[] = ["Severity", "Rule", "Gateway"];
 
 export function parseTab(query: URLSearchParams): Tab {
-  return query.get("State") === "cleared" ? "cleared" : "open";
+  return TABS.find((tab) => tab === query.get("State")) ?? "open";
 }
 
 /** Parse the filter of a URL; values that the service would refuse are ignored. */
@@ -32,7 +39,7 @@ export function parseFilter(query: URLSearchParams): AlarmFilter {
   const rule = RULES.find((each) => each === query.get("Rule"));
   const mac = parseMac(query.get("Gateway") ?? "");
   return {
-    State: parseTab(query) === "cleared" ? ["cleared"] : ["open", "acknowledged"],
+    State: STATES[parseTab(query)],
     ...(severity !== undefined && { Severity: [severity] }),
     ...(rule !== undefined && { Rule: rule }),
     ...(mac !== null && { Gateway: mac }),
@@ -45,7 +52,8 @@ export function isFiltered(filter: AlarmFilter): boolean {
 
 /** Return whether the service would list an alarm. */
 export function matchesFilter(alarm: Alarm, { State, Severity, Rule, Gateway }: AlarmFilter): boolean {
-  if (!State.includes(alarm.state)) return false;
+  const isSilenced = alarm.silencedUntil !== null && alarm.state !== "cleared";
+  if (!State.includes(alarm.state) && !(isSilenced && State.includes("silenced"))) return false;
   if (Severity && !Severity.includes(alarm.severity)) return false;
   if (Rule !== undefined && alarm.rule !== Rule) return false;
   return Gateway === undefined || alarm.cause.params["gateway"] === Gateway;

@@ -44,6 +44,9 @@ export function findSubject({ action, target, detail }: Row): Subject {
       return thing("/keys");
     case "alarm":
       return thing(`/alarms/${encoded}`);
+    case "channel":
+    case "alarm-routes":
+      return thing("/settings/channels");
     case "job":
       return thing(action === "job.delete" ? null : `/jobs/${encoded}`);
     case "label":

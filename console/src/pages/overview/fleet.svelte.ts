@@ -27,6 +27,10 @@ export interface Attention {
   readonly alarms: readonly Alarm[];
   /** Number of alarms that are not cleared. */
   readonly total: number;
+  /** Number of silenced alarms, which are not listed. */
+  readonly silenced: number;
+  /** Whether alarms are sent to a channel. */
+  readonly isSent: boolean;
 }
 
 /** Parts of the page that must not change while the user points at them. */
@@ -141,10 +145,17 @@ export class Fleet {
     // Set before the request: a change during it expires the alarms again.
     this.#attentionLoadedAt = performance.now();
     try {
-      const { verdict, checkedAt, counts, items, more } = requireBody(await api.GET("/api/v1/attention", { signal }));
+      const { verdict, checkedAt, counts, items, more, hidden, channelsConfigured } = requireBody(await api.GET("/api/v1/attention", { signal }));
       const listed = this.attention?.alarms ?? [];
       const alarms = listed.length > 0 && isInUse("alarms") ? keepRows(listed, items) : items.slice(0, MAX_ALARMS);
-      this.attention = { verdict, checkedAt, alarms, total: items.length + more };
+      this.attention = {
+        verdict,
+        checkedAt,
+        alarms,
+        total: items.length + more,
+        silenced: hidden.silenced,
+        isSent: channelsConfigured,
+      };
       this.#judgedCounts = counts;
     } catch (error) {
       this.expireAlarms();

@@ -90,6 +90,23 @@ export const groups: readonly { readonly name: string; readonly actions: Readonl
       "alarm.acknowledge": createAction("Alarm acknowledged", "Acknowledged"),
       "alarm.unacknowledge": createAction("Acknowledgment taken back", "Took back the acknowledgment of"),
       "alarm.note": createAction("Note on an alarm", "Wrote a note on"),
+      "alarm.silence": createAction("Alarm silenced", "Silenced"),
+      "alarm.unsilence": createAction("Silence of an alarm ended", "Ended the silence of"),
+      "alarm-routes.change": createAction("Alarm routes changed", "Changed the routes of alarms:"),
+    },
+  },
+  {
+    name: "Channels",
+    actions: {
+      "channel.create": { name: "Channel created", describe: ({ name }) => [`Created the channel ${quoteName(name)}:`, ""] },
+      "channel.change": { name: "Channel changed", describe: ({ name }) => [`Changed the channel ${quoteName(name)}:`, ""] },
+      "channel.delete": { name: "Channel deleted", describe: ({ name }) => [`Deleted the channel ${quoteName(name)}:`, ""] },
+      "channel.secret": { name: "Channel secret replaced", describe: ({ name }) => [`Replaced the secret of the channel ${quoteName(name)}:`, ""] },
+      "channel.test": { name: "Channel tested", describe: ({ name }) => [`Sent a test to the channel ${quoteName(name)}:`, ""] },
+      "channel.retry": {
+        name: "Messages tried again",
+        describe: ({ name, messages }) => [`Tried ${messages === 1 ? "1 message" : `${formatDetail(messages)} messages`} of the channel ${quoteName(name)} again:`, ""],
+      },
     },
   },
   {

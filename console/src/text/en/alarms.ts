@@ -8,7 +8,7 @@ export const alarms = {
   list: "Alarms",
   severities: { critical: "Critical", warning: "Warning", info: "Info" },
   states: { open: "Open", acknowledged: "Acknowledged", cleared: "Cleared" },
-  tabs: { label: "Alarms by state", open: "Open", cleared: "Cleared" },
+  tabs: { label: "Alarms by state", open: "Open", silenced: "Silenced", cleared: "Cleared" },
   rules: {
     "gateways-lost": {
       name: "Many gateways lost",
@@ -22,10 +22,87 @@ export const alarms = {
       name: "Device offline",
       text: "Opens when a device has been silent for 10 minutes although its gateway is connected, later if it often is away. Ends after 2 minutes of reports, later if it came and went.",
     },
+    "gateway-unstable": {
+      name: "Gateway unstable",
+      text: "Opens when a gateway has lost its connection at least 6 times within an hour. Ends after 2 hours with at most one loss.",
+    },
+    "device-unstable": {
+      name: "Device unstable",
+      text: "Opens when a device at a fixed place was lost at least 3 times within a day although its gateway is stable. Ends when it stays.",
+    },
+    "gateway-never-connected": {
+      name: "Gateway never connected",
+      text: "Opens when a gateway was claimed more than a day ago and has never connected. Ends when it connects or is released.",
+    },
+    "gateway-clock": {
+      name: "Gateway clock wrong",
+      text: "Opens when the clock of a gateway has been wrong by more than a minute for 5 minutes. Ends when it is right again.",
+    },
+    "service-clock": {
+      name: "Service clock wrong",
+      text: "Opens when the clocks of at least three gateways, and of half of all, differ from this service by the same amount for 5 minutes. Ends when they agree.",
+    },
+    "rejects-rising": {
+      name: "Reports rejected",
+      text: "Opens when more than 10 reports of a gateway were rejected within 10 minutes. Ends after 30 minutes without any.",
+    },
+    "samples-lost": {
+      name: "Samples lost",
+      text: "Opens when samples of a device are missing and are not expected any more. Ends after a day without another loss.",
+    },
+    "battery-low": {
+      name: "Battery low",
+      text: "Opens when a battery is at 15 % or less. Ends when it is at 25 % or more, as after it was replaced.",
+    },
+    "job-stopped": {
+      name: "Update job stopped",
+      text: "Opens when an update job has paused itself, or waits for its next wave to be started. Ends when it goes on or is canceled.",
+    },
+    "job-ended-badly": {
+      name: "Update job ended badly",
+      text: "Opens when an update job has ended and devices failed, or its deadline passed. Ends when it is repeated for them, or after a week.",
+    },
+    "job-stuck": {
+      name: "Update job stuck",
+      text: "Opens when a running update job has made no progress for an hour. Ends when it moves again.",
+    },
+    "channel-failing": {
+      name: "Channel failing",
+      text: "Opens when a channel has delivered no messages for 15 minutes, or messages were given up. Ends when it delivers again.",
+    },
+    database: {
+      name: "Database down",
+      text: "Opens when the database could not be used for a minute. It is sent at once, and written when the database can be used again.",
+    },
+    broker: {
+      name: "Broker down",
+      text: "Opens when the MQTT broker has delivered no reports for a minute. Ends when it delivers again for a minute.",
+    },
+    "ingest-lag": {
+      name: "Reports delayed",
+      text: "Opens when reports have waited for more than 30 seconds until they were stored, for 5 minutes. Ends below 10 seconds.",
+    },
+    disk: {
+      name: "Disk nearly full",
+      text: "Opens when less than a tenth of the disk is free, or it will be full within a week. Ends when there is enough space again.",
+    },
+    certificate: {
+      name: "Certificate ends soon",
+      text: "Opens 30 days before the TLS certificate ends, and becomes more severe 14 and 3 days before. Ends when it is renewed.",
+    },
+    "backup-old": {
+      name: "Backup old",
+      text: "Opens when the last backup is more than 8 days old. Ends with the next one.",
+    },
+    "version-skew": {
+      name: "Firmware outdated",
+      text: "Opens when devices run older firmware than the newest that was released for their model. Ends when they are updated.",
+    },
   },
   filters: { label: "Filters", severity: "Severity", rule: "Rule", any: "All", clear: "Clear filters" },
   empty: {
     open: "No open alarms.",
+    silenced: "No alarm is silenced.",
     cleared: "No alarm has ended yet.",
     filtered: "No alarm matches these filters.",
   },
@@ -36,11 +113,15 @@ export const alarms = {
     affected: (number: number) => (number === 0 ? "No device affected" : `${deviceCountText(number)} affected`),
     mostAffected: (number: number) => (number === 0 ? "No device was affected" : `${deviceCountText(number)} affected at most`),
     acknowledged: (who: string) => `Acknowledged by ${who}`,
+    silenced: (until: string, who: string) => `Silenced until ${until} by ${who}`,
     joined: (many: string, who: string) => `${many} more since ${who} acknowledged it`,
   },
   attention: {
     title: "Needs attention",
     checked: "Checked",
+    silenced: (number: number) => (number === 1 ? "1 alarm is silenced." : `${formatCount(number)} alarms are silenced.`),
+    notSent: "Alarms are not sent anywhere.",
+    addChannel: "Add a channel.",
     all: (total: number) => (total === 1 ? "All alarms" : `All ${formatCount(total)} alarms`),
   },
   detail: {
@@ -49,7 +130,7 @@ export const alarms = {
     missingLead: "It never existed, or it was deleted because it is old.",
     todo: "What to do",
     watched: "All is well again since",
-    openers: { gateway: "Open the gateway", gateways: "Open the gateways", device: "Open the device", other: "Open the page" },
+    openers: { gateway: "Open the gateway", gateways: "Open the gateways", device: "Open the device", job: "Open the job", channels: "Open the channels", other: "Open the page" },
     facts: {
       title: "Details",
       severity: "Severity",
@@ -63,12 +144,28 @@ export const alarms = {
       most: (most: string) => `${most} at most`,
       acknowledged: "Acknowledged",
       by: (who: string) => `by ${who}`,
+      silenced: "Silenced",
+      until: (time: string, who: string) => `until ${time} by ${who}`,
       reopened: "Opened again",
       times: (number: number) => (number === 1 ? "once" : `${formatCount(number)} times`),
     },
     acknowledge: "Acknowledge",
     takeBack: "Take back",
-    isOver: "This alarm has ended in the meantime: nothing is left to acknowledge.",
+    isOver: "This alarm has ended in the meantime: nothing is left to do.",
+    silence: {
+      open: "Silence",
+      end: "End silence",
+      title: "Silence this alarm",
+      lead: "Until then no messages about it are sent, also not about its end. It stays in the list, and others can see that it is silenced.",
+      label: "For",
+      spans: { hour: "1 hour", hours: "4 hours", day: "1 day", week: "1 week" },
+      until: (time: string) => `until ${time}`,
+      note: "Note",
+      noteHint: "Why, if you like: it is added to what happened.",
+      submit: "Silence",
+      busy: "Silencing…",
+      state: "Silenced",
+    },
     note: { label: "Note", add: "Add note", added: "The note was added." },
     members: {
       title: "Part of this alarm",
@@ -89,6 +186,19 @@ export const alarms = {
     acknowledged: (who: string) => `${who} acknowledged the alarm.`,
     unacknowledged: (who: string) => `${who} took the acknowledgment back.`,
     note: (who: string) => `${who} wrote a note:`,
+    silenced: (who: string, until: string) => `${who} silenced the alarm until ${until}.`,
+    unsilenced: (who: string) => `${who} ended the silence.`,
+    silenceEnded: "The silence ended.",
+    notified: (channel: string, what: string) => `${channel} was told: ${what}.`,
+    notDelivered: (channel: string, what: string) => `${channel} could not be told: ${what}.`,
+    kinds: {
+      opened: "opened",
+      updated: "became worse",
+      repeated: "still open",
+      "still-open": "still open after the silence",
+      acknowledged: "acknowledged",
+      cleared: "ended",
+    },
     merged: "The alarm ended: another alarm has the same cause, and continues it.",
     cleared: "The alarm ended.",
     back: (back: string, devices: string) => `The alarm ended. ${back} of ${devices} were back.`,

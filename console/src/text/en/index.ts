@@ -3,6 +3,7 @@ import { alarms } from "./alarms";
 import { api } from "./api";
 import { apiKeys } from "./api-keys";
 import { audit } from "./audit";
+import { channels } from "./channels";
 import { charts } from "./charts";
 import { common } from "./common";
 import { device } from "./device";
@@ -21,6 +22,7 @@ import { people } from "./people";
 import { properties } from "./properties";
 import { rejects } from "./rejects";
 import { requests } from "./requests";
+import { routes } from "./routes";
 import { secrets } from "./secrets";
 import { shell } from "./shell";
 import { signIn } from "./sign-in";
@@ -32,6 +34,7 @@ export const en = {
   api,
   apiKeys,
   audit,
+  channels,
   charts,
   common,
   device,
@@ -50,6 +53,7 @@ export const en = {
   properties,
   rejects,
   requests,
+  routes,
   secrets,
   shell,
   signIn,

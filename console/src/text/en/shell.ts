@@ -21,6 +21,7 @@ export const shell = {
     firmware: "Firmware",
     messages: "Messages",
     rejects: "Rejected reports",
+    channels: "Notifications",
     api: "API",
     people: "People",
     keys: "API keys",

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from meshfleet.cli.arguments import ALARM, DEVICE, PAST_TIME
+from meshfleet.cli.arguments import ALARM, DEVICE, DURATION, PAST_TIME
 from meshfleet.cli.completers import complete_devices, complete_gateways
 from meshfleet.cli.options import TEXT
 from meshfleet.cli.output import Column, json_option, limit_option, print_json, print_list, print_result
 from meshfleet.cli.service_access import call_service
 from meshfleet.cli.terminal import to_printable
-from meshfleet.rest.alarms import AlarmRule, AlarmSeverity, AlarmState
+from meshfleet.rest.alarms import AlarmRule, AlarmSeverity, AlarmStateFilter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from datetime import timedelta
 
     from meshfleet.client import Alarm, Fleet
 
@@ -44,14 +45,14 @@ _EVENT_COLUMNS: Final = (
 
 @click.group()
 def alarms() -> None:
-    """Show what needs attention, and acknowledge alarms."""
+    """Show what needs attention, acknowledge and silence alarms."""
 
 
 @alarms.command("list")
 @click.option(
     "--state",
     "states",
-    type=click.Choice([str(each) for each in AlarmState]),
+    type=click.Choice([str(each) for each in AlarmStateFilter]),
     multiple=True,
     help="Show alarms in this state; can be repeated. Default: open and acknowledged.",
 )
@@ -139,6 +140,33 @@ def ack(alarm: str, *, note: str | None, undo: bool, as_json: bool) -> None:
     print_result(changed, f"{changed.id} is {changed.state}: {changed.sentence}", as_json=as_json)
 
 
+@alarms.command()
+@click.argument("alarm", type=ALARM)
+@click.option(
+    "--for",
+    "duration",
+    type=DURATION,
+    required=True,
+    help="How long to send no messages about the alarm, such as 30m, 2h or 7d; at most 90d.",
+)
+@click.option("--note", type=TEXT, help="Write this note on the alarm, such as the reason.")
+@json_option
+def silence(alarm: str, *, duration: timedelta, note: str | None, as_json: bool) -> None:
+    """Send no messages about an alarm for a while, also not about its end. It stays in the list."""
+    changed = call_service(lambda fleet: fleet.alarms.silence(alarm, duration, note=note))
+    sentence = f"{changed.id} is silenced until {changed.silenced_until}: {changed.sentence}"
+    print_result(changed, sentence, as_json=as_json)
+
+
+@alarms.command()
+@click.argument("alarm", type=ALARM)
+@json_option
+def unsilence(alarm: str, *, as_json: bool) -> None:
+    """End the silence of an alarm."""
+    changed = call_service(lambda fleet: fleet.alarms.unsilence(alarm))
+    print_result(changed, f"{changed.id} is not silenced: {changed.sentence}", as_json=as_json)
+
+
 async def _note_severities(
     fleet: Fleet, filters: dict[str, Any], severities: list[str]
 ) -> AsyncIterator[Alarm]:
@@ -156,4 +184,6 @@ def _describe_alarm(alarm: Alarm) -> list[str]:
     ]
     if alarm.acknowledged is not None:
         lines.append(f"Acknowledged by {alarm.acknowledged.by} at {alarm.acknowledged.at}")
+    if alarm.silenced_until is not None:
+        lines.append(f"Silenced by {alarm.silenced_by} until {alarm.silenced_until}")
     return lines

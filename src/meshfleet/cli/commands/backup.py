@@ -111,8 +111,8 @@ def backup(  # noqa: PLR0913 # the options of the command
 @click.option(
     "--as-copy",
     is_flag=True,
-    help="The restored service will run beside the original, as for a rehearsal: end all logins, and create"
-    " new signing secrets.",
+    help="The restored service will run beside the original, as for a rehearsal: end all logins, create"
+    " new signing secrets, and leave out the channels of alarms.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--quiet", is_flag=True, help="Print only errors.")

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING
 
 from meshfleet.client.blocking.event_loop import EventLoopThread
 from meshfleet.client.blocking.proxies import ContextProxy, Proxy, wrap_generator, wrap_method
-from meshfleet.client.rest import accounts, alarms, devices, firmware, fleet, jobs, requests, samples, sites
+from meshfleet.client.rest import (
+    accounts,
+    alarms,
+    channels,
+    devices,
+    firmware,
+    fleet,
+    jobs,
+    requests,
+    samples,
+    sites,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -186,6 +197,28 @@ class Alarms(Proxy[alarms.Alarms]):
     acknowledge = wrap_method(alarms.Alarms.acknowledge)
     unacknowledge = wrap_method(alarms.Alarms.unacknowledge)
     add_note = wrap_method(alarms.Alarms.add_note)
+    silence = wrap_method(alarms.Alarms.silence)
+    unsilence = wrap_method(alarms.Alarms.unsilence)
+
+
+class Channels(Proxy[channels.Channels]):
+    """Channels to which messages about alarms are sent, and the routes that lead to them.
+
+    Methods accept the id of a channel or a `Channel` object. Changes need the role admin.
+    """
+
+    list = wrap_method(channels.Channels.list)
+    show = wrap_method(channels.Channels.show)
+    create = wrap_method(channels.Channels.create)
+    change = wrap_method(channels.Channels.change)
+    delete = wrap_method(channels.Channels.delete)
+    test = wrap_method(channels.Channels.test)
+    rotate_secret = wrap_method(channels.Channels.rotate_secret)
+    deliveries = wrap_generator(channels.Channels.deliveries)
+    retry = wrap_method(channels.Channels.retry)
+    retry_dead = wrap_method(channels.Channels.retry_dead)
+    routes = wrap_method(channels.Channels.routes)
+    set_routes = wrap_method(channels.Channels.set_routes)
 
 
 class Operations(Proxy[fleet.Operations]):
@@ -239,6 +272,7 @@ class Fleet(ContextProxy[fleet.Fleet]):
         self.firmware = FirmwareImages(target.firmware, loop_thread)
         self.jobs = Jobs(target.jobs, loop_thread)
         self.alarms = Alarms(target.alarms, loop_thread)
+        self.channels = Channels(target.channels, loop_thread)
         self.users = Users(target.users, loop_thread)
         self.api_keys = ApiKeys(target.api_keys, loop_thread)
         self.audit = Audit(target.audit, loop_thread)

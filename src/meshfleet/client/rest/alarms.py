@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from meshfleet.client.arguments import (
     check_text,
@@ -14,9 +15,12 @@ from meshfleet.client.arguments import (
 )
 from meshfleet.client.rest.http_caller import RestResource
 from meshfleet.client.rest.http_messages import build_query
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.rest.alarms import (
     ALARMS_PATH,
     ATTENTION_PATH,
+    MAX_SILENCE_SECONDS,
+    MIN_SILENCE_SECONDS,
     Alarm,
     AlarmEventPage,
     AlarmMemberPage,
@@ -24,8 +28,10 @@ from meshfleet.rest.alarms import (
     AlarmRule,
     AlarmSeverity,
     AlarmState,
+    AlarmStateFilter,
     Attention,
     NewAlarmNote,
+    NewAlarmSilence,
 )
 from meshfleet.rest.paths import alarm_path
 
@@ -46,9 +52,9 @@ class Alarms(RestResource):
     def list(  # noqa: PLR0913 # keyword-only filters
         self,
         *,
-        states: str | AlarmState | Iterable[str | AlarmState] = (),
+        states: str | AlarmState | AlarmStateFilter | Iterable[str | AlarmState | AlarmStateFilter] = (),
         severities: str | AlarmSeverity | Iterable[str | AlarmSeverity] = (),
-        rule: AlarmRule | Literal["gateways-lost", "gateway-offline", "device-offline"] | None = None,
+        rule: AlarmRule | str | None = None,
         gateway: str | None = None,
         device: str | None = None,
         since: Moment | None = None,
@@ -56,7 +62,8 @@ class Alarms(RestResource):
     ) -> AsyncGenerator[Alarm, None]:
         """List alarms, the most severe first, and among these the newest first.
 
-        Without `states`, list those that are open or acknowledged. `device` is a member of the alarm; `since`
+        Without `states`, list those that are open or acknowledged; `silenced` are those of them that are
+        silenced now. `device` is a member of the alarm; `since`
         and `until` limit when it was opened.
         """
         query = build_query(
@@ -68,7 +75,7 @@ class Alarms(RestResource):
                 "To": format_optional_time(until),
             },
             {
-                "State": [parse_enum(AlarmState, each, "states") for each in to_tuple(states)],
+                "State": [parse_enum(AlarmStateFilter, each, "states") for each in to_tuple(states)],
                 "Severity": [parse_enum(AlarmSeverity, each, "severities") for each in to_tuple(severities)],
             },
         )
@@ -98,7 +105,28 @@ class Alarms(RestResource):
         """Write a note on an alarm."""
         return await self._post(alarm, "notes", NewAlarmNote(text=check_text(text, "text")))
 
-    async def _post(self, alarm: str | Alarm, action: str, body: NewAlarmNote | None = None) -> Alarm:
+    async def silence(
+        self, alarm: str | Alarm, duration: timedelta | float, *, note: str | None = None
+    ) -> Alarm:
+        """Send no messages about an alarm for a while, also not about its end. It stays in the list.
+
+        `duration` is 1 minute to 90 days; a number is in seconds. An earlier silence is replaced.
+        """
+        seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+        if not MIN_SILENCE_SECONDS <= seconds <= MAX_SILENCE_SECONDS:
+            raise MalformedInput("duration", "must be 1 minute to 90 days")
+        body = NewAlarmSilence(
+            seconds=round(seconds), note=None if note is None else check_text(note, "note")
+        )
+        return await self._post(alarm, "silence", body)
+
+    async def unsilence(self, alarm: str | Alarm) -> Alarm:
+        """End the silence of an alarm."""
+        return await self._post(alarm, "unsilence")
+
+    async def _post(
+        self, alarm: str | Alarm, action: str, body: NewAlarmNote | NewAlarmSilence | None = None
+    ) -> Alarm:
         return await self._caller.post(Alarm, f"{alarm_path(to_alarm_id(alarm))}/{action}", body)
 
 

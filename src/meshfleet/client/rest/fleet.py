@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 from meshfleet.client.arguments import check_timeout
 from meshfleet.client.rest.accounts import ApiKeys, Audit, Users
 from meshfleet.client.rest.alarms import Alarms
+from meshfleet.client.rest.channels import Channels
 from meshfleet.client.rest.devices import Devices, Gateways, Labels
 from meshfleet.client.rest.firmware import FirmwareImages
 from meshfleet.client.rest.http_caller import HttpCaller, RestResource
@@ -137,6 +138,7 @@ class Fleet:
         self.firmware = FirmwareImages(self._caller)
         self.jobs = Jobs(self._caller)
         self.alarms = Alarms(self._caller)
+        self.channels = Channels(self._caller)
         self.users = Users(self._caller)
         self.api_keys = ApiKeys(self._caller)
         self.audit = Audit(self._caller)

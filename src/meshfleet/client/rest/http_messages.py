@@ -129,7 +129,7 @@ def _format_query_value(value: str | int) -> str:  # a bool is an int
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-_SECRET_FIELDS: Final = frozenset({"password", "current", "key", "public_key"})
+_SECRET_FIELDS: Final = frozenset({"password", "current", "key", "public_key", "url", "routing_key"})
 """Names of request body fields that contain secrets."""
 
 

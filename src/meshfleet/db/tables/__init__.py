@@ -31,6 +31,7 @@ from meshfleet.db.tables.jobs import (
     tally,
     transition,
 )
+from meshfleet.db.tables.notifications import channel, channel_alarm, notification, notification_route
 from meshfleet.db.tables.operations import backup, storage_size
 from meshfleet.db.tables.positions import anchor_reading, calibration, survey_point, zone_visit
 from meshfleet.db.tables.reports import foreign_name, hole, reading_journal, reject, series
@@ -56,6 +57,8 @@ __all__ = [
     "broker_session",
     "broker_subscription",
     "calibration",
+    "channel",
+    "channel_alarm",
     "connectivity",
     "device",
     "device_label",
@@ -74,6 +77,8 @@ __all__ = [
     "job_outbox",
     "label",
     "metadata",
+    "notification",
+    "notification_route",
     "pace",
     "parent_change",
     "place",

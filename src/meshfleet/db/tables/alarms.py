@@ -55,12 +55,22 @@ alarm = Table(
     Column("new_members", Integer, nullable=False),
     Column("reopened", Integer, nullable=False),
     Column("version", Integer, nullable=False),
+    Column("announced_version", Integer, nullable=False, server_default="0"),
+    Column("silenced_until", BigInteger, index=True),
+    Column("silenced_by", Text),
+    Column("facts", Text),
     Index(
         "ix_alarm_open_key",
         "key",
         unique=True,
         sqlite_where=text("state <> 'cleared'"),
         postgresql_where=text("state <> 'cleared'"),
+    ),
+    Index(
+        "ix_alarm_not_announced",
+        "id",
+        sqlite_where=text("announced_version <> version"),
+        postgresql_where=text("announced_version <> version"),
     ),
     Index(None, "key", "cleared_at"),
     Index(None, "state", "severity", "id"),
@@ -74,7 +84,9 @@ had lasted long enough. `affected` counts the devices that are cut off now, and 
 again when the alarm was cleared; `most_members` and `most_affected` are the most there were.
 `end_reason` says why an alarm is over.
 `recovering_since` is set while all members are well again and are only watched. `new_members` counts members
-that joined after the acknowledgment.
+that joined after the acknowledgment. `announced_version` is the version for which its messages were
+written. Until `silenced_until` nothing is sent. `facts` is JSON with numbers and names
+for the sentence that the table does not have.
 """
 
 alarm_event = Table(

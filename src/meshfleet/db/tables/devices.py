@@ -79,10 +79,18 @@ device_state = Table(
     Column("hardware_at", BigInteger),
     Column("rhythm", BigInteger),
     Column("radio_gateway", BigInteger),
+    # Only the few rows with a low battery are in this index: other updates do not touch it.
+    Index(
+        "ix_device_state_low_battery",
+        "battery",
+        sqlite_where=text("battery <= 15"),
+        postgresql_where=text("battery <= 15"),
+    ),
     # Free space in every page, so that an update stays on its page and touches no index.
     postgresql_with={"fillfactor": 70},
 )
-"""Reported state of devices, with the columns that change with every report. Only the key has an index.
+"""Reported state of devices, with the columns that change with every report. Only the key and low
+batteries have an index.
 
 `gateway_at` is the time of the last report through the device's current gateway. `rhythm` is the usual
 interval between two heartbeats in milliseconds. `parent` and `rssi` were reported together, at the time

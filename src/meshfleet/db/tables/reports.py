@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, LargeBinary, SmallInteger, Table, Text
+from sqlalchemy import BigInteger, Column, Index, LargeBinary, SmallInteger, Table, Text, text
 
 from meshfleet.db.tables.columns import RowId, metadata
 
@@ -50,6 +50,12 @@ hole = Table(
     Column("until", BigInteger, nullable=False),
     Column("found_at", BigInteger, nullable=False),
     Column("lost_at", BigInteger),
+    Index(
+        "ix_hole_lost_at",
+        "lost_at",
+        sqlite_where=text("lost_at IS NOT NULL"),
+        postgresql_where=text("lost_at IS NOT NULL"),
+    ),
     sqlite_with_rowid=False,
 )
 """Gaps in series: according to `seq`, samples are missing between the samples at `since` and at `until`.

@@ -13,10 +13,10 @@ from meshfleet.db import bulk
 from meshfleet.db.tables import alarm, alarm_event
 from meshfleet.rest.alarms import AlarmState
 from meshfleet.service.alarms.conditions import ConditionState
-from meshfleet.service.alarms.rules import Rule, Severity
+from meshfleet.service.alarms.rules import DEVICE_RULES, Rule, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from sqlalchemy import Connection, Row
 
@@ -30,6 +30,8 @@ _SELECT_DIFFERENT: Final = """
     GROUP BY alarm.id, alarm.members HAVING count(member.subject) <> alarm.members
 """
 _MAX_DELETED: Final = 1000
+_MAX_LOADED: Final = 1000
+"""Maximum number of alarms that one query loads."""
 
 _COUNT_MEMBERS: Final = (
     "SELECT state, count(*) FROM alarm_condition WHERE alarm = ? AND rule = ? GROUP BY state"
@@ -40,6 +42,8 @@ _COUNT_AFFECTED: Final = (
     " AND device.id <> device.gateway AND device.connected_at >= lost.since"
 )
 """Devices that were lost together with the gateways of an alarm; those lost before have another cause."""
+_COUNTED_RULES: Final = frozenset({Rule.GATEWAYS_LOST, Rule.GATEWAY_OFFLINE})
+"""Rules of alarms whose affected devices are not their members, but are counted."""
 
 
 class EndReason(StrEnum):
@@ -66,6 +70,12 @@ class AlarmEventKind(StrEnum):
     ACKNOWLEDGED = "acknowledged"
     UNACKNOWLEDGED = "unacknowledged"
     NOTE = "note"
+    SILENCED = "silenced"
+    UNSILENCED = "unsilenced"
+    NOTIFIED = "notified"
+    """A channel has delivered a message."""
+    NOT_DELIVERED = "not-delivered"
+    """A message was given up."""
     MERGED = "merged"
     CLEARED = "cleared"
 
@@ -96,6 +106,17 @@ class AlarmRecord:
     new_members: int
     reopened: int
     version: int
+    announced_version: int = 0
+    """Version for which messages were written, or found to be unnecessary."""
+    silenced_until: int | None = None
+    silenced_by: str | None = None
+    facts: str | None = None
+    """Facts of a watch as JSON, as they were when the alarm opened or became more severe."""
+
+    @property
+    def scope(self) -> str:
+        """Group of faults that are this alarm, such as `fleet` or `gw:02005e000001`."""
+        return self.key.split("/", 2)[2]
 
 
 _FIELDS: Final = tuple(each.name for each in fields(AlarmRecord))
@@ -107,12 +128,14 @@ class AlarmGroup(NamedTuple):
     rule: Rule
     cause: str
     gateway: int | None
+    scope: str | None = None
+    """Group of faults that are one alarm; None: the gateway, or the fleet."""
 
     @property
     def key(self) -> str:
         """Text that is unique among alarms that are not cleared."""
         scope = "fleet" if self.gateway is None else f"gw:{self.gateway:012x}"
-        return f"{self.rule}/{self.cause}/{scope}"
+        return f"{self.rule}/{self.cause}/{self.scope or scope}"
 
 
 class AlarmTable:
@@ -130,7 +153,13 @@ class AlarmTable:
         """Why members left their alarms; those that were deleted do not say."""
         self._counted: set[int] = set()
 
-    def join(self, condition: Condition, group: AlarmGroup, severity: Severity) -> None:
+    def join(
+        self,
+        condition: Condition,
+        group: AlarmGroup,
+        severity: Severity,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
         """Make a pending condition a member of the alarm of a group. Open the alarm if it is not open."""
         found = self._find_open(group.key)
         if found is None:
@@ -138,11 +167,34 @@ class AlarmTable:
         else:
             found.new_members += found.acknowledged_by is not None
             found.state = AlarmState.OPEN
-        if severity > found.severity:
-            found.severity = int(severity)
-            self._add_event(found.id, AlarmEventKind.SEVERITY, severity=severity.name.lower())
+        self._raise_severity(found, severity)
+        if facts is not None:
+            found.facts = msgspec.json.encode(facts).decode()
         condition.activate(found.id, group.cause, self._now)
         self._touched.add(found.id)
+
+    def worsen(
+        self,
+        condition: Condition,
+        severity: Severity,
+        facts: Mapping[str, Any],
+        *,
+        updates_facts: bool = False,
+    ) -> None:
+        """Make the alarm of a condition more severe, with the facts of now. It never becomes less severe.
+
+        With `updates_facts` the alarm gets the facts of now in any case.
+        """
+        record = None if condition.alarm is None else self.load(condition.alarm)
+        if record is not None and (self._raise_severity(record, severity) or updates_facts):
+            record.facts = msgspec.json.encode(facts).decode()
+
+    def _raise_severity(self, record: AlarmRecord, severity: Severity) -> bool:
+        if severity <= record.severity:
+            return False
+        record.severity = int(severity)
+        self._add_event(record.id, AlarmEventKind.SEVERITY, severity=severity.name.lower())
+        return True
 
     def merge(self, condition: Condition, group: AlarmGroup) -> None:
         """Move a condition that has an alarm of its own to the alarm of a group, without a "cleared"."""
@@ -170,7 +222,7 @@ class AlarmTable:
             return
         self._counted.add(number)
         record = self.load(number)
-        if record is not None and record.rule != Rule.DEVICE_OFFLINE:
+        if record is not None and record.rule in _COUNTED_RULES:
             record.affected = self._count_affected(number)
 
     def load(self, number: int) -> AlarmRecord | None:
@@ -182,6 +234,16 @@ class AlarmTable:
                 return None
             self._keep(row)
         return self._loaded[number]
+
+    def load_all(self, numbers: Collection[int]) -> None:
+        """Load alarms that may be changed, with few queries."""
+        missing = sorted(set(numbers) - self._loaded.keys())
+        for start in range(0, len(missing), _MAX_LOADED):
+            is_missing = alarm.c.id.in_(missing[start : start + _MAX_LOADED])
+            for row in self._connection.execute(
+                select(alarm).where(is_missing).order_by(alarm.c.id).with_for_update()
+            ):
+                self._keep(row)
 
     def finish(self) -> set[int]:
         """Count the members of all changed alarms, clear those without members, and write everything.
@@ -285,11 +347,10 @@ class AlarmTable:
         if record.members and total != record.members:
             self._add_event(record.id, AlarmEventKind.MEMBERS, members=total, before=record.members)
         record.members, record.most_members = total, max(total, record.most_members)
-        record.affected = (
-            own.get(ConditionState.ACTIVE, 0)
-            if record.rule == Rule.DEVICE_OFFLINE
-            else self._count_affected(record.id)
-        )
+        if record.rule in _COUNTED_RULES:
+            record.affected = self._count_affected(record.id)
+        else:
+            record.affected = own.get(ConditionState.ACTIVE, 0) if record.rule in DEVICE_RULES else 0
         record.most_affected = max(record.most_affected, record.affected)
 
     def _clear(self, record: AlarmRecord) -> None:

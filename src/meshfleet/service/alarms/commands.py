@@ -1,4 +1,4 @@
-"""Commands of users on alarms: acknowledge them, and write notes on them."""
+"""Commands of users on alarms: acknowledge and silence them, and write notes on them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from sqlalchemy import select, update
 
 from meshfleet.db.tables import alarm
 from meshfleet.errors import AlarmCleared
+from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmState
 from meshfleet.service.alarms import views
 from meshfleet.service.alarms.alarms import AlarmEventKind, add_event
@@ -67,13 +68,41 @@ def add_note(connection: Connection, number: int, text: str, *, by: Actor, now: 
     return views.load_alarm(connection, number, now=now)
 
 
+def silence_alarm(  # noqa: PLR0913 # keyword-only after the number
+    connection: Connection, number: int, *, until: int, note: str | None, by: Actor, now: int
+) -> Alarm:
+    """Send no messages about an alarm until a time. An earlier silence is replaced.
+
+    Raise `AlarmCleared` if it is over.
+    """
+    _lock_alarm(connection, number)
+    _update(connection, number, silenced_until=until, silenced_by=by.display_name)
+    detail = {"until": format_millis(until)}
+    add_event(connection, number, AlarmEventKind.SILENCED, now=now, actor=by.display_name, **detail)
+    audit_log.record_change(connection, by, "alarm.silence", f"alarm-{number}", now=now, **detail)
+    if note is not None:
+        add_event(connection, number, AlarmEventKind.NOTE, now=now, actor=by.display_name, text=note)
+    return views.load_alarm(connection, number, now=now)
+
+
+def unsilence_alarm(connection: Connection, number: int, *, by: Actor, now: int) -> Alarm:
+    """Send messages about an alarm again. Nothing changes without a silence. Raise `AlarmCleared`."""
+    _lock_alarm(connection, number)
+    silenced_until = views.load_record(connection, number).silenced_until
+    if silenced_until is not None:
+        _update(connection, number, silenced_until=None, silenced_by=None)
+        add_event(connection, number, AlarmEventKind.UNSILENCED, now=now, actor=by.display_name)
+        audit_log.record_change(connection, by, "alarm.unsilence", f"alarm-{number}", now=now)
+    return views.load_alarm(connection, number, now=now)
+
+
 def _lock_alarm(connection: Connection, number: int) -> str:
     """Return the state of an alarm, and lock its row until the transaction ends."""
     views.load_record(connection, number)
     query = select(alarm.c.state).where(alarm.c.id == number).with_for_update()
     state: str = connection.execute(query).scalar_one()
     if state == AlarmState.CLEARED:
-        raise AlarmCleared(f"alarm-{number} is over: nothing is left to acknowledge")
+        raise AlarmCleared(f"alarm-{number} is over: nothing is left to acknowledge or silence")
     return state
 
 
@@ -81,8 +110,12 @@ def _change(
     connection: Connection, number: int, kind: AlarmEventKind, *, by: Actor, now: int, **values: Any
 ) -> None:
     """Change an alarm, and record it as an event and in the audit log."""
-    statement = update(alarm).where(alarm.c.id == number).values(version=alarm.c.version + 1, **values)
-    connection.execute(statement)
+    _update(connection, number, **values)
     add_event(connection, number, kind, now=now, actor=by.display_name)
     action = "alarm.acknowledge" if kind is AlarmEventKind.ACKNOWLEDGED else "alarm.unacknowledge"
     audit_log.record_change(connection, by, action, f"alarm-{number}", now=now)
+
+
+def _update(connection: Connection, number: int, **values: Any) -> None:
+    statement = update(alarm).where(alarm.c.id == number)
+    connection.execute(statement.values(version=alarm.c.version + 1, **values))

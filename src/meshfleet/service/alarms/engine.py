@@ -1,10 +1,15 @@
-"""Evaluation of the built-in rules: turns changes of connections, and time, into alarms."""
+"""Evaluation of the built-in rules: turns changes of connections, faults and time into alarms."""
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from meshfleet.db import bulk
+from meshfleet.errors import FleetError
+from meshfleet.errors.protocol import MalformedInput
 from meshfleet.service.alarms import progress
 from meshfleet.service.alarms.absences import compute_patience, find_last_loss
 from meshfleet.service.alarms.alarms import AlarmGroup, AlarmTable, EndReason
@@ -22,19 +27,24 @@ from meshfleet.service.alarms.rules import (
     GATEWAYS_BACK_PERCENT,
     GATEWAYS_LOST_PERCENT,
     MIN_GATEWAYS_LOST,
+    SERVICE_RULES,
     AlarmTimes,
     Rule,
     Severity,
 )
+from meshfleet.service.alarms.watches.watch import Sight
 from meshfleet.service.presence.changes import PresenceCause
 from meshfleet.service.presence.last_seen import DEFAULT_INTERVAL_MS, MISSED_HEARTBEATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from meshfleet.service.alarms.progress import ConnectionChange
+    from meshfleet.service.alarms.watches.watch import Fault, ServiceFacts, Watch
+
+_log = logging.getLogger(__name__)
 
 _MAX_DUE: Final = 2_000
 """Maximum number of conditions whose time has come that one evaluation handles."""
@@ -69,22 +79,43 @@ _SELECT_RELEASED: Final = """
 """
 
 
-def evaluate(connection: Connection, now: int, times: AlarmTimes, *, is_receiving: bool = True) -> set[int]:
-    """Evaluate all rules at a time, a Unix time in milliseconds. Return the row ids of changed alarms.
+def evaluate(  # noqa: PLR0913 # keyword-only after the times
+    connection: Connection,
+    now: int,
+    times: AlarmTimes,
+    *,
+    is_receiving: bool = True,
+    watches: Iterable[Watch] = (),
+    service: ServiceFacts | None = None,
+    failing: set[Rule] | None = None,
+) -> set[int]:
+    """Evaluate the rules at a time, a Unix time in milliseconds. Return the row ids of changed alarms.
 
     Without `is_receiving`, reports could not be received since the last evaluation: no alarm opens or ends
-    for a while.
+    for a while, except for those about this service. `watches` are those that look at their facts now.
+    `service` is None if nothing is known about this service. `failing` are the rules whose watches have a
+    defect: it is updated, so that each is logged once.
     """
-    return _Evaluation(connection, now, times).run(is_receiving=is_receiving)
+    evaluation = _Evaluation(connection, now, times, service, set() if failing is None else failing)
+    return evaluation.run(watches, is_receiving=is_receiving)
 
 
 class _Evaluation:
     """One evaluation, in one transaction."""
 
-    def __init__(self, connection: Connection, now: int, times: AlarmTimes) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        now: int,
+        times: AlarmTimes,
+        service: ServiceFacts | None,
+        failing: set[Rule],
+    ) -> None:
         self._connection = connection
         self._now = now
         self._times = times
+        self._service = service
+        self._failing = failing
         self._conditions = ConditionTable(connection)
         self._alarms = AlarmTable(connection, now, times.reopen)
         self._judges: dict[Rule, Callable[[Condition], None]] = {
@@ -93,8 +124,10 @@ class _Evaluation:
             Rule.GATEWAY_RETURN: self._judge_return,
             Rule.DEVICE_OFFLINE: self._judge_device,
         }
+        self._faults: dict[Subject, Fault] = {}
+        """Faults that watches have found now."""
 
-    def run(self, *, is_receiving: bool) -> set[int]:
+    def run(self, watches: Iterable[Watch], *, is_receiving: bool) -> set[int]:
         before = progress.load_progress(self._connection)
         if before is not None and self._now < before.evaluated_at:
             shift_times(self._connection, self._now - before.evaluated_at)
@@ -110,8 +143,14 @@ class _Evaluation:
         self._compare_with_devices()
         self._remove_released()
         self._check_fleet()
+        for watch in watches:
+            self._apply_watch(watch)
         if self._now >= quiet_until:
-            self._judge_due()
+            self._judge(self._conditions.load_due(self._now, _MAX_DUE))
+        else:
+            # What is wrong with this service is no consequence of reports that are missing, but their cause.
+            for rule in SERVICE_RULES:
+                self._judge(self._conditions.load_rule(rule))
         self._conditions.save()
         changed = self._alarms.finish()
         progress.save_progress(self._connection, Progress(batch.position, self._now, quiet_until))
@@ -267,15 +306,83 @@ class _Evaluation:
         if len(away) <= 1 or 100 * len(away) <= (100 - GATEWAYS_BACK_PERCENT) * total:
             self._mark_well(fleet.subject, self._times.gateway_back)
 
+    # Watches
+
+    def _apply_watch(self, watch: Watch) -> None:
+        """Compare what a watch finds with the stored conditions of its rule."""
+        known = {each.subject.number: each for each in self._conditions.load_rule(watch.rule)}
+        faults = self._find_faults(watch, known)
+        if faults is None:
+            return
+        self._conditions.load_subjects(sorted(faults.keys() - known.keys()))
+        changing = (known.get(number) for number, fault in faults.items() if fault.changes_alarm)
+        self._alarms.load_all(
+            {each.alarm for each in changing if each is not None and each.alarm is not None}
+        )
+        for fault in faults.values():
+            self._apply_fault(watch, fault)
+        for number, condition in known.items():
+            if number not in faults and condition.is_at_fault:
+                self._mark_well(condition.subject, watch.back)
+
+    def _find_faults(self, watch: Watch, known: Mapping[int, Condition]) -> dict[int, Fault] | None:
+        """Return what a watch finds, by the number of the subject; None if that is not known now.
+
+        A defect of one watch must not stop all rules. Errors of the database are raised: after one of them
+        PostgreSQL executes nothing more in this transaction.
+        """
+        try:
+            found = watch.find(Sight(self._connection, self._now, known, self._service))
+            faults = None if found is None else {each.number: each for each in found}
+        except Exception as exc:
+            if isinstance(exc, FleetError | SQLAlchemyError) and not isinstance(exc, MalformedInput):
+                raise
+            if watch.rule not in self._failing:
+                self._failing.add(watch.rule)
+                _log.exception(
+                    "alarms of the rule %s cannot be evaluated: internal error; other rules are not affected",
+                    watch.rule,
+                )
+            return None
+        self._failing.discard(watch.rule)
+        return faults
+
+    def _apply_fault(self, watch: Watch, fault: Fault) -> None:
+        subject = Subject(watch.rule, fault.number)
+        self._faults[subject] = fault
+        condition = self._conditions.find(subject)
+        due = max(self._now, fault.since + watch.wait) if fault.is_certain else None
+        if condition is None:
+            pending = ConditionState.PENDING
+            condition = Condition(subject, fault.device, fault.gateway, pending, since=fault.since, due=due)
+            self._conditions.add(condition)
+        elif condition.state is ConditionState.ACTIVE:
+            if fault.changes_alarm:
+                self._alarms.worsen(condition, fault.severity, fault.facts, updates_facts=fault.updates_facts)
+        elif condition.state is ConditionState.PENDING:
+            if condition.due is None or not fault.is_certain:
+                condition.due = due
+        elif fault.is_certain or condition.state is ConditionState.QUIET:
+            condition.mark_faulty(fault.since, due)
+            condition.gateway = fault.gateway
+            self._alarms.touch(condition)
+
+    def _judge_watched(self, condition: Condition) -> None:
+        """Open the alarm of a fault that a watch has found now. Without a look nothing is known."""
+        fault = self._faults.get(condition.subject)
+        if fault is not None:
+            group = AlarmGroup(condition.subject.rule, fault.cause, fault.gateway, fault.scope)
+            self._alarms.join(condition, group, fault.severity, fault.facts)
+
     # Time
 
-    def _judge_due(self) -> None:
-        due = self._conditions.load_due(self._now, _MAX_DUE)
-        for condition in sorted(due, key=lambda each: (_RULE_ORDER[each.subject.rule], each.due or 0)):
+    def _judge(self, conditions: Iterable[Condition]) -> None:
+        """Take the next step of those conditions whose time has come."""
+        for condition in sorted(conditions, key=lambda each: (_RULE_ORDER[each.subject.rule], each.due or 0)):
             if condition.due is None or condition.due > self._now:
-                continue  # another condition has changed it meanwhile
+                continue  # another condition may have changed it meanwhile
             if condition.state is ConditionState.PENDING:
-                self._judges[condition.subject.rule](condition)
+                self._judges.get(condition.subject.rule, self._judge_watched)(condition)
             elif condition.state is ConditionState.CLEARING:
                 self._end(condition)
             else:

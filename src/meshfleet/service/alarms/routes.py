@@ -19,10 +19,11 @@ from meshfleet.rest.alarms import (
     AlarmPage,
     AlarmRule,
     AlarmSeverity,
-    AlarmState,
+    AlarmStateFilter,
     Attention,
     Diagnosis,
     NewAlarmNote,
+    NewAlarmSilence,
 )
 from meshfleet.rest.paths import DEVICES_PATH
 from meshfleet.service.actor import Actor
@@ -34,7 +35,7 @@ from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import FromTime, NextToken, QueryReader, ToTime, build_choice_parser
 from meshfleet.service.http.request import decode_segment
 
-_parse_state = build_choice_parser({str(each): str(each) for each in AlarmState})
+_parse_state = build_choice_parser({str(each): str(each) for each in AlarmStateFilter})
 _parse_severity = build_choice_parser({str(each): int(Severity[each.name]) for each in AlarmSeverity})
 _parse_rule = build_choice_parser({str(each): str(each) for each in AlarmRule})
 
@@ -42,8 +43,9 @@ States = Annotated[
     list[str] | None,
     QueryParameter(
         name="State",
-        description="State to include; can be repeated. Default: `open` and `acknowledged`.",
-        schema_extra={"items": {"type": "string", "enum": [str(each) for each in AlarmState]}},
+        description="State to include; can be repeated. Default: `open` and `acknowledged`. `silenced`"
+        " stands for alarms that are not over, and silenced now.",
+        schema_extra={"items": {"type": "string", "enum": [str(each) for each in AlarmStateFilter]}},
     ),
 ]
 Severities = Annotated[
@@ -183,6 +185,30 @@ async def add_alarm_note(
     return await database.write(commands.add_note, parse_path_alarm(alarm_id), data.text, by=actor, now=now())
 
 
+@post("/{alarm_id:str}/silence", status_code=200, problems=(409,))
+async def silence_alarm(
+    alarm_id: FromPath[str],
+    data: JSONBody[NewAlarmSilence],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
+) -> Alarm:
+    """Send no messages about an alarm for a while, also not about its end. An earlier silence is replaced."""
+    number, current = parse_path_alarm(alarm_id), now()
+    until = current + data.seconds * 1000
+    return await database.write(
+        commands.silence_alarm, number, until=until, note=data.note, by=actor, now=current
+    )
+
+
+@post("/{alarm_id:str}/unsilence", status_code=200, problems=(409,))
+async def unsilence_alarm(
+    alarm_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+) -> Alarm:
+    """End the silence of an alarm."""
+    return await database.write(commands.unsilence_alarm, parse_path_alarm(alarm_id), by=actor, now=now())
+
+
 @get(ATTENTION_PATH)
 async def show_attention(database: Given[Database], now: Given[Now]) -> Attention:
     """Show what needs attention now: the state of the fleet in a sentence, and the open alarms."""
@@ -206,6 +232,8 @@ router = Router(
         acknowledge_alarm,
         unacknowledge_alarm,
         add_alarm_note,
+        silence_alarm,
+        unsilence_alarm,
     ],
     tags=["Alarms"],
 )

@@ -23,6 +23,65 @@ class Rule(StrEnum):
     """A gateway is connected again: are its devices, too? This rule opens no alarm of its own."""
     DEVICE_OFFLINE = "device-offline"
     """A device does not report although its gateway is connected."""
+    GATEWAY_UNSTABLE = "gateway-unstable"
+    """A gateway loses its connection again and again."""
+    DEVICE_UNSTABLE = "device-unstable"
+    """A device at a fixed place comes and goes although its gateway is stable."""
+    GATEWAY_NEVER_CONNECTED = "gateway-never-connected"
+    """A gateway was claimed, but has never connected."""
+    GATEWAY_CLOCK = "gateway-clock"
+    """The clock of a gateway is wrong, so that the times of its reports are."""
+    SERVICE_CLOCK = "service-clock"
+    """The clocks of most gateways are wrong by the same amount: it is the clock of this machine."""
+    REJECTS_RISING = "rejects-rising"
+    """A gateway sends reports that cannot be read."""
+    SAMPLES_LOST = "samples-lost"
+    """Samples are missing, and are not expected any more."""
+    BATTERY_LOW = "battery-low"
+    """The battery of a device is low."""
+    JOB_STOPPED = "job-stopped"
+    """A firmware update has paused or canceled itself."""
+    JOB_ENDED_BADLY = "job-ended-badly"
+    """A firmware update has ended, and not all devices are updated."""
+    JOB_STUCK = "job-stuck"
+    """A firmware update is under way, but nothing moves."""
+    CHANNEL_FAILING = "channel-failing"
+    """Messages about alarms cannot be delivered."""
+    DATABASE = "database"
+    """The database cannot be used. This alarm is written when it can be used again."""
+    BROKER = "broker"
+    """The MQTT broker does not deliver reports."""
+    INGEST_LAG = "ingest-lag"
+    """Reports wait too long until they are stored."""
+    DISK = "disk"
+    """The disk of the data is nearly full, or will be full soon."""
+    CERTIFICATE = "certificate"
+    """The TLS certificate ends soon, or has ended."""
+    BACKUP_OLD = "backup-old"
+    """Backups are made, but the last one is old."""
+    VERSION_SKEW = "version-skew"
+    """Devices run older firmware than the newest that was released for their model."""
+
+
+DEVICE_RULES: Final = frozenset(
+    {Rule.DEVICE_OFFLINE, Rule.DEVICE_UNSTABLE, Rule.SAMPLES_LOST, Rule.BATTERY_LOW}
+)
+"""Rules whose members are devices, which the alarm affects."""
+GATEWAY_RULES: Final = frozenset(
+    {
+        Rule.GATEWAYS_LOST,
+        Rule.GATEWAY_OFFLINE,
+        Rule.GATEWAY_UNSTABLE,
+        Rule.GATEWAY_NEVER_CONNECTED,
+        Rule.GATEWAY_CLOCK,
+        Rule.REJECTS_RISING,
+    }
+)
+"""Rules whose members are gateways."""
+
+
+SERVICE_RULES: Final = frozenset({Rule.BROKER, Rule.INGEST_LAG, Rule.DISK, Rule.CERTIFICATE, Rule.BACKUP_OLD})
+"""Rules about this service, which is known also while no reports arrive, and directly after a start."""
 
 
 class Severity(IntEnum):

@@ -14,13 +14,16 @@ from meshfleet.mqtt.broker import check_ownership
 from meshfleet.service.alarms import engine, progress
 from meshfleet.service.alarms.alarms import delete_ended_alarms
 from meshfleet.service.alarms.rules import DEFAULT_TIMES, AlarmTimes
+from meshfleet.service.alarms.watches.registry import WATCHES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
+    from meshfleet.service.alarms.rules import Rule
+    from meshfleet.service.alarms.watches.watch import ServiceFacts, Watch
     from meshfleet.service.clock import Now
 
 _log = logging.getLogger(__name__)
@@ -30,6 +33,8 @@ _PAUSE_SECONDS: Final = 2.0
 _IDLE_MS: Final = 20_000
 """Milliseconds after which the rules are evaluated even if nothing has changed."""
 
+_STALLED_MS: Final = 60_000
+"""Milliseconds without a successful look after which the evaluation counts as stalled."""
 _DELETE_MS: Final = 60_000
 """Milliseconds between two deletions of alarms whose retention has ended."""
 
@@ -45,6 +50,7 @@ class AlarmRunner:
         on_changed: Callable[[Collection[int]], None],
         *,
         is_receiving: Callable[[], bool],
+        read_service_facts: Callable[[], ServiceFacts] | None = None,
         owner: bytes | None,
         retention_ms: int | None,
         times: AlarmTimes = DEFAULT_TIMES,
@@ -53,11 +59,14 @@ class AlarmRunner:
         """Create a runner that reports the row ids of changed alarms to `on_changed`.
 
         `is_receiving` returns whether the broker delivers reports: without them, silence means nothing.
-        `owner` is the token that proves that no other process evaluates rules; None if there can be none.
+        `read_service_facts` is called in a thread before each evaluation; without it nothing is known about
+        the service itself. `owner` is the token that proves that no other process evaluates rules; None if
+        there can be none.
         """
         self._database = database
         self._on_changed = on_changed
         self._is_receiving = is_receiving
+        self._read_service_facts = read_service_facts
         self._has_started = False
         self._owner = owner
         self.retention_ms = retention_ms
@@ -65,6 +74,12 @@ class AlarmRunner:
         self._times = times
         self._now = now
         self._deleted_at = 0
+        self._worked_at: int | None = None
+        """Time of the last look without an error."""
+        self._looked_at: dict[Rule, int] = {}
+        """Time at which each watch has looked at its facts last."""
+        self._failing: set[Rule] = set()
+        """Rules whose watches have a defect, which is logged."""
 
     async def run(self) -> None:
         """Evaluate rules until canceled."""
@@ -72,21 +87,37 @@ class AlarmRunner:
             try:
                 await self.evaluate()
                 await self.delete_old()
+                self._worked_at = self._now()
             except (FleetError, DBAPIError) as exc:
                 _log.warning("alarms cannot be evaluated (%s); trying again", type(exc).__name__)
             except Exception:  # noqa: BLE001 # a defect in a rule must not stop the service
                 _log.exception("alarms cannot be evaluated: internal error; trying again")
             await asyncio.sleep(_PAUSE_SECONDS)
 
+    @property
+    def is_working(self) -> bool:
+        """Whether the rules have been looked at lately, without an error."""
+        return self._worked_at is not None and 0 <= self._now() - self._worked_at <= _STALLED_MS
+
     async def evaluate(self) -> None:
         """Evaluate the rules if anything has changed, or the time of a condition has come."""
         now, is_receiving = self._now(), self._is_receiving()
         if is_receiving and self._has_started and not await self._database.read(_is_due, now):
             return
+        service = None
+        if self._read_service_facts is not None:
+            # In a thread: a disk that hangs must not block the event loop.
+            service = await asyncio.to_thread(self._read_service_facts)
+        watches = [
+            each
+            for each in WATCHES.values()
+            if not 0 <= now - self._looked_at.get(each.rule, 0) < each.interval
+        ]
         # At its start the service does not know which gateways will connect again.
         changed = await self._database.write(
-            self._evaluate, now, is_receiving=is_receiving and self._has_started
+            self._evaluate, now, service, watches, is_receiving=is_receiving and self._has_started
         )
+        self._looked_at |= {each.rule: now for each in watches}
         self._has_started = True
         if changed:
             self._on_changed(changed)
@@ -99,10 +130,26 @@ class AlarmRunner:
         self._deleted_at = now
         await self._database.write(delete_ended_alarms, now - self.retention_ms)
 
-    def _evaluate(self, connection: Connection, now: int, *, is_receiving: bool) -> set[int]:
+    def _evaluate(
+        self,
+        connection: Connection,
+        now: int,
+        service: ServiceFacts | None,
+        watches: Sequence[Watch],
+        *,
+        is_receiving: bool,
+    ) -> set[int]:
         if self._owner is not None:
             check_ownership(connection, self._owner)
-        return engine.evaluate(connection, now, self._times, is_receiving=is_receiving)
+        return engine.evaluate(
+            connection,
+            now,
+            self._times,
+            is_receiving=is_receiving,
+            watches=watches,
+            service=service,
+            failing=self._failing,
+        )
 
 
 def _is_due(connection: Connection, now: int) -> bool:

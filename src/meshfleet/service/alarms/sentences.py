@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 from meshfleet.protocol.ids import mac_from_int, to_device_id
 from meshfleet.rest.alarms import AlarmAction, AlarmState, AlarmSubject
 from meshfleet.service.alarms.alarms import EndReason
 from meshfleet.service.alarms.diagnosis import DeviceCause
 from meshfleet.service.alarms.rules import Rule
+from meshfleet.service.alarms.watches.registry import WATCHES
+from meshfleet.service.alarms.watches.watch import WatchedAlarm
 from meshfleet.service.alarms.wording import count, format_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from meshfleet.service.alarms.alarms import AlarmRecord
 
@@ -22,6 +26,9 @@ _DEVICE_CAUSES: Final[Mapping[str, str]] = {
     DeviceCause.NOT_BACK: "did not come back with the gateway",
     DeviceCause.NO_WARNING: "stopped without a warning",
 }
+
+
+_Describe: TypeAlias = "Callable[[AlarmRecord, str, dict[str, Any]], str]"
 
 
 class NamedSubject(NamedTuple):
@@ -47,13 +54,30 @@ def describe(record: AlarmRecord, subject: NamedSubject | None, now: int) -> Des
     name = "" if subject is None else subject.name
     if record.end_reason is not None and record.end_reason in _END_SENTENCES:
         sentence = _END_SENTENCES[record.end_reason].format(name=name or "the fleet")
+    elif (watch := WATCHES.get(record.rule)) is not None:
+        sentence = watch.describe(_to_watched(record, name))
     else:
-        sentence = _SENTENCES[Rule(record.rule)](record, name, params)
+        sentence = _SENTENCES.get(record.rule, _describe_other)(record, name, params)
     if record.state != AlarmState.CLEARED and record.recovering_since is not None:
         well_for = format_duration(now - record.recovering_since)
         reason = ", because it came and went" if record.reopened else ""
         sentence += f" It has been well for {well_for} and is watched{reason}."
-    return Description(sentence, _choose_action(record, subject), _build_subject(subject), params)
+    return Description(sentence, _choose_action(record, subject), _build_subject(record, subject), params)
+
+
+def _to_watched(record: AlarmRecord, name: str) -> WatchedAlarm:
+    return WatchedAlarm(
+        name=name,
+        members=record.most_members if record.state == AlarmState.CLEARED else record.members,
+        is_over=record.state == AlarmState.CLEARED,
+        length=_format_length(record),
+        facts=_load_facts(record),
+    )
+
+
+def _load_facts(record: AlarmRecord) -> dict[str, Any]:
+    facts: dict[str, Any] = {} if record.facts is None else msgspec.json.decode(record.facts)
+    return facts
 
 
 def _collect_params(record: AlarmRecord) -> dict[str, Any]:
@@ -68,7 +92,7 @@ def _collect_params(record: AlarmRecord) -> dict[str, Any]:
         params["ended"] = record.end_reason
         params["back"] = record.back or 0
         params["missing"] = max(0, record.most_affected - (record.back or 0))
-    return params
+    return params | _load_facts(record)
 
 
 _END_SENTENCES: Final[Mapping[str, str]] = {
@@ -109,7 +133,12 @@ def _describe_devices(record: AlarmRecord, name: str, params: dict[str, Any]) ->
     return f"{subject} {_DEVICE_CAUSES.get(record.cause, 'stopped reporting')}."
 
 
-_SENTENCES: Final = {
+def _describe_other(record: AlarmRecord, name: str, _params: dict[str, Any]) -> str:
+    """Describe an alarm of a rule of a later version, which was in use before."""
+    return f"{name or 'The fleet'}: {record.rule} ({record.cause})."
+
+
+_SENTENCES: Final[Mapping[str, _Describe]] = {
     Rule.GATEWAYS_LOST: _describe_fleet,
     Rule.GATEWAY_OFFLINE: _describe_gateway,
     Rule.DEVICE_OFFLINE: _describe_devices,
@@ -118,6 +147,8 @@ _SENTENCES: Final = {
 
 def _choose_action(record: AlarmRecord, subject: NamedSubject | None) -> AlarmAction:
     """Return what to do first about an alarm."""
+    if (watch := WATCHES.get(record.rule)) is not None:
+        return watch.choose_action(_load_facts(record))
     if subject is None:
         return AlarmAction(code="check-network", text="Check the network of this service.", href="/gateways")
     mac = mac_from_int(subject.number)
@@ -144,7 +175,13 @@ def _format_length(record: AlarmRecord) -> str:
     return format_duration((record.cleared_at or record.since) - record.since)
 
 
-def _build_subject(subject: NamedSubject | None) -> AlarmSubject:
-    if subject is None:
-        return AlarmSubject(kind="fleet", id=None, name=None)
-    return AlarmSubject(kind=subject.kind, id=to_device_id(mac_from_int(subject.number)), name=subject.name)
+def _build_subject(record: AlarmRecord, subject: NamedSubject | None) -> AlarmSubject:
+    if subject is not None:
+        identity = to_device_id(mac_from_int(subject.number))
+        return AlarmSubject(kind=subject.kind, id=identity, name=subject.name)
+    kind, _, number = record.scope.partition(":")
+    if kind == "channel":
+        return AlarmSubject(kind="channel", id=f"channel-{number}", name=_load_facts(record).get("name"))
+    if kind == "job":
+        return AlarmSubject(kind="job", id=f"job-{number}", name=None)
+    return AlarmSubject(kind="service" if kind == "service" else "fleet", id=None, name=None)

@@ -6,10 +6,18 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import func, select, tuple_
+from sqlalchemy import and_, exists, func, or_, select, tuple_
 
 from meshfleet.db import bulk
-from meshfleet.db.tables import alarm, alarm_condition, alarm_event, device, gateway
+from meshfleet.db.tables import (
+    alarm,
+    alarm_condition,
+    alarm_event,
+    channel,
+    device,
+    gateway,
+    notification_route,
+)
 from meshfleet.errors import NotFound
 from meshfleet.protocol.ids import mac_from_int, to_device_id
 from meshfleet.protocol.times import format_millis
@@ -21,21 +29,24 @@ from meshfleet.rest.alarms import (
     AlarmMember,
     AlarmSeverity,
     AlarmState,
+    AlarmStateFilter,
     Attention,
     AttentionCounts,
+    HiddenAlarms,
     Verdict,
 )
+from meshfleet.rest.channels import ChannelKind
 from meshfleet.service.alarms import progress
 from meshfleet.service.alarms.alarms import AlarmRecord, to_records
 from meshfleet.service.alarms.conditions import ConditionState
-from meshfleet.service.alarms.rules import Rule, Severity
+from meshfleet.service.alarms.rules import DEVICE_RULES, GATEWAY_RULES, Rule, Severity
 from meshfleet.service.alarms.sentences import NamedSubject, describe
 from meshfleet.service.alarms.wording import count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from sqlalchemy import Connection
+    from sqlalchemy import ColumnElement, Connection
 
 ALARM_ID: Final = re.compile(r"alarm-([1-9][0-9]{0,17})")
 """Id of an alarm in REST, such as `alarm-12`; the group of the pattern is the row id."""
@@ -44,10 +55,14 @@ MAX_ATTENTION_ITEMS: Final = 50
 _UNKNOWN_MS: Final = 2 * 60_000
 """Milliseconds without an evaluation after which nothing is known about the fleet."""
 
+_UNFINISHED: Final = (str(AlarmState.OPEN), str(AlarmState.ACKNOWLEDGED))
+
 _SELECT_NAMES: Final = "SELECT id, name FROM device WHERE id IN numbers"
 _SELECT_MEMBERS: Final = (
     "SELECT alarm, min(subject) FROM alarm_condition"
-    " WHERE alarm IN numbers AND rule = 'device-offline' GROUP BY alarm HAVING count(*) = 1"
+    " WHERE alarm IN numbers AND device IS NOT NULL"
+    " AND rule IN ('device-offline', 'device-unstable', 'samples-lost', 'battery-low')"
+    " GROUP BY alarm HAVING count(*) = 1"
 )
 
 
@@ -77,14 +92,27 @@ class ListedAlarm(NamedTuple):
     body: Alarm
 
 
-def list_alarms(
-    connection: Connection, query: AlarmListing, *, after: AlarmPosition | None, limit: int, now: int
+def list_alarms(  # noqa: PLR0913 # keyword-only after the query
+    connection: Connection,
+    query: AlarmListing,
+    *,
+    after: AlarmPosition | None,
+    limit: int,
+    now: int,
+    with_silenced: bool = True,
 ) -> list[ListedAlarm]:
-    """List up to `limit` alarms, the most severe first, and among these the newest first."""
+    """List up to `limit` alarms, the most severe first, and among these the newest first.
+
+    The state `silenced` stands for alarms that are not over, and silenced now.
+    """
     columns = alarm.c
+    is_silenced = columns.silenced_until > now
+    has_state: ColumnElement[bool] = columns.state.in_(query.states)
+    if AlarmStateFilter.SILENCED in query.states:
+        has_state = or_(has_state, and_(columns.state.in_(_UNFINISHED), is_silenced))
     statement = (
         select(alarm)
-        .where(columns.state.in_(query.states))
+        .where(has_state if with_silenced else and_(has_state, _is_not_silenced(now)))
         .order_by(columns.severity.desc(), columns.id.desc())
         .limit(limit)
     )
@@ -135,6 +163,8 @@ def list_members(
 ) -> list[tuple[int, AlarmMember]]:
     """List up to `limit` members of an alarm with their numbers, those after a number."""
     record = load_record(connection, number)
+    if record.rule not in DEVICE_RULES | GATEWAY_RULES:
+        return []
     rule = Rule.GATEWAY_OFFLINE if record.rule == Rule.GATEWAYS_LOST else record.rule
     columns = alarm_condition.c
     query = (
@@ -183,16 +213,19 @@ def list_events(
 
 
 def build_attention(connection: Connection, now: int) -> Attention:
-    """Say what needs attention now."""
-    query = AlarmListing(states=(str(AlarmState.OPEN), str(AlarmState.ACKNOWLEDGED)))
+    """Say what needs attention now. Alarms that are silenced do not."""
+    query = AlarmListing(states=_UNFINISHED)
     counts = _count_connected(connection)
-    items = [
-        each.body for each in list_alarms(connection, query, after=None, limit=MAX_ATTENTION_ITEMS, now=now)
-    ]
+    listed = list_alarms(
+        connection, query, after=None, limit=MAX_ATTENTION_ITEMS, now=now, with_silenced=False
+    )
+    items = [each.body for each in listed]
     columns = alarm.c
-    counted = select(columns.state, columns.severity, func.count()).where(columns.state.in_(query.states))
-    rows = connection.execute(counted.group_by(columns.state, columns.severity))
+    is_unfinished = columns.state.in_(_UNFINISHED)
+    counted = select(columns.state, columns.severity, func.count()).where(is_unfinished)
+    rows = connection.execute(counted.where(_is_not_silenced(now)).group_by(columns.state, columns.severity))
     numbers = {(state, severity): number for state, severity, number in rows}
+    silenced = select(func.count()).where(is_unfinished, columns.silenced_until > now)
     evaluated = progress.load_progress(connection)
     is_known = evaluated is not None and now - evaluated.evaluated_at <= _UNKNOWN_MS
     is_settled = evaluated is not None and evaluated.evaluated_at >= evaluated.quiet_until
@@ -202,13 +235,26 @@ def build_attention(connection: Connection, now: int) -> Attention:
         counts=counts,
         items=items,
         more=sum(numbers.values()) - len(items),
+        hidden=HiddenAlarms(silenced=connection.execute(silenced).scalar_one()),
+        channels_configured=_has_channels(connection),
     )
+
+
+def _is_not_silenced(now: int) -> ColumnElement[bool]:
+    return or_(alarm.c.silenced_until.is_(None), alarm.c.silenced_until <= now)
+
+
+def _has_channels(connection: Connection) -> bool:
+    """Return whether alarms are sent anywhere. A watchdog is not told of alarms."""
+    is_told = and_(channel.c.enabled, channel.c.kind != str(ChannelKind.WATCHDOG))
+    query = select(and_(exists().where(is_told), exists(select(notification_route.c.position))))
+    return bool(connection.execute(query).scalar())
 
 
 def build_alarms(connection: Connection, records: Sequence[AlarmRecord], now: int) -> list[Alarm]:
     """Build the REST bodies of alarms, with the present names of what they are about."""
     subjects = _load_subjects(connection, records)
-    return [_build_alarm(each, subjects.get(each.id), now) for each in records]
+    return [build_alarm(each, subjects.get(each.id), now) for each in records]
 
 
 def _load_subjects(connection: Connection, records: Sequence[AlarmRecord]) -> dict[int, NamedSubject]:
@@ -226,8 +272,11 @@ def _load_subjects(connection: Connection, records: Sequence[AlarmRecord]) -> di
     return subjects
 
 
-def _build_alarm(record: AlarmRecord, subject: NamedSubject | None, now: int) -> Alarm:
+def build_alarm(record: AlarmRecord, subject: NamedSubject | None, now: int) -> Alarm:
+    """Build the REST body of an alarm about a device or gateway, or about something else (None)."""
     text = describe(record, subject, now)
+    is_silenced = record.silenced_until is not None and record.silenced_until > now
+    silenced_until = record.silenced_until if is_silenced else None
     return Alarm(
         id=f"alarm-{record.id}",
         key=record.key,
@@ -251,6 +300,8 @@ def _build_alarm(record: AlarmRecord, subject: NamedSubject | None, now: int) ->
         new_since_acknowledged=record.new_members,
         reopened=record.reopened,
         version=record.version,
+        silenced_until=_format_optional(silenced_until),
+        silenced_by=None if silenced_until is None else record.silenced_by,
     )
 
 

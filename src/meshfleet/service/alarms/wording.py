@@ -17,6 +17,15 @@ def format_duration(milliseconds: int) -> str:
     return f"{max(milliseconds, 0) // 1000} s"
 
 
+def format_span(milliseconds: int) -> str:
+    """Format a duration with two units, such as `2 h 5 min`."""
+    for size, unit, part, small in ((_DAY_MS, "d", _HOUR_MS, "h"), (_HOUR_MS, "h", _MINUTE_MS, "min")):
+        if milliseconds >= size:
+            rest = milliseconds % size // part
+            return f"{milliseconds // size} {unit}" + (f" {rest} {small}" if rest else "")
+    return format_duration(milliseconds)
+
+
 def count(number: int, noun: str) -> str:
     """Return a number with a noun in singular or plural."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -28,7 +28,7 @@ SEQ_CYCLE: Final = 256
 _MAX_GAPS: Final = 32
 """Maximum number of gaps of a series; if there are more, the oldest are merged into one."""
 
-_MAX_UNFILLED: Final = 3
+MAX_UNFILLED: Final = 3
 """Number of successive lost gaps after which a series is no longer checked for gaps (ack-16).
 
 Such a device seems to use `seq` for something else than counting samples.
@@ -137,7 +137,7 @@ class SeriesState(Struct, gc=False):
     @property
     def is_gap_checked(self) -> bool:
         """Whether the series is checked for gaps. It is not if its gaps are never filled (ack-16)."""
-        return self.unfilled < _MAX_UNFILLED
+        return self.unfilled < MAX_UNFILLED
 
     def append(self, time: int, seq: int, now: int) -> bool:
         """Add a sample as the newest of the series. Return whether samples directly before it are missing."""

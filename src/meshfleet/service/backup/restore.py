@@ -60,6 +60,7 @@ _ASIDE_NAME: Final = re.compile(r"before-[0-9A-Za-z-]+")
 
 _NOT_COPIED: Final = (
     *("secret", "session", "api_key"),
+    *("channel_alarm", "notification", "notification_route", "channel"),
     *("broker_message", "broker_received", "broker_subscription", "broker_session", "job_outbox"),
     *("sample_reader", "sample_log"),
 )
@@ -103,8 +104,8 @@ def restore_backup(
     """Restore a backup that was checked, to the data directory or database that the settings name.
 
     Files in the data directory are moved to its subdirectory `replace`; if `replace` is None, a data
-    directory with files is refused. If `as_copy` is set, logins, API keys, signing secrets
-    and MQTT sessions are not restored, so that the copy cannot be mistaken for the original.
+    directory with files is refused. If `as_copy` is set, logins, API keys, signing secrets, MQTT sessions
+    and channels of alarms are not restored, so that the copy cannot be mistaken for the original.
     """
     check_contents(archive)
     kind = "sqlite" if settings.database == "sqlite" else "postgresql"

@@ -201,7 +201,7 @@ class IngestPipeline:
 
         Raise DatabaseUnavailable if nothing was stored. The caller must then commit the batch again.
         """
-        with self._commit_timer.measure():
+        with self._commit_timer.measure(batch.received_at):
             await self._wait_for_capacity()
             try:
                 await self._commit_acceptable_reports(batch)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from meshfleet.service.positions.positions import PositionFinder
     from meshfleet.service.positions.reading_store import AnchorLevel, AnchorReading, DeviceReadings
     from meshfleet.service.positions.reading_windows import ReceivedMinute
+    from meshfleet.service.positions.site_model import SiteModel
 
 MAX_STEPS: Final = 1000
 """Maximum number of positions on a page."""
@@ -81,9 +82,13 @@ async def list_past_positions(
         count += sum(len(each.steps) for each in found)
         start = end
     page, next_start = _cut(_join(segments), limit)
+    # One model of each site for the whole page: a calibration that ends meanwhile would move only the later
+    # segments, and each segment would wait for it again.
+    models = {site: await positions.get_model(site) for site in {each.site for each in page}}
     items: list[PastPosition] = []
     for segment in page:
-        items += await _locate(positions, device, segment)
+        if (model := models[segment.site]) is not None:
+            items += await _locate(positions, model, device, segment)
     return PastPositions(items, next_start)
 
 
@@ -93,13 +98,12 @@ async def _find_next(
     """Return from when on anchors have received a device after `since`; None if they have not."""
     minute = await positions.windows.find_next_rollup(device, since, until)
     single = await asyncio.to_thread(readings.find_next, since)
-    return min((each for each in (minute, single) if each is not None and each < until), default=None)
+    return min((each for each in (minute, single) if each is not None and each <= until), default=None)
 
 
-async def _locate(positions: PositionFinder, device: int, segment: Segment) -> list[PastPosition]:
-    model = await positions.get_model(segment.site)
-    if model is None:
-        return []
+async def _locate(
+    positions: PositionFinder, model: SiteModel, device: int, segment: Segment
+) -> list[PastPosition]:
     history = import_module("meshfleet.service.positions.history")
     located = await positions.slow_work.run(
         history.locate_steps, model, device, segment.steps, segment.step_ms

@@ -4,15 +4,17 @@ import { actorText } from "../../../text/actor";
 import { isolateBidi } from "../../../text/bidi";
 import { deviceCountText } from "../../../text/device-count";
 import { en } from "../../../text/en";
-import { formatCount } from "../../../text/format";
+import { formatCount, formatUntil } from "../../../text/format";
 import type { AlarmEvent } from "./live-alarm.svelte";
 
 const words = en.alarms.events;
+const KINDS: ReadonlyMap<string, string> = new Map(Object.entries(words.kinds));
 const severities: Readonly<Record<string, string>> = en.alarms.severities;
 
 /** Return what happened as a sentence. An unknown kind is shown by its name. */
-export function describeEvent({ kind, actor, detail }: AlarmEvent, { rule }: Pick<Alarm, "rule">): string {
+export function describeEvent({ time, kind, actor, detail }: AlarmEvent, { rule }: Pick<Alarm, "rule">): string {
   const who = isolateBidi(actorText(actor ?? en.common.unknown));
+  const channel = isolateBidi(String(detail["channel"] ?? en.common.unknown));
   const read = (name: string): number => Number(detail[name] ?? 0);
   switch (kind) {
     case "opened":
@@ -30,6 +32,14 @@ export function describeEvent({ kind, actor, detail }: AlarmEvent, { rule }: Pic
     case "unacknowledged":
     case "note":
       return words[kind](who);
+    case "silenced":
+      return words.silenced(who, formatUntil(String(detail["until"]), Date.parse(time)));
+    case "unsilenced":
+      return actor === null ? words.silenceEnded : words.unsilenced(who);
+    case "notified":
+      return words.notified(channel, describeMessage(detail["kind"]));
+    case "not-delivered":
+      return words.notDelivered(channel, describeMessage(detail["kind"]));
     case "cleared":
       return describeEnd(read("back"), read("affected"), rule);
     default:
@@ -40,6 +50,11 @@ export function describeEvent({ kind, actor, detail }: AlarmEvent, { rule }: Pic
 /** Return the text of a note; null for other events. */
 export function findNote({ kind, detail }: AlarmEvent): string | null {
   return kind === "note" ? String(detail["text"] ?? "") : null;
+}
+
+/** Return what a channel was told. An unknown kind is shown by its name. */
+function describeMessage(kind: unknown): string {
+  return KINDS.get(String(kind)) ?? String(kind);
 }
 
 function countMembers(number: number, rule: string): string {
