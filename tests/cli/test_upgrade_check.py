@@ -31,8 +31,13 @@ def downgrade(data: Path) -> None:
     with closing(sqlite3.connect(data / "meshfleet.sqlite")) as database, database:
         for table in ("channel_alarm", "notification", "notification_route", "channel"):
             database.execute(f"DROP TABLE {table}")
-        for index in ("ix_alarm_not_announced", "ix_alarm_silenced_until"):
-            database.execute(f"DROP INDEX {index}")
+        for index in (
+            "alarm_not_announced",
+            "alarm_silenced_until",
+            "device_state_low_battery",
+            "hole_lost_at",
+        ):
+            database.execute(f"DROP INDEX ix_{index}")
         columns = [row[1] for row in database.execute("PRAGMA table_info(alarm)")]
         for name in columns[columns.index("version") + 1 :]:  # those that the migration added
             database.execute(f"ALTER TABLE alarm DROP COLUMN {name}")

@@ -148,7 +148,6 @@ async def test_a_message_of_its_own_waits_as_long_as_the_receiver_wants(database
     assert (row.attempts, row.due) == (1, NOW + 90_000)
 
 
-@pytest.mark.both_databases
 async def test_a_clock_that_is_set_back_delays_nothing(log: NotifiedLog) -> None:
     log.notifications.add_route(log.mail, groupSeconds=0)
     add_watchdog(log.database)
@@ -211,7 +210,6 @@ async def test_only_dead_messages_that_are_still_news_are_tried_again(log: Notif
     assert log.notifications.states() == {"folded": 1, "sent": 1, "waiting": 1}
 
 
-@pytest.mark.both_databases
 async def test_an_alarm_that_is_over_and_was_never_told_is_not_told_later(log: NotifiedLog) -> None:
     log.notifications.add_route(log.hook, match={"rules": ["gateway-offline"]})
     gateway, _ = log.add_gateway(1)

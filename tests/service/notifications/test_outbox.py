@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.both_databases
 async def test_a_receiver_that_returns_gets_everything_in_order(log: NotifiedLog) -> None:
     log.notifications.add_route(log.hook, log.mail, groupSeconds=0)
     gateways = [log.add_gateway(number)[0] for number in range(1, 13)]
@@ -87,7 +86,6 @@ async def test_people_get_one_summary_of_what_happened_while_their_channel_faile
     assert log.recorder.kinds() == [["opened"], ["opened"], ["opened"] * 3]
 
 
-@pytest.mark.both_databases
 async def test_a_kill_before_a_delivery_is_recorded_repeats_the_message_with_its_id(log: NotifiedLog) -> None:
     log.notifications.add_route(log.hook, log.mail, groupSeconds=0)
     gateways = [log.add_gateway(number)[0] for number in range(1, 5)]

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 
-@pytest.mark.both_databases
 async def test_a_gateway_with_two_hundred_devices_is_one_message(fleet: NotifiedFleet) -> None:
     fleet.notifications.add_route(fleet.hook, fleet.mail, groupSeconds=0)
     gateway, devices = fleet.add_gateway(1, 200)
@@ -43,7 +42,6 @@ async def test_a_gateway_with_two_hundred_devices_is_one_message(fleet: Notified
     assert fleet.recorder.kinds()[3:] == [["cleared"]]
 
 
-@pytest.mark.both_databases
 async def test_many_gateways_that_are_lost_together_are_one_message(fleet: NotifiedFleet) -> None:
     fleet.notifications.add_route(fleet.hook, fleet.mail, groupSeconds=0)
     gateways = [fleet.add_gateway(number, 10)[0] for number in range(1, 41)]
