@@ -70,7 +70,8 @@ _SELECT_TOLD: Final = """
 _SELECT_OVER: Final = "SELECT id FROM alarm WHERE id IN numbers AND state = 'cleared'"
 _RETRY: Final = """
     UPDATE notification
-    SET state = 'waiting', due = :now, attempts = 0, retried_at = :now,
+    SET state = CASE WHEN body IS NULL THEN 'held' ELSE 'waiting' END,
+        due = :now, attempts = 0, retried_at = :now,
         failed_at = NULL, finished_at = NULL, problem = NULL
     WHERE id IN numbers
 """

@@ -43,6 +43,9 @@ def _load_offsets(sight: Sight) -> dict[int, int]:
     return dict(map(tuple, bulk.query_rows(sight.connection, _SELECT, ())))
 
 
+_SELECT_CLAIMED: Final = "SELECT device FROM gateway WHERE device IN numbers"
+
+
 def _find_common_offset(offsets: Mapping[int, int]) -> int | None:
     """Return the offset that most gateways have in common; None if there is none, or it is small."""
     wrong = [each for each in offsets.values() if abs(each) > _WRONG_MS]
@@ -62,9 +65,10 @@ def _find_gateways(sight: Sight) -> Iterator[Fault]:
         is_common = common is not None and abs(offset - common) <= _SAME_MS
         if abs(offset) > limit and not is_common:
             yield _build_fault(number, offset, sight.now)
-    for number, condition in sight.known.items():
-        if number not in offsets and condition.is_at_fault:
-            yield _build_fault(number, 0, condition.since)._replace(is_certain=False)
+    known = sight.known
+    unknown = [number for number, each in known.items() if number not in offsets and each.is_at_fault]
+    for (number,) in bulk.query_in(sight.connection, _SELECT_CLAIMED, sorted(unknown)):
+        yield _build_fault(number, 0, known[number].since)._replace(is_certain=False)
 
 
 def _build_fault(number: int, offset: int, since: int) -> Fault:
