@@ -10,7 +10,7 @@ from sqlalchemy import insert, update
 from meshfleet.db.tables import channel, notification
 from meshfleet.rest.channels import ChannelKind, NewChannel
 from meshfleet.service.actor import SERVICE
-from meshfleet.service.notifications import commands
+from meshfleet.service.notifications import channel_commands, delivery_commands
 from tests.service.alarms.alarm_harness import HOUR, MINUTE
 from tests.service.alarms.test_watches import DAY, execute, list_alarms
 
@@ -24,13 +24,13 @@ SWITCHED_OFF = "Channel Ops was switched off by its receiver (410)."
 
 def add_channel(log: PresenceLog) -> None:
     new = NewChannel(name="Ops", kind=ChannelKind.WEBHOOK, url="https://example.com/hook")
-    log.database.write_now(commands.create_channel, new, by=SERVICE, now=log.now)
+    log.database.write_now(channel_commands.create_channel, new, by=SERVICE, now=log.now)
 
 
 def switch_channel(log: PresenceLog, *, enabled: bool) -> None:
     """Switch the channel on or off, as an admin does."""
     new = NewChannel(name="Ops", kind=ChannelKind.WEBHOOK, enabled=enabled)
-    log.database.write_now(commands.replace_channel, 1, new, by=SERVICE, now=log.now)
+    log.database.write_now(channel_commands.replace_channel, 1, new, by=SERVICE, now=log.now)
 
 
 def set_channel(log: PresenceLog, **values: Any) -> None:
@@ -82,7 +82,7 @@ def test_messages_that_are_tried_again_are_no_alarm(log: PresenceLog) -> None:
     give_up_message(log)
     log.run(20 * MINUTE, step=10 * MINUTE)
     assert list_channels(log) == [("warning", GIVEN_UP)]
-    log.database.write_now(commands.retry_dead_deliveries, 1, by=SERVICE, now=log.now)
+    log.database.write_now(delivery_commands.retry_dead_deliveries, 1, by=SERVICE, now=log.now)
     log.run(MINUTE)
     assert list_channels(log) == []
 

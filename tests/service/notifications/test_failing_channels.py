@@ -15,7 +15,7 @@ from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
 from meshfleet.mqtt.broker import take_ownership
 from meshfleet.rest.channels import ChannelKind, NewChannel
 from meshfleet.service.actor import SERVICE
-from meshfleet.service.notifications import commands, outbox, views
+from meshfleet.service.notifications import channel_commands, delivery_commands, outbox, views
 from meshfleet.service.notifications.channels import load_channels
 from meshfleet.service.notifications.delivery import DeliveryResult, Outcome
 from meshfleet.service.notifications.notifier import Notifier
@@ -45,7 +45,7 @@ def add_messages(database: Database, count: int, **values: Any) -> None:
 def add_watchdog(database: Database) -> None:
     """Add a watchdog named `dog`."""
     new = NewChannel(name="dog", kind=ChannelKind.WATCHDOG, url="https://example.com/")
-    database.write_now(commands.create_channel, new, by=SERVICE, now=NOW)
+    database.write_now(channel_commands.create_channel, new, by=SERVICE, now=NOW)
 
 
 def set_channel(database: Database, **values: Any) -> None:
@@ -205,7 +205,7 @@ async def test_only_dead_messages_that_are_still_news_are_tried_again(log: Notif
     assert log.notifications.states() == {"dead": 1}
     add_messages(log.database, 1, state="sent", alarm=1)
     add_messages(log.database, 1, state="dead", alarm=1)
-    answer = log.database.write_now(commands.retry_dead_deliveries, 1, by=SERVICE, now=log.now)
+    answer = log.database.write_now(delivery_commands.retry_dead_deliveries, 1, by=SERVICE, now=log.now)
     assert answer.retried == 1  # the other one is older than the message that was sent
     assert log.notifications.states() == {"folded": 1, "sent": 1, "waiting": 1}
 
@@ -218,7 +218,7 @@ async def test_an_alarm_that_is_over_and_was_never_told_is_not_told_later(log: N
     await log.pass_time(20 * MINUTE)
     log.set_gateway(gateway, connected=True)
     await log.pass_time(30 * MINUTE)
-    answer = log.database.write_now(commands.retry_dead_deliveries, 1, by=SERVICE, now=log.now)
+    answer = log.database.write_now(delivery_commands.retry_dead_deliveries, 1, by=SERVICE, now=log.now)
     assert answer.retried == 0
     assert log.notifications.states() == {"folded": 2}
 
@@ -238,7 +238,7 @@ async def test_a_watchdog_that_fails_is_called_again_soon(database: Database) ->
 def test_two_first_channels_at_once_get_one_set_of_routes(database: Database) -> None:
     def create(name: str) -> object:
         new = NewChannel(name=name, kind=ChannelKind.EMAIL, recipients=["ops@example.com"])
-        return database.write_now(commands.create_channel, new, by=SERVICE, now=NOW)
+        return database.write_now(channel_commands.create_channel, new, by=SERVICE, now=NOW)
 
     with ThreadPoolExecutor() as threads:
         assert len(list(threads.map(create, ["first", "second"]))) == 2

@@ -30,7 +30,7 @@ from meshfleet.service.clock import Now
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import NextToken, QueryReader, build_choice_parser
 from meshfleet.service.http.request import decode_segment
-from meshfleet.service.notifications import commands, views
+from meshfleet.service.notifications import channel_commands, delivery_commands, route_commands, views
 from meshfleet.service.notifications.channels import StoredChannel
 from meshfleet.service.notifications.target_guard import TargetGuard
 
@@ -106,7 +106,7 @@ async def create_channel(
 ) -> IssuedChannel:
     """Create a channel. Only this response contains the secret that signs its messages."""
     await _check_url(data, target_guard)
-    return await database.write(commands.create_channel, data, by=actor, now=now())
+    return await database.write(channel_commands.create_channel, data, by=actor, now=now())
 
 
 @get("/{channel_id:str}")
@@ -127,7 +127,7 @@ async def change_channel(
     """Replace the settings of a channel. Without a URL or routing key, these stay the same."""
     number = parse_path_channel(channel_id)
     await _check_url(data, target_guard)
-    return await database.write(commands.replace_channel, number, data, by=actor, now=now())
+    return await database.write(channel_commands.replace_channel, number, data, by=actor, now=now())
 
 
 @delete("/{channel_id:str}", problems=(409,))
@@ -135,7 +135,7 @@ async def delete_channel(
     channel_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
 ) -> None:
     """Delete a channel with its messages. Routes must not lead to it."""
-    await database.write(commands.delete_channel, parse_path_channel(channel_id), by=actor, now=now())
+    await database.write(channel_commands.delete_channel, parse_path_channel(channel_id), by=actor, now=now())
 
 
 @post("/{channel_id:str}/test", status_code=200)
@@ -149,7 +149,7 @@ async def test_channel(
     """Send a message to a channel now, also to one that is off, and say how it went."""
     stored = await database.read(views.load_stored_channel, parse_path_channel(channel_id), now=now())
     result = await channel_tester.test(stored)
-    await database.write(commands.record_test, stored, result, by=actor, now=now())
+    await database.write(channel_commands.record_test, stored, result, by=actor, now=now())
     return result
 
 
@@ -158,7 +158,9 @@ async def rotate_channel_secret(
     channel_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
 ) -> IssuedChannel:
     """Replace the secret of a webhook. For 24 hours messages are signed with the old one, too."""
-    return await database.write(commands.rotate_secret, parse_path_channel(channel_id), by=actor, now=now())
+    return await database.write(
+        channel_commands.rotate_secret, parse_path_channel(channel_id), by=actor, now=now()
+    )
 
 
 @get("/{channel_id:str}/deliveries")
@@ -192,7 +194,7 @@ async def retry_delivery(
 ) -> Delivery:
     """Try a message again that was given up."""
     number, message = parse_path_channel(channel_id), parse_path_delivery(delivery_id)
-    return await database.write(commands.retry_delivery, number, message, by=actor, now=now())
+    return await database.write(delivery_commands.retry_delivery, number, message, by=actor, now=now())
 
 
 @post("/{channel_id:str}/retry-dead", status_code=200)
@@ -201,7 +203,7 @@ async def retry_dead_deliveries(
 ) -> RetriedDeliveries:
     """Try all messages of a channel again that were given up, and a failing channel at once."""
     number = parse_path_channel(channel_id)
-    return await database.write(commands.retry_dead_deliveries, number, by=actor, now=now())
+    return await database.write(delivery_commands.retry_dead_deliveries, number, by=actor, now=now())
 
 
 @get(ALARM_ROUTES_PATH)
@@ -215,7 +217,7 @@ async def change_alarm_routes(
     data: JSONBody[NewAlarmRoutes], actor: Given[Actor], database: Given[Database], now: Given[Now]
 ) -> AlarmRoutes:
     """Replace all routes of alarms to channels."""
-    return await database.write(commands.replace_routes, data.items, by=actor, now=now())
+    return await database.write(route_commands.replace_routes, data.items, by=actor, now=now())
 
 
 async def _check_url(data: NewChannel, guard: TargetGuard) -> None:
