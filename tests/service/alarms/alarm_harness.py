@@ -13,7 +13,7 @@ from meshfleet.protocol.ids import Mac, mac_from_int
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.alarms import commands, engine
 from meshfleet.service.alarms.rules import AlarmTimes
-from meshfleet.service.alarms.watches.registry import WATCHES
+from meshfleet.service.alarms.watches.registry import WatchSchedule
 from meshfleet.service.gateways import store as gateway_store
 from tests.service.ingest.messages import heartbeat
 from tests.service.presence.stored_presence_harness import StoredPresenceHarness
@@ -47,17 +47,21 @@ class StoredAlarms:
         self.service: ServiceFacts | None = None
         """Facts about the service itself."""
         self.is_receiving = True
+        self._schedule = WatchSchedule()
 
     def evaluate(self) -> set[int]:
         """Evaluate the rules now."""
-        return self.database.write_now(
+        watches = self._schedule.list_due(self.now)
+        changed = self.database.write_now(
             engine.evaluate,
             self.now,
             self.times,
             is_receiving=self.is_receiving,
-            watches=WATCHES.values(),
+            watches=watches,
             service=self.service,
         )
+        self._schedule.record_looks(watches, self.now)
+        return changed
 
     # What is stored
 

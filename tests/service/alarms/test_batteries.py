@@ -50,7 +50,7 @@ def test_low_batteries_behind_a_gateway_are_one_alarm_with_the_lowest_level(log:
     _, first = log.add_gateway(1, 3)
     _, second = log.add_gateway(2, 1)
     for each in (*first, *second):
-        report(log, each, 12, 12, pause=MINUTE)
+        report(log, each, 12, 12, pause=5 * MINUTE)
     assert [(severity, sentence.partition(";")[0]) for _, severity, sentence in list_alarms(log)] == [
         ("info", "3 batteries behind Gateway 1 are low"),
         ("info", list_alarms(log)[1][2]),

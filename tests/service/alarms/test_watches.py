@@ -155,7 +155,7 @@ def test_updates_that_stop_end_badly_or_are_stuck_are_alarms(log: PresenceLog) -
     add_job(log, 6, parent=3, state="COMPLETED", outcome="SUCCEEDED", finished_at=log.now)
     log.run(65 * MINUTE)
     assert list_alarms(log) == [
-        ("job-stuck", "warning", "Update job-5 has made no progress for 60 min, with 1 update under way.")
+        ("job-stuck", "warning", "Update job-5 has made no progress for 61 min, with 1 update under way.")
     ]
 
 

@@ -14,7 +14,7 @@ from meshfleet.mqtt.broker import check_ownership
 from meshfleet.service.alarms import engine, progress
 from meshfleet.service.alarms.alarms import delete_ended_alarms
 from meshfleet.service.alarms.rules import DEFAULT_TIMES, AlarmTimes
-from meshfleet.service.alarms.watches.registry import WATCHES
+from meshfleet.service.alarms.watches.registry import WatchSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -76,8 +76,7 @@ class AlarmRunner:
         self._deleted_at = 0
         self._worked_at: int | None = None
         """Time of the last look without an error."""
-        self._looked_at: dict[Rule, int] = {}
-        """Time at which each watch has looked at its facts last."""
+        self._schedule = WatchSchedule()
         self._failing: set[Rule] = set()
         """Rules whose watches have a defect, which is logged."""
 
@@ -108,16 +107,12 @@ class AlarmRunner:
         if self._read_service_facts is not None:
             # In a thread: a disk that hangs must not block the event loop.
             service = await asyncio.to_thread(self._read_service_facts)
-        watches = [
-            each
-            for each in WATCHES.values()
-            if not 0 <= now - self._looked_at.get(each.rule, 0) < each.interval
-        ]
+        watches = self._schedule.list_due(now)
         # At its start the service does not know which gateways will connect again.
         changed = await self._database.write(
             self._evaluate, now, service, watches, is_receiving=is_receiving and self._has_started
         )
-        self._looked_at |= {each.rule: now for each in watches}
+        self._schedule.record_looks(watches, now)
         self._has_started = True
         if changed:
             self._on_changed(changed)

@@ -1,4 +1,4 @@
-"""List of all watches."""
+"""List of all watches, and when each of them looks at its facts."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ from meshfleet.service.alarms.watches.stability import UNSTABLE_DEVICES, UNSTABL
 from meshfleet.service.alarms.watches.versions import VERSION_SKEW
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
+    from meshfleet.service.alarms.rules import Rule
     from meshfleet.service.alarms.watches.watch import Watch
 
 WATCHES: Final[Mapping[str, Watch]] = {
@@ -52,3 +53,22 @@ WATCHES: Final[Mapping[str, Watch]] = {
     )
 }
 """All watches by rule."""
+
+
+class WatchSchedule:
+    """Times at which watches have looked at their facts last: most of them look every few minutes."""
+
+    def __init__(self) -> None:
+        self._looked_at: dict[Rule, int] = {}
+
+    def list_due(self, now: int) -> list[Watch]:
+        """Return the watches that look at a time in Unix milliseconds: all, after a clock was set back."""
+        return [
+            each
+            for each in WATCHES.values()
+            if not 0 <= now - self._looked_at.get(each.rule, 0) < each.interval
+        ]
+
+    def record_looks(self, watches: Iterable[Watch], now: int) -> None:
+        """Record that watches have looked, once what they found is committed."""
+        self._looked_at |= {each.rule: now for each in watches}
