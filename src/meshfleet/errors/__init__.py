@@ -365,6 +365,12 @@ class ImagesUnavailable(Unavailable):
     code = "images-unavailable"
 
 
+class CalibrationPending(Unavailable):
+    """Raised when a large site is being calibrated for the first time, for minutes. Retry later."""
+
+    code = "calibration-pending"
+
+
 class SamplesDamaged(FleetError):
     """Raised when a file with samples fails its checksum, so that a backup must be restored."""
 

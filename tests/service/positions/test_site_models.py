@@ -5,8 +5,12 @@ from __future__ import annotations
 import tracemalloc
 from typing import TYPE_CHECKING
 
+import pytest
+
+from meshfleet.errors import CalibrationPending
 from meshfleet.rest.accounts import Role
 from meshfleet.service.actor import Actor
+from meshfleet.service.positions.first_positions import FirstPositions
 from meshfleet.service.positions.model_anchors import MAX_ANCHORS, select_anchors
 from meshfleet.service.positions.reading_store import AnchorLevel, ReadingStore
 from meshfleet.service.positions.site_model import SiteModel
@@ -111,3 +115,46 @@ def test_a_model_is_forgotten_if_its_site_is_deleted_while_it_is_built(service: 
     readings.meanwhile = delete
     service.run_in_loop(models.get(number, revision))
     assert service.run_in_loop(models.get(number, revision)) is None
+
+
+def test_requests_wait_only_for_a_while_for_the_first_calibration(service: LiveService) -> None:
+    site = SyntheticSite(service, number=4, anchors=3)
+    number = parse_site_id(site.id)
+    revision = service.api.site_changes.revisions[number]
+    models = SiteModels(service.database, ReadingStore(retention_ms=HOUR), now=lambda: NOW)
+    with pytest.raises(CalibrationPending, match="calibrated for the first time"):
+        service.run_in_loop(models.get(number, revision, first_wait=0.0))
+    model = service.run_in_loop(models.get(number, revision))
+    assert model is not None, "the calibration goes on meanwhile"
+    assert service.run_in_loop(models.get(number, revision, first_wait=0.0)) is model
+
+
+def test_a_list_waits_for_some_of_many_new_positions_and_the_next_one_for_others(
+    service: LiveService,
+) -> None:
+    site = SyntheticSite(service, number=5, anchors=3)
+    number = parse_site_id(site.id)
+    readings = ReadingStore(retention_ms=HOUR)
+    readings.set_anchors(service.api.site_changes.anchors)
+    devices = range(1, 151)
+    for device in devices:
+        _receive(readings, site, device, minutes=1)
+    models = SiteModels(service.database, readings, now=lambda: NOW)
+    model = service.run_in_loop(models.get(number, service.api.site_changes.revisions[number]))
+    assert model is not None
+    positions = FirstPositions(readings, lambda: NOW, max_seconds=0.0)
+
+    def list_devices() -> set[int]:
+        return {each.device for each in service.run_in_loop(positions.locate(model, devices))}
+
+    first, second, third = list_devices(), list_devices(), list_devices()
+    assert 0 < len(first) < len(second) < len(third)
+    assert first < second < third == set(devices)
+    for device in devices:
+        _receive(readings, site, device, minutes=3)
+    assert {
+        each.located.fits[0].level.count for each in service.run_in_loop(positions.locate(model, [7]))
+    } == {1}
+    later = FirstPositions(readings, lambda: NOW)
+    (found,) = service.run_in_loop(later.locate(model, [7]))
+    assert found.located.fits[0].level.count > 1

@@ -14,7 +14,8 @@ from meshfleet.errors.protocol import MalformedText
 from meshfleet.rest.paths import SITES_PATH
 from meshfleet.rest.positions import CoverageAnswer, FloorCoverage
 from meshfleet.service.http.query import QueryReader
-from meshfleet.service.positions.positions import MIN_ANCHORS, PositionFinder
+from meshfleet.service.positions.current_positions import MIN_ANCHORS
+from meshfleet.service.positions.positions import PositionFinder
 from meshfleet.service.sites.parameters import parse_path_floor
 from meshfleet.service.sites.places import load_site_geometry
 

@@ -9,6 +9,11 @@ if TYPE_CHECKING:
 
     from meshfleet.service.positions.site_model import LocatedDevice, SiteModel
 
+MIN_ANCHORS: Final = 3
+"""Minimum number of anchors that must have received a device."""
+MAX_MISFIT_DB: Final = 14.0
+"""Root mean square residual above which readings contradict each other."""
+
 CURRENT_MS: Final = 900_000
 """Milliseconds after its last reading for which a device counts as being where it was."""
 CLOCK_SLACK_MS: Final = 2_000

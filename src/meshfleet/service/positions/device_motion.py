@@ -14,7 +14,7 @@ import numpy as np
 from meshfleet.positioning.grid import contains_points
 from meshfleet.positioning.motion import MotionFilter
 from meshfleet.positioning.posterior import normalize
-from meshfleet.service.positions.positions import MAX_MISFIT_DB, MIN_ANCHORS
+from meshfleet.service.positions.current_positions import MAX_MISFIT_DB, MIN_ANCHORS
 from meshfleet.service.positions.site_model import DeviceLevels
 from meshfleet.service.positions.still_levels import Stillness
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.positioning.motion import MotionFilter
 from meshfleet.positioning.posterior import normalize
-from meshfleet.service.positions.positions import MAX_MISFIT_DB, MIN_ANCHORS
+from meshfleet.service.positions.current_positions import MAX_MISFIT_DB, MIN_ANCHORS
 from meshfleet.service.positions.reading_steps import Step
 from meshfleet.service.positions.still_levels import merge_if_still
 

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy.exc import DBAPIError
 
-from meshfleet.errors import DatabaseUnavailable
+from meshfleet.errors import CalibrationPending, DatabaseUnavailable
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.positions import FloorProbability, Position, PositionAnswer, PositionReading
 from meshfleet.rest.sites import format_site_id
 from meshfleet.service.positions.current_positions import (
     CLOCK_SLACK_MS,
-    CURRENT_MS,
+    MAX_MISFIT_DB,
+    MIN_ANCHORS,
     CurrentPosition,
     CurrentPositions,
-    UsedReadings,
 )
-from meshfleet.service.positions.reading_steps import choose_site
-from meshfleet.service.positions.reading_store import AnchorLevel, average_readings
+from meshfleet.service.positions.first_positions import FirstPositions
 from meshfleet.service.positions.reading_windows import WindowLoader
 from meshfleet.service.positions.slow_work import SlowWork
 
@@ -35,22 +34,14 @@ if TYPE_CHECKING:
     from meshfleet.db.samples.sample import SampleStore
     from meshfleet.service.clock import Now
     from meshfleet.service.ingest.rollups import Rollups
-    from meshfleet.service.positions.reading_store import AnchorReading, ReadingStore
+    from meshfleet.service.positions.reading_store import AnchorLevel, ReadingStore
     from meshfleet.service.positions.reading_windows import WindowLevels
     from meshfleet.service.positions.site_model import LocatedDevice, SiteModel
     from meshfleet.service.positions.site_models import SiteModels
     from meshfleet.service.sites.changes import SiteChanges
 
-MIN_ANCHORS: Final = 3
-"""Minimum number of anchors that must have received a device."""
-
-_MINUTE_MS: Final = 60_000
 _SITE_CHECK_SECONDS: Final = 5.0
 """Seconds between two checks for sites that other processes have changed."""
-
-MAX_MISFIT_DB: Final = 14.0
-"""Root mean square residual above which readings contradict each other."""
-
 
 STILL_WINDOW: Final = 60
 """Seconds from which on a window is too long to follow a device that moves. With such a window, earlier
@@ -59,10 +50,8 @@ _EARLIER_MS: Final = 900_000
 """Milliseconds before the window from which readings of a device that stands still are used."""
 FOLLOWED_MS: Final = 6_000
 """Age after which the tracker has used all readings of a device that it follows while it moves."""
-_MAX_COMPUTED: Final = 1_000
-"""Maximum number of devices in a list that the tracker has not located yet."""
-_DEVICES_PER_SLICE: Final = 50
-"""Number of devices after which other tasks of the event loop get their turn."""
+_FIRST_WAIT_SECONDS: Final = 20.0
+"""Maximum seconds for which a request waits for the first calibration of a site."""
 
 
 class PositionFinder:
@@ -87,6 +76,7 @@ class PositionFinder:
         self._models: SiteModels | None = None
         self.current = CurrentPositions()
         """Positions of the devices that the tracker follows."""
+        self._first_positions = FirstPositions(readings, now)
         site_changes.subscribe(self._handle_site_change)
 
     def _handle_site_change(self, site: int) -> None:
@@ -94,6 +84,7 @@ class PositionFinder:
         if self._models is not None and site not in self._site_changes.revisions:
             self._models.forget(site)
             self.current.forget_site(site)
+            self._first_positions.forget_site(site)
 
     @property
     def sites(self) -> Collection[int]:
@@ -114,7 +105,17 @@ class PositionFinder:
                 _log.warning("changes of sites cannot be loaded (%s); trying again", type(exc).__name__)
 
     async def get_model(self, site: int) -> SiteModel | None:
-        """Return the current model of a site; None if the site has too few anchors, or does not exist."""
+        """Return the current model of a site; None if the site has too few anchors, or does not exist.
+
+        Raise `CalibrationPending` if the first calibration of the site takes longer than a client waits.
+        """
+        return await self._load_model(site, first_wait=_FIRST_WAIT_SECONDS)
+
+    async def wait_for_model(self, site: int) -> SiteModel | None:
+        """Return the current model of a site as `get_model` does, however long its calibration takes."""
+        return await self._load_model(site, first_wait=None)
+
+    async def _load_model(self, site: int, *, first_wait: float | None) -> SiteModel | None:
         if (revision := self._site_changes.revisions.get(site)) is None:
             return None
         if self._models is None:
@@ -122,7 +123,7 @@ class PositionFinder:
             module = import_module("meshfleet.service.positions.site_models")
             models: SiteModels = module.SiteModels(self._database, self.readings, now=self._now)
             self._models = models
-        return await self._models.get(site, revision)
+        return await self._models.get(site, revision, first_wait=first_wait)
 
     async def locate(self, device: int, *, at: int | None, seconds: int) -> PositionAnswer:
         """Return the position of a device at a time, from the readings of the seconds before.
@@ -149,7 +150,10 @@ class PositionFinder:
         self, device: int, window: WindowLevels, since: int, *, seconds: int
     ) -> PositionAnswer:
         """Return the position of a device from a window, and from the minutes before if it stands still."""
-        model = await self.get_model(window.site)
+        try:
+            model = await self.get_model(window.site)
+        except CalibrationPending as exc:
+            return _explain(str(exc))
         if model is None:
             return _explain(
                 f"The site has fewer than {MIN_ANCHORS} devices with a place that receive others."
@@ -196,69 +200,19 @@ class PositionFinder:
         """Return the newest positions of all devices that a site received in the last minutes.
 
         Most of them come from the tracker. Those of devices that it has not followed yet, for example after
-        a start, are computed here: at most `_MAX_COMPUTED`, so that large sites stay available.
+        a start, are computed here, as many as a second is enough for.
         """
         model = await self.get_model(site)
         if model is None:
             return []
-        now = self._now()
-        current = self.current.list_site(site, now)
-        followed = {each.device for each in current}
-        others = sorted(self.readings.list_devices(site) - followed)
-        return [*current, *await self._locate_others(model, others, now + CLOCK_SLACK_MS)]
-
-    async def _locate_others(
-        self, model: SiteModel, devices: Sequence[int], until: int
-    ) -> list[CurrentPosition]:
-        """Compute the positions of devices that the tracker does not follow."""
-        steps: dict[int, list[dict[int, AnchorLevel]]] = {}
-        used: dict[int, UsedReadings] = {}
-        for number, device in enumerate(devices):
-            if number % _DEVICES_PER_SLICE == _DEVICES_PER_SLICE - 1:
-                await asyncio.sleep(0)
-            if len(steps) == _MAX_COMPUTED:
-                break
-            readings = self.readings.list_readings(
-                device, until - CURRENT_MS, until, arrived_since=until - CURRENT_MS
-            )
-            if found := self._split_minutes(readings, site=model.geometry.site):
-                steps[device] = found
-                used[device] = UsedReadings(
-                    readings[0].time - 1, readings[-1].time, len(readings), is_frequent=False
-                )
-        located = await asyncio.to_thread(model.locate_all_still, steps, seconds=_MINUTE_MS / 1000)
-        return [
-            CurrentPosition(device, used[device], model, each)
-            for device, each in located
-            if each.misfit_db <= MAX_MISFIT_DB
-        ]
-
-    def _split_minutes(
-        self, readings: Sequence[AnchorReading], *, site: int
-    ) -> list[dict[int, AnchorLevel]] | None:
-        """Divide readings into minutes that end at the newest one. Return None if that one is not enough."""
-        if not readings:
-            return None
-        newest = readings[-1].time
-        minutes: dict[int, list[AnchorReading]] = {}
-        for each in readings:
-            minutes.setdefault((newest - each.time) // _MINUTE_MS, []).append(each)
-        found = choose_site(average_readings(minutes[0]), self.readings.anchors)
-        if found is None or found[0] != site or len(found[1]) < MIN_ANCHORS:
-            return None
-        return [
-            self._select_site(average_readings(minutes[age]), site) for age in sorted(minutes, reverse=True)
-        ]
+        current = self.current.list_site(site, self._now())
+        others = self.readings.list_devices(site) - {each.device for each in current}
+        return [*current, *await self._first_positions.locate(model, others)]
 
     async def _load_earlier(self, device: int, until: int) -> list[Mapping[int, AnchorLevel]]:
         """Load the levels of the minutes before a time; the device may have been at the same place."""
         steps = await self.windows.load_steps(device, until - _EARLIER_MS, until)
         return [levels for time, levels in steps if time <= until]  # later ones are part of the window
-
-    def _select_site(self, levels: Mapping[int, AnchorLevel], site: int) -> dict[int, AnchorLevel]:
-        """Return the levels of the anchors of a site."""
-        anchors = self.readings.anchors
-        return {anchor: level for anchor, level in levels.items() if anchors.get(anchor) == site}
 
 
 def build_position(model: SiteModel, located: LocatedDevice, time: int) -> Position:

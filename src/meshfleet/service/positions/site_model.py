@@ -20,6 +20,7 @@ from meshfleet.positioning.grid import MAX_CELLS, FloorArea, Grid
 from meshfleet.positioning.posterior import DEFAULT_SENSITIVITY, PosteriorSolver, Readings
 from meshfleet.positioning.signal_model import Anchors
 from meshfleet.positioning.survey_map import SURVEY_NOISE_DB2, KnownPoints, build_survey_map
+from meshfleet.service.positions.current_positions import MIN_ANCHORS
 from meshfleet.service.positions.model_anchors import (
     NEAR_ANCHORS,
     find_near_anchors,
@@ -37,9 +38,6 @@ if TYPE_CHECKING:
     from meshfleet.positioning.signal_model import SignalModel
     from meshfleet.service.positions.reading_store import AnchorLevel, DeviceMinute
     from meshfleet.service.sites.geometry import SiteGeometry
-
-MIN_ANCHORS: Final = 3
-"""Minimum number of anchors that must receive a device."""
 
 _OFFSET_DRIFT_DB2: Final = 1.0
 """Variance by which the offset of a device differs from the calibration: battery, orientation."""

@@ -7,12 +7,13 @@ from math import sqrt
 from time import thread_time
 from typing import TYPE_CHECKING, Final, NamedTuple, ParamSpec, TypeVar
 
-from meshfleet.errors import UnknownSite
+from meshfleet.errors import CalibrationPending, UnknownSite
 from meshfleet.service.positions import survey_store
+from meshfleet.service.positions.current_positions import MIN_ANCHORS
 from meshfleet.service.positions.fingerprints import select_fingerprints
 from meshfleet.service.positions.reading_steps import split_into_steps
 from meshfleet.service.positions.reading_store import DeviceMinute
-from meshfleet.service.positions.site_model import MIN_ANCHORS, SiteModel, SurveyedPlace
+from meshfleet.service.positions.site_model import SiteModel, SurveyedPlace
 from meshfleet.service.sites.places import load_site_geometry
 
 if TYPE_CHECKING:
@@ -112,10 +113,11 @@ class SiteModels:
         self._entries: dict[int, _Entry] = {}
         self._builds: dict[int, asyncio.Task[_Entry | None]] = {}
 
-    async def get(self, site: int, revision: int) -> SiteModel | None:
+    async def get(self, site: int, revision: int, *, first_wait: float | None = None) -> SiteModel | None:
         """Return a current model of a site. Return None if the site has too few anchors, or was deleted.
 
-        `revision` is the revision of the site, which changes with its floors, places and survey points.
+        `revision` is the revision of the site, which changes with its floors, places and survey points. Raise
+        `CalibrationPending` if there is no model yet after `first_wait` seconds.
         """
         while True:
             before = self._entries.get(site)
@@ -123,9 +125,13 @@ class SiteModels:
                 return before.model
             build = self._start_build(site)
             # A client that leaves does not cancel the build: others wait for it.
-            timeout = None if before is None else _WAIT_SECONDS
-            await asyncio.wait({build}, timeout=timeout)
-            if before is not None and not build.done():
+            await asyncio.wait({build}, timeout=_choose_wait(before, first_wait))
+            if not build.done():
+                if before is None:
+                    raise CalibrationPending(
+                        "the site is being calibrated for the first time, which takes minutes with hundreds"
+                        " of anchors; try again in a minute"
+                    )
                 return before.model
             entry = build.result()
             if entry is None:
@@ -219,6 +225,14 @@ class SiteModels:
                 for end, levels in split_into_steps(readings, _MINUTE_MS)
             ]
         return minutes
+
+
+def _choose_wait(before: _Entry | None, first_wait: float | None) -> float | None:
+    """Return the seconds for which a request waits for a calibration; None if there is no limit."""
+    if before is None:
+        return first_wait
+    # It would be in vain if the last calibration took longer.
+    return _WAIT_SECONDS if before.seconds < _WAIT_SECONDS else 0.0
 
 
 def _load_inputs(connection: Connection, site: int) -> _Inputs:

@@ -16,10 +16,10 @@ from meshfleet.rest.sites import format_site_id
 from meshfleet.service.positions import visit_store
 from meshfleet.service.positions.current_positions import (
     CLOCK_SLACK_MS,
+    MIN_ANCHORS,
     CurrentPosition,
     UsedReadings,
 )
-from meshfleet.service.positions.positions import MIN_ANCHORS
 from meshfleet.service.positions.reading_steps import choose_site
 from meshfleet.service.positions.reading_store import average_readings
 from meshfleet.service.positions.zone_presence import ZoneChange, ZonePresence
@@ -209,7 +209,7 @@ class PositionTracker:
         self, site: int, steps: Sequence[DeviceStep], areas: Sequence[ZoneArea]
     ) -> list[ZoneChange]:
         """Publish the positions of devices on a site. Return their changes of zones."""
-        model = await self._positions.get_model(site)
+        model = await self._positions.wait_for_model(site)
         if model is None:
             return []
         if self._motion is None:
