@@ -57,6 +57,7 @@ def send_live_events(page: Page) -> Callable[[Alarm], None]:
     return send
 
 
+@pytest.mark.part("long")
 @pytest.mark.usefixtures("own_window")
 def test_open_alarms_are_listed_and_updated_in_place(open_as: Open, page: Page) -> None:
     send = send_live_events(page)

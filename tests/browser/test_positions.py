@@ -43,6 +43,7 @@ def _follow(page: Page, site: PlanSite, device: str, expected: re.Pattern[str]) 
     wait_until(page, report, f"a row with {expected.pattern}")
 
 
+@pytest.mark.part("long")
 def test_a_moving_device_is_followed_by_live_events(
     open_as: Open, demo: ServiceProcess, browser_log: BrowserLog
 ) -> None:
@@ -289,6 +290,7 @@ def test_coverage_is_said_in_words_and_per_class(
         expect(table).to_be_visible()
 
 
+@pytest.mark.part("long")
 def test_a_device_page_has_its_place_and_position(open_as: Open, demo: ServiceProcess) -> None:
     with plan_site(demo, "Hangar") as site:
         near, quiet = site.devices[:2]

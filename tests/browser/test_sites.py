@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import pytest
 from playwright.sync_api import expect
 
 from meshfleet.rest.accounts import Role
@@ -29,6 +30,7 @@ def _tap(page: Page, x: float, y: float) -> None:
     page.mouse.click(*to_pixels(page, x, y))
 
 
+@pytest.mark.part("long")
 def test_a_site_is_created_drawn_furnished_and_deleted(open_as: Open, demo: ServiceProcess) -> None:
     page = open_as("/sites", Role.OPERATOR)
     path = _create_site(page)

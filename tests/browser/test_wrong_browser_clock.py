@@ -28,7 +28,7 @@ def _set_clock(page: Page, **wrong: int) -> None:
 
 
 @pytest.mark.usefixtures("own_window")
-@pytest.mark.parametrize("minutes", [35, -35])
+@pytest.mark.parametrize("minutes", [35, pytest.param(-35, marks=pytest.mark.part("variants"))])
 def test_a_session_lasts_and_is_renewed_in_time(page: Page, browser_log: BrowserLog, minutes: int) -> None:
     _set_clock(page, minutes=minutes)
     page.goto("/labels")

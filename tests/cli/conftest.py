@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="package")
 def service() -> Iterator[RunningFleet]:
-    """Run a service whose devices are all connected, at 60 times real speed.
+    """Run a service whose devices are all connected, at 30 times real speed.
 
     All tests of this directory share it: they use names of their own, and remove what other tests count.
     """
-    with running_fleet(devices=10, speed=60) as running:
+    with running_fleet(devices=10, speed=30) as running:
         wait_until_known(running)
         yield running
 
