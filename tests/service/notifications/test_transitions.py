@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from sqlalchemy import insert, update
 
 from meshfleet.db.tables import alarm, channel, device_label, label
+from meshfleet.rest.channels import AlarmRoute
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.alarms import commands
-from meshfleet.service.notifications import planner
+from meshfleet.service.notifications import planner, route_commands
 from tests.service.alarms.alarm_harness import HOUR, MINUTE
 from tests.service.ingest.messages import mac_to_number
 from tests.service.notifications.fleet_harness import NotifiedLog
@@ -55,6 +57,11 @@ def make_critical(log: NotifiedLog) -> None:
 def add_label(log: NotifiedLog, text: str, mac: str) -> None:
     log.execute(insert(label).values(id=1, text=text, created_at=0))
     log.execute(insert(device_label).values(device=mac_to_number(mac), label=1))
+
+
+def replace_routes(log: NotifiedLog, *routes: dict[str, Any]) -> None:
+    parsed = msgspec.convert(routes, tuple[AlarmRoute, ...])
+    log.database.write_now(route_commands.replace_routes, parsed, by=SERVICE, now=log.now)
 
 
 async def test_a_silenced_alarm_is_not_looked_at_again_and_again(log: NotifiedLog) -> None:
@@ -193,3 +200,35 @@ async def test_alarms_that_have_one_cause_now_are_not_told_as_over(night: Notifi
         night.set_gateway(each, connected=False)
     await night.pass_time(14 * HOUR, step=600)
     assert [lines[0].partition(":")[0] for lines in night.recorder.texts()] == ["opened"]
+
+
+async def test_a_route_that_is_renamed_still_says_how_the_end_is_told(database: Database) -> None:
+    log = NotifiedLog(database, to_millis("2026-03-28T18:00"))
+    silent = {"name": "Silent", "channels": [log.hook], "cleared": False, "continue": True}
+    by_day = {"name": "By day", "channels": [log.mail], "hours": DAYTIME, "groupSeconds": 0}
+    replace_routes(log, silent, by_day)
+    gateway, _ = log.add_gateway(1)
+    await lose_gateway(log, gateway)
+    assert (log.recorder.kinds(), len(log.recorder.events())) == ([["opened"]], 1)
+    replace_routes(log, {**silent, "name": "Quiet"}, {**by_day, "name": "Office hours", "groupSeconds": 60})
+    await log.pass_time(2 * HOUR, step=600)
+    log.set_gateway(gateway, connected=True)
+    await log.pass_time(2 * HOUR, step=600)
+    assert (log.recorder.kinds(), len(log.recorder.events())) == ([["opened"]], 1)
+    await log.pass_time(10 * HOUR, step=600)
+    assert log.recorder.kinds() == [["opened"], ["cleared"]]
+
+
+def test_a_renamed_route_is_found_by_what_it_does_or_by_its_place() -> None:
+    def find(before: str, after: str) -> dict[str, str]:
+        lists = [
+            [AlarmRoute(name=name, channels=[f"channel-{number}"]) for name, number in text.split()]
+            for text in (before, after)
+        ]
+        return route_commands.find_renamed_routes(*lists)
+
+    assert find("A1 B2", "A1 B2") == {}
+    assert find("A1 B2", "B2 C1") == {"A": "C"}  # moved, too
+    assert find("A1 B2", "C3 B2") == {"A": "C"}  # changed, too
+    assert find("A1 B2", "B2 A1") == {}
+    assert find("A1 B2", "B2") == {}

@@ -193,7 +193,9 @@ class _Planner:
         for told in self._told.get(record.id, {}).values():
             each = self._channels.get(told.channel)
             if each is not None:
-                self._tell_end(record, each, self._find_route(told))
+                # A route that was deleted meanwhile says nothing: those of today do.
+                route = self._find_route(told) or self._find_routes(record).get(told.channel)
+                self._tell_end(record, each, route)
         self._connection.execute(delete(channel_alarm).where(channel_alarm.c.alarm == record.id))
 
     def _keep_silent(self, record: AlarmRecord) -> None:

@@ -61,11 +61,45 @@ def replace_routes(
     parsed = [parser.parse(each, f"items[{number}]") for number, each in enumerate(routes)]
     if parser.faults:
         raise InvalidRequest(parser.faults)
+    _rename_told_routes(connection, views.load_routes(connection).items, parsed)
     write_routes(connection, parsed)
     connection.execute(update(channel_alarm).values(check_at=now))  # other routes repeat at other times
     names = [each.name for each in parsed]
     audit_log.record_change(connection, by, "alarm-routes.change", "alarm-routes", now=now, routes=names)
     return views.load_routes(connection)
+
+
+def _rename_told_routes(
+    connection: Connection, before: Sequence[AlarmRoute], after: Sequence[AlarmRoute]
+) -> None:
+    """Store the new names of routes by which channels were told of alarms that are not over."""
+    for old, new in find_renamed_routes(before, after).items():
+        told = channel_alarm.c.route == old
+        connection.execute(update(channel_alarm).where(told).values(route=new))
+
+
+def find_renamed_routes(before: Sequence[AlarmRoute], after: Sequence[AlarmRoute]) -> dict[str, str]:
+    """Return the new names of routes by their old ones.
+
+    A route is the same one if only its name differs, or if it has the place of one whose name is gone.
+    """
+    kept = {each.name for each in before} & {each.name for each in after}
+    new = [each for each in after if each.name not in kept]
+    renamed = {}
+    for place, old in enumerate(before):
+        if old.name in kept:
+            continue
+        same = next((each for each in new if _is_same_but_for_name(each, old)), None)
+        if same is None and place < len(after) and after[place].name not in kept:
+            same = after[place]
+        if same is not None:
+            renamed[old.name] = same.name
+    return renamed
+
+
+def _is_same_but_for_name(one: AlarmRoute, other: AlarmRoute) -> bool:
+    bodies = [msgspec.to_builtins(each) | {"name": ""} for each in (one, other)]
+    return bodies[0] == bodies[1]
 
 
 class _RouteParser:
