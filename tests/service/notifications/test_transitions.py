@@ -140,6 +140,31 @@ async def test_each_new_member_after_an_acknowledgment_is_told(log: NotifiedLog)
     assert len(log.recorder.kinds()) == 3
 
 
+async def test_a_member_that_joins_right_after_an_acknowledgment_is_told(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.hook, log.mail, groupSeconds=0)
+    gateway, devices = log.add_gateway(1, 12)
+    await lose_devices(log, gateway, devices[:4])
+    told = len(log.recorder.events())
+    for number in (4, 5, 6):
+        log.set_device(devices[number], gateway, connected=False)
+        await log.pass_time(9 * MINUTE)
+        log.acknowledge(1)
+        log.run(2 * MINUTE)  # without a plan
+        await log.pass_time(2 * MINUTE)
+    assert log.recorder.kinds() == [["opened"], ["updated"], ["updated"], ["updated"]]
+    assert [kind for kind, _ in log.recorder.events()[told:]] == ["alarm.acknowledged", "alarm.updated"] * 3
+
+
+async def test_programs_are_told_of_growth_although_people_get_repetitions(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.hook, repeatSeconds=600)
+    gateway, devices = log.add_gateway(1, 12)
+    for number in range(4):
+        log.set_device(devices[number], gateway, connected=False)
+        await log.pass_time(2 * MINUTE)
+    await log.pass_time(30 * MINUTE)
+    assert [kind for kind, _ in log.recorder.events()] == ["alarm.opened", "alarm.updated"]
+
+
 async def test_alarms_that_open_one_after_the_other_are_grouped(log: NotifiedLog) -> None:
     log.notifications.add_route(log.mail, groupSeconds=300)
     gateways = [log.add_gateway(number, 3) for number in range(1, 7)]

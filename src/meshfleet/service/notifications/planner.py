@@ -243,36 +243,50 @@ class _Planner:
         self, record: AlarmRecord, each: StoredChannel, route: AlarmRoute, told: ToldState
     ) -> None:
         """Tell a channel of an open alarm that it was told of before, if there is something new."""
-        kind = self._choose_kind(record, told, route)
-        if kind is None:
-            self._save_check(told, self._compute_check(record, route, told))
-        elif kind in _NOT_FOR_PEOPLE and each.is_for_people:
+        kinds = self._find_news(record, each, route, told)
+        wanted = [kind for kind in kinds if not (kind in _NOT_FOR_PEOPLE and each.is_for_people)]
+        for kind in wanted:
+            self._tell(record, each, route, kind)
+        if not kinds:
+            self._save_check(told, self._compute_check(record, each, route, told))
+        elif not wanted:
             self._save_told(record, each, route, repeats=told.repeats, before=told)
         else:
-            repeats = told.repeats + 1 if kind is MessageKind.REPEATED else 0
-            if each.is_for_people or kind is not MessageKind.REPEATED:
-                self._tell(record, each, route, kind)
+            repeats = told.repeats + 1 if MessageKind.REPEATED in wanted else 0
             self._save_told(record, each, route, repeats=repeats)
 
-    def _choose_kind(self, record: AlarmRecord, told: ToldState, route: AlarmRoute) -> MessageKind | None:
-        """Return what is new of an open alarm since its last message."""
+    def _find_news(
+        self, record: AlarmRecord, each: StoredChannel, route: AlarmRoute, told: ToldState
+    ) -> list[MessageKind]:
+        """Return what is new of an open alarm since its last message: the most important, and who has it."""
         is_open = record.state == AlarmState.OPEN
         has_grown = _has_grown(record, told) and self._now >= told.told_at + _UPDATE_PAUSE_MS
         is_acknowledged = record.acknowledged_at is not None
+        is_new_acknowledgment = is_acknowledged and record.acknowledged_at != told.acknowledged_at
+        # Members are counted from the last acknowledgment on, which may not have been told yet.
+        known_members = 0 if is_new_acknowledgment else told.new_members
         checks = (
             (MessageKind.OPENED, told.opened_at != record.opened_at),
             (MessageKind.STILL_OPEN, is_open and record.id in self._ended_silences),
             (MessageKind.UPDATED, record.severity > told.severity),
-            (MessageKind.ACKNOWLEDGED, is_acknowledged and record.acknowledged_at != told.acknowledged_at),
-            (MessageKind.UPDATED, is_open and record.new_members > told.new_members),
+            (MessageKind.UPDATED, is_open and record.new_members > known_members),
             (MessageKind.UNACKNOWLEDGED, not is_acknowledged and told.acknowledged_at is not None),
             (MessageKind.UPDATED, is_open and has_grown),
-            (MessageKind.REPEATED, self._is_repeat_due(record, told, route)),
+            (MessageKind.REPEATED, self._is_repeat_due(record, each, route, told)),
         )
-        return next((kind for kind, applies in checks if applies), None)
+        news = next((kind for kind, applies in checks if applies), None)
+        if not is_new_acknowledgment:
+            return [] if news is None else [news]
+        if news is None or news is MessageKind.REPEATED:
+            return [MessageKind.ACKNOWLEDGED]
+        # An acknowledgment before an update: a receiver must not take it for one of the new member.
+        is_opening = news is MessageKind.OPENED
+        return [news, MessageKind.ACKNOWLEDGED] if is_opening else [MessageKind.ACKNOWLEDGED, news]
 
-    def _is_repeat_due(self, record: AlarmRecord, told: ToldState, route: AlarmRoute) -> bool:
-        due = _compute_repeat(route, told.told_at, told.repeats)
+    def _is_repeat_due(
+        self, record: AlarmRecord, each: StoredChannel, route: AlarmRoute, told: ToldState
+    ) -> bool:
+        due = _compute_repeat(each, route, told)
         return (
             due is not None
             and due <= self._now
@@ -391,7 +405,7 @@ class _Planner:
             repeats=repeats,
             check_at=None,
         )
-        state.check_at = self._compute_check(record, route, state)
+        state.check_at = self._compute_check(record, each, route, state)
         columns = channel_alarm.c
         self._connection.execute(
             delete(channel_alarm).where(columns.channel == each.id, columns.alarm == record.id)
@@ -408,14 +422,16 @@ class _Planner:
                 .values(check_at=check_at)
             )
 
-    def _compute_check(self, record: AlarmRecord, route: AlarmRoute, told: ToldState) -> int | None:
+    def _compute_check(
+        self, record: AlarmRecord, each: StoredChannel, route: AlarmRoute, told: ToldState
+    ) -> int | None:
         """Return when an alarm must be looked at again although it may not change; None if never."""
         if record.state != AlarmState.OPEN:
             return None
-        times = [_compute_repeat(route, told.told_at, told.repeats)]
+        times = [_compute_repeat(each, route, told)]
         if _has_grown(record, told):
             times.append(told.told_at + _UPDATE_PAUSE_MS)
-        earliest = min((each for each in times if each is not None), default=None)
+        earliest = min((time for time in times if time is not None), default=None)
         if earliest is not None and earliest <= self._now:
             return self._now + _RECOVERING_PAUSE_MS
         return earliest
@@ -447,7 +463,8 @@ def _get_size(record: AlarmRecord) -> int:
     return max(record.members, record.affected)
 
 
-def _compute_repeat(route: AlarmRoute, told_at: int, repeats: int) -> int | None:
-    if route.repeat_seconds is None:
+def _compute_repeat(each: StoredChannel, route: AlarmRoute, told: ToldState) -> int | None:
+    """Return when a message is repeated; None if it is not. Programs remember what they were told."""
+    if route.repeat_seconds is None or not each.is_for_people:
         return None
-    return told_at + route.repeat_seconds * 1000 * (_REPEAT_FACTOR if repeats else 1)
+    return told.told_at + route.repeat_seconds * 1000 * (_REPEAT_FACTOR if told.repeats else 1)
