@@ -106,6 +106,21 @@ async def test_an_alarm_that_becomes_severe_in_a_silence_is_told_after_it(log: N
     assert log.recorder.kinds() == [["opened"]]
 
 
+async def test_news_that_were_held_when_an_alarm_was_silenced_are_told_after_the_silence(
+    log: NotifiedLog,
+) -> None:
+    log.notifications.add_route(log.mail, groupSeconds=3600)
+    gateway, _ = log.add_gateway(1)
+    await lose_gateway(log, gateway)
+    make_critical(log)
+    await log.pass_time(2 * MINUTE)
+    log.silence(1, 2 * HOUR)
+    await log.pass_time(MINUTE)
+    log.database.write_now(commands.unsilence_alarm, 1, by=SERVICE, now=log.now)
+    await log.pass_time(2 * HOUR, step=600)
+    assert log.recorder.kinds() == [["opened"], ["updated"]]
+
+
 async def test_a_labeled_device_is_told_although_another_one_was_silent_before(log: NotifiedLog) -> None:
     gateway, devices = log.add_gateway(1, 3)
     add_label(log, "Freezer", devices[1])

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import delete, insert, or_, select, update
+from sqlalchemy import and_, delete, insert, or_, select, update
 
 from meshfleet.db.tables import (
     alarm,
@@ -52,6 +52,8 @@ _MAX_ALARMS: Final = 1_000
 """Maximum number of alarms for which one transaction writes messages."""
 _RECOVERING_PAUSE_MS: Final = 10 * _MINUTE_MS
 _NOT_FOR_PEOPLE: Final = frozenset({MessageKind.ACKNOWLEDGED, MessageKind.UNACKNOWLEDGED})
+_TOLD_AFTER_SILENCE: Final = frozenset({MessageKind.UPDATED, MessageKind.STILL_OPEN})
+"""Kinds of messages whose news people have missed if they were held when the alarm was silenced."""
 _UPDATES: Final = frozenset({MessageKind.STILL_OPEN, MessageKind.UNACKNOWLEDGED})
 """Kinds of messages that programs get as `alarm.updated`."""
 
@@ -207,11 +209,14 @@ class _Planner:
                 continue
             held = self._load_held(each, record.id)
             outbox.fold_messages(self._connection, [row.id for row in held], self._now, carrier=None)
-            if any(row.kind == MessageKind.OPENED for row in held):
-                columns = channel_alarm.c
-                self._connection.execute(
-                    delete(channel_alarm).where(columns.channel == each.id, columns.alarm == record.id)
-                )
+            kinds = {MessageKind(row.kind) for row in held}
+            columns = channel_alarm.c
+            is_told = and_(columns.channel == each.id, columns.alarm == record.id)
+            if MessageKind.OPENED in kinds:
+                self._connection.execute(delete(channel_alarm).where(is_told))
+            elif kinds & _TOLD_AFTER_SILENCE:
+                # Less severe than any alarm, so that it is told when the silence is over, whoever ends it.
+                self._connection.execute(update(channel_alarm).where(is_told).values(severity=0))
 
     def _find_routes(self, record: AlarmRecord) -> dict[int, AlarmRoute]:
         """Return the ids of the channels that are told of an alarm now, with their routes."""
