@@ -15,6 +15,7 @@ from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
 from meshfleet.mqtt.broker import take_ownership
 from meshfleet.rest.channels import ChannelKind, NewChannel
 from meshfleet.service.actor import SERVICE
+from meshfleet.service.alarms import commands
 from meshfleet.service.notifications import channel_commands, delivery_commands, outbox, views
 from meshfleet.service.notifications.channels import load_channels
 from meshfleet.service.notifications.delivery import DeliveryResult, Outcome
@@ -146,6 +147,51 @@ async def test_a_message_of_its_own_waits_as_long_as_the_receiver_wants(database
     await harness.notifier.run_once()
     row = database.read_now(lambda connection: connection.execute(select(notification)).one())
     assert (row.attempts, row.due) == (1, NOW + 90_000)
+
+
+async def lose_devices(log: NotifiedLog, count: int) -> None:
+    """Let one device of each gateway fall silent at the same time, and send the messages."""
+    gateways = [log.add_gateway(number, 2) for number in range(1, count + 1)]
+    for gateway, devices in gateways:
+        log.set_device(devices[0], gateway, connected=False)
+    await log.pass_time(11 * MINUTE)
+
+
+async def test_a_receiver_that_wants_a_pause_gets_it_although_it_took_another_message(
+    log: NotifiedLog,
+) -> None:
+    log.notifications.add_route(log.hook)
+    log.recorder.answer = lambda _name, message: LIMITED if message.thread == "alarm-1" else DELIVERED
+    await lose_devices(log, 4)
+    assert len(log.recorder.attempts) == 4
+    await log.pass_time(45 * MINUTE, step=60)
+    assert len(log.recorder.attempts) == 4
+    log.recorder.answer = lambda _name, _message: DELIVERED
+    await log.pass_time(15 * MINUTE, step=60)
+    assert log.notifications.states() == {"sent": 4}
+
+
+async def test_messages_that_fail_at_the_same_moment_are_one_failure(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.hook)
+    log.recorder.answer = lambda _name, _message: FAILED
+    await lose_devices(log, 4)
+    stored = log.database.read_now(load_channels, log.now)[1]
+    assert (stored.failures, len(log.recorder.attempts)) == (3, 6)
+
+
+async def test_a_message_that_is_never_answered_is_given_up_after_five_attempts(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.hook)
+    unanswered = DeliveryResult(Outcome.CHANNEL_FAILED, problem="the receiver did not answer in time")
+    log.recorder.answer = lambda _name, message: unanswered if message.thread == "alarm-1" else DELIVERED
+    await lose_devices(log, 3)
+    gateway, devices = log.add_gateway(9, 20)
+    for each in devices[:8]:
+        log.set_device(each, gateway, connected=False)
+        log.acknowledge(2)
+        await log.pass_time(10 * MINUTE, step=60)
+        log.database.write_now(commands.unacknowledge_alarm, 2, by=SERVICE, now=log.now)
+    assert log.notifications.states()["dead"] == 1
+    assert "given-up" in [each.cause for each in log.alarms(state="open")]
 
 
 async def test_a_clock_that_is_set_back_delays_nothing(log: NotifiedLog) -> None:
