@@ -16,18 +16,24 @@ from meshfleet.mqtt.broker import take_ownership
 from meshfleet.rest.channels import ChannelKind, NewChannel
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.alarms import commands
-from meshfleet.service.notifications import channel_commands, delivery_commands, outbox, views
+from meshfleet.service.notifications import (
+    channel_commands,
+    clock_changes,
+    delivery_commands,
+    outbox,
+    views,
+)
 from meshfleet.service.notifications.channels import load_channels
 from meshfleet.service.notifications.delivery import DeliveryResult, Outcome
 from meshfleet.service.notifications.notifier import Notifier
 from tests.service.alarms.alarm_harness import HOUR, MINUTE
+from tests.service.notifications.fleet_harness import NotifiedLog
 from tests.service.notifications.notifier_harness import DELIVERED, FAILED, REFUSED, NotifierHarness
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from tests.service.notifications.fleet_harness import NotifiedLog
 
 pytestmark = pytest.mark.anyio
 
@@ -214,13 +220,72 @@ def test_the_end_of_quiet_hours_stays_when_the_clock_is_set_back(database: Datab
     NotifierHarness(database, lambda: NOW).add_mail()
     for hold in ("group", "quiet", "digest"):
         add_messages(database, 1, state="held", hold=hold, due=NOW + 1000)
-    database.write_now(outbox.shift_times, -5000, NOW - 5000)
+    database.write_now(clock_changes.shift_times, -5000, NOW - 5000)
     query = select(notification.c.due).order_by(notification.c.id)
     assert database.read_now(lambda connection: connection.scalars(query).all()) == [
         NOW - 4000,
         NOW + 1000,
         NOW + 1000,
     ]
+
+
+async def test_a_digest_that_was_planned_with_a_wrong_clock_comes_at_its_next_hour(
+    database: Database,
+) -> None:
+    right = NOW - NOW % (24 * HOUR * 1000) + 12 * HOUR * 1000  # at noon
+    log = NotifiedLog(database, right + 400 * 24 * HOUR * 1000)
+    log.notifications.add_route(log.mail, match={"rules": ["gateway-offline"]}, digest="08:00")
+    log.notifications.add_route(log.mail, hours={"from": "13:00", "to": "20:00"}, groupSeconds=0)
+    gateway, devices = log.add_gateway(1, 2)
+    log.add_gateway(2)
+    log.set_device(devices[0], gateway, connected=False)
+    await log.pass_time(11 * MINUTE)
+    log.set_gateway(gateway, connected=False)
+    await log.pass_time(6 * MINUTE)
+    assert log.notifications.states() == {"held": 2}
+    log.now = right
+    times = []
+    for _ in range(42):
+        before = len(log.recorder.kinds())
+        await log.pass_time(30 * MINUTE, step=1800)
+        if len(log.recorder.kinds()) > before:
+            times.append((log.now - right) / HOUR / 1000)
+    assert times == [1, 20]
+
+
+async def test_a_refused_message_that_waits_causes_no_transactions(
+    log: NotifiedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.notifications.add_route(log.mail, groupSeconds=0)
+    log.recorder.answer = lambda _name, _message: REFUSED._replace(retry_after=3000.0)
+    gateways = [log.add_gateway(number)[0] for number in (1, 2)]
+    for each in gateways:
+        log.set_gateway(each, connected=False)
+        await log.pass_time(8 * MINUTE)
+    assert log.notifications.states() == {"folded": 1, "waiting": 1, "held": 1}
+    await log.notifications.notifier.run_once()
+    writes = []
+    write = log.database.write_now
+    monkeypatch.setattr(log.database, "write_now", lambda *args: writes.append(args) or write(*args))
+    for _ in range(5):
+        log.now += 1000
+        await log.notifications.notifier.run_once()
+    assert writes == []
+
+
+async def test_a_message_that_was_given_up_before_it_was_composed_is_tried_again(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.mail, hours={"from": "00:00", "to": "00:01"})
+    gateways = [log.add_gateway(number)[0] for number in (1, 2)]
+    log.set_gateway(gateways[0], connected=False)
+    await log.pass_time(8 * MINUTE)
+    assert log.notifications.states() == {"held": 1}
+    give_up = update(notification).values(state="dead", finished_at=log.now)
+    log.execute(give_up)
+    number = int(log.mail.removeprefix("channel-"))
+    answer = log.database.write_now(delivery_commands.retry_dead_deliveries, number, by=SERVICE, now=log.now)
+    assert (answer.retried, log.notifications.states()) == (1, {"held": 1})
+    await log.pass_time(MINUTE)
+    assert log.recorder.kinds() == [["opened"]]
 
 
 @pytest.mark.both_databases

@@ -73,6 +73,14 @@ def compose_message(
     outbox.fold_messages(connection, [row.id for row in rows], now, carrier=carrier)
 
 
+def is_message_due(connection: Connection, channel: StoredChannel, now: int) -> bool:
+    """Return whether `compose_message` would do anything: most looks at a channel find nothing to write."""
+    columns = notification.c
+    held = select(columns.id).where(columns.channel == channel.id, IS_UNSENT, columns.due <= now)
+    is_held = connection.execute(held.where(columns.state == str(DeliveryState.HELD)).limit(1)).first()
+    return is_held is not None and not _has_waiting(connection, channel)
+
+
 def _load_due(connection: Connection, channel: StoredChannel, now: int) -> list[Row[Any]]:
     """Load the held messages whose time has come. The time of one of a group is that of all."""
     columns = notification.c

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from sqlalchemy import delete, exists, func, insert, or_, select, update
 
-from meshfleet.db.tables import alarm_event, channel, channel_alarm, notification
+from meshfleet.db.tables import alarm_event, channel, notification
 from meshfleet.db.tables.notifications import IS_UNSENT, IS_WAITING
 from meshfleet.rest.channels import DeliveryState
 from meshfleet.service.alarms.alarms import AlarmEventKind
 from meshfleet.service.notifications.channels import to_channel
 from meshfleet.service.notifications.delivery import DeliveryResult, Outcome
 from meshfleet.service.notifications.messages import EventMessage, HumanMessage, MessageKind
-from meshfleet.service.notifications.routing import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -394,42 +393,6 @@ def find_channels_with_work(connection: Connection, now: int) -> set[int]:
     columns = notification.c
     is_due = exists().where(columns.channel == channel.c.id, IS_UNSENT, columns.due <= now)
     return set(connection.scalars(select(channel.c.id).where(is_due)))
-
-
-def load_latest_time(connection: Connection) -> int:
-    """Return the latest time at which a message was sent or tried; 0 if there is none."""
-    queries = (
-        select(func.max(channel.c.tried_at)),
-        select(func.max(channel.c.delivered_at)),
-        select(func.max(notification.c.finished_at)),
-    )
-    return max(connection.execute(query).scalar() or 0 for query in queries)
-
-
-def shift_times(connection: Connection, by: int, now: int) -> None:
-    """Move all times that others are compared with, after the clock was set back by `-by` milliseconds.
-
-    The end of quiet hours and the hour of a digest stay what they are: they are times of day.
-    """
-    columns, channels, told = notification.c, channel.c, channel_alarm.c
-    connection.execute(
-        update(notification)
-        .where(IS_UNSENT, or_(columns.hold.is_(None), columns.hold == str(Hold.GROUP)))
-        .values(due=columns.due + by)
-    )
-    connection.execute(
-        update(notification)
-        .where(IS_UNSENT, columns.failed_at.is_not(None))
-        .values(failed_at=columns.failed_at + by)
-    )
-    connection.execute(
-        update(notification)
-        .where(columns.finished_at > now - _HOUR_MS)
-        .values(finished_at=columns.finished_at + by)
-    )
-    names = ("retry_at", "delivered_at", "tried_at", "failing_since")
-    connection.execute(update(channel).values({name: channels[name] + by for name in names}))
-    connection.execute(update(channel_alarm).values(told_at=told.told_at + by, check_at=told.check_at + by))
 
 
 def _update_message(connection: Connection, number: int, **values: Any) -> None:
