@@ -250,7 +250,7 @@ async def test_a_route_that_is_renamed_still_says_how_the_end_is_told(database: 
     gateway, _ = log.add_gateway(1)
     await lose_gateway(log, gateway)
     assert (log.recorder.kinds(), len(log.recorder.events())) == ([["opened"]], 1)
-    replace_routes(log, {**silent, "name": "Quiet"}, {**by_day, "name": "Office hours", "groupSeconds": 60})
+    replace_routes(log, {**by_day, "name": "Office hours"}, {**silent, "name": "Quiet"})
     await log.pass_time(2 * HOUR, step=600)
     log.set_gateway(gateway, connected=True)
     await log.pass_time(2 * HOUR, step=600)
@@ -262,7 +262,7 @@ async def test_a_route_that_is_renamed_still_says_how_the_end_is_told(database: 
 def test_a_renamed_route_is_found_by_what_it_does_or_by_its_place() -> None:
     def find(before: str, after: str) -> dict[str, str]:
         lists = [
-            [AlarmRoute(name=name, channels=[f"channel-{number}"]) for name, number in text.split()]
+            [AlarmRoute(name=each[0], channels=[f"channel-{each[1]}"]) for each in text.split()]
             for text in (before, after)
         ]
         return route_commands.find_renamed_routes(*lists)
