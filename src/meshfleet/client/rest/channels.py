@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from meshfleet.rest.channels import AlarmRoute
 
-Kind = ChannelKind | Literal["webhook", "email", "watchdog"]
+Kind = ChannelKind | Literal["webhook", "email", "watchdog", "mqtt"]
 Format = WebhookFormat | Literal["standard", "cloudevents", "pagerduty", "text"]
 
 

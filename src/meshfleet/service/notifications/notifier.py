@@ -21,6 +21,7 @@ from meshfleet.service.notifications import clock_changes, composer, outbox, pla
 from meshfleet.service.notifications.channels import load_channels
 from meshfleet.service.notifications.delivery import Outcome, OutgoingMessage
 from meshfleet.service.notifications.messages import EventMessage, HumanMessage, MessageKind
+from meshfleet.service.notifications.mqtt_publisher import MqttDeliverer
 from meshfleet.service.notifications.provisional import ProvisionalMessages
 
 if TYPE_CHECKING:
@@ -191,6 +192,12 @@ class Notifier:
             problem=result.problem,
             milliseconds=max(0, self._now() - now),
         )
+
+    async def withdraw(self, alarms: Collection[int]) -> None:
+        """Remove the retained messages about alarms from the MQTT broker, after their channel was deleted."""
+        deliverer = self._deliverers[ChannelKind.MQTT]
+        if isinstance(deliverer, MqttDeliverer):
+            await deliverer.withdraw(alarms)
 
     @staticmethod
     def _is_waiting(channel: StoredChannel, now: int) -> bool:

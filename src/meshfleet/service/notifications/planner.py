@@ -24,7 +24,7 @@ from meshfleet.db.tables import (
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmState
-from meshfleet.rest.channels import AlarmRoute, DeliveryState
+from meshfleet.rest.channels import AlarmRoute, ChannelKind, DeliveryState
 from meshfleet.service.alarms import views
 from meshfleet.service.alarms.alarms import AlarmEventKind, AlarmRecord, EndReason, add_event, to_records
 from meshfleet.service.alarms.rules import Rule, Severity
@@ -301,7 +301,8 @@ class _Planner:
 
     def _tell_end(self, record: AlarmRecord, each: StoredChannel, route: AlarmRoute | None) -> None:
         """Tell a channel of the end of an alarm, unless it was not yet told of its beginning."""
-        is_told = route is None or route.cleared
+        # A retained message must not stay at the broker when its alarm is over.
+        is_told = route is None or route.cleared or each.kind is ChannelKind.MQTT
         if not each.is_for_people:
             # Programs keep an incident of their own open until they are told of its end, whatever the reason,
             # and if the channel is off now.

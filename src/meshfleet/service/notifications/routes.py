@@ -1,6 +1,7 @@
 """REST routes of notifications: `/api/v1/channels` and `/api/v1/alarm-routes`."""
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Final, Protocol
 
 from litestar import Router, delete, get, post, put
@@ -72,6 +73,9 @@ class ChannelTester(Protocol):
     async def test(self, channel: StoredChannel) -> ChannelTest:
         """Send a message to a channel now, and return how it went."""
 
+    async def withdraw(self, alarms: Collection[int]) -> None:
+        """Remove the retained messages about alarms from the MQTT broker."""
+
 
 class ChannelTesterFacade:
     """Entry point of REST routes to the tester of channels, which is attached after the start."""
@@ -88,6 +92,11 @@ class ChannelTesterFacade:
         if self._tester is None:
             raise Unavailable("no messages can be sent yet: the service is starting")
         return await self._tester.test(channel)
+
+    async def withdraw(self, alarms: Collection[int]) -> None:
+        """Remove the retained messages about alarms from the MQTT broker, if the service has one yet."""
+        if self._tester is not None and alarms:
+            await self._tester.withdraw(alarms)
 
 
 @get()
@@ -132,10 +141,16 @@ async def change_channel(
 
 @delete("/{channel_id:str}", problems=(409,))
 async def delete_channel(
-    channel_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+    channel_id: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    channel_tester: Given[ChannelTesterFacade],
+    now: Given[Now],
 ) -> None:
     """Delete a channel with its messages. Routes must not lead to it."""
-    await database.write(channel_commands.delete_channel, parse_path_channel(channel_id), by=actor, now=now())
+    number = parse_path_channel(channel_id)
+    published = await database.write(channel_commands.delete_channel, number, by=actor, now=now())
+    await channel_tester.withdraw(published)
 
 
 @post("/{channel_id:str}/test", status_code=200)
@@ -222,7 +237,7 @@ async def change_alarm_routes(
 
 async def _check_url(data: NewChannel, guard: TargetGuard) -> None:
     """Raise `TargetForbidden` if a request has a URL to which messages are not sent."""
-    if data.url and data.kind is not ChannelKind.EMAIL:
+    if data.url and data.kind in {ChannelKind.WEBHOOK, ChannelKind.WATCHDOG}:
         await guard.check(data.url)
 
 
