@@ -56,6 +56,8 @@ class EndReason(StrEnum):
     """The gateway is not claimed any more."""
     DELETED = "deleted"
     """The members were deleted."""
+    PARKED = "parked"
+    """The members carry the label `parked`: they are in no alarm."""
 
 
 class AlarmEventKind(StrEnum):
@@ -110,6 +112,8 @@ class AlarmRecord:
     """Version for which messages were written, or found to be unnecessary."""
     silenced_until: int | None = None
     silenced_by: str | None = None
+    silence: int | None = None
+    """Maintenance window that silences it; None if a user has silenced it, or if it is not silenced."""
     facts: str | None = None
     """Facts of a watch as JSON, as they were when the alarm opened or became more severe."""
 

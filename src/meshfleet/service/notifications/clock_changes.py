@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import func, or_, select, update
 
-from meshfleet.db.tables import alarm, channel, channel_alarm, notification
+from meshfleet.db.tables import alarm, channel, channel_alarm, notification, silence
 from meshfleet.db.tables.notifications import IS_UNSENT
 from meshfleet.service.alarms.rules import Severity
 from meshfleet.service.notifications import views
@@ -56,6 +56,7 @@ def shift_times(connection: Connection, by: int, now: int) -> None:
     )
     names = ("retry_at", "delivered_at", "tried_at", "failing_since")
     connection.execute(update(channel).values({name: channels[name] + by for name in names}))
+    connection.execute(update(silence).values(check_at=now))  # one that had begun begins again
     connection.execute(update(channel_alarm).values(told_at=told.told_at + by, check_at=told.check_at + by))
     _reschedule_held(connection, now)
 

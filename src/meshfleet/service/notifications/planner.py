@@ -20,12 +20,13 @@ from meshfleet.db.tables import (
     device_label,
     label,
     notification,
+    silence,
 )
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmState
 from meshfleet.rest.channels import AlarmRoute, ChannelKind, DeliveryState
-from meshfleet.service.alarms import views
+from meshfleet.service.alarms import silence_overlay, views
 from meshfleet.service.alarms.alarms import AlarmEventKind, AlarmRecord, EndReason, add_event, to_records
 from meshfleet.service.alarms.rules import Rule, Severity
 from meshfleet.service.notifications import outbox
@@ -62,7 +63,7 @@ class Plan(NamedTuple):
     """Result of writing messages."""
 
     changed: set[int]
-    """Row ids of alarms whose silence has ended."""
+    """Row ids of alarms whose silence has begun or ended."""
     has_more: bool
 
 
@@ -90,6 +91,7 @@ def needs_plan(connection: Connection, now: int) -> bool:
         select(columns.id).where(columns.announced_version != columns.version),
         select(columns.id).where(columns.silenced_until <= now),
         select(channel_alarm.c.alarm).where(channel_alarm.c.check_at <= now),
+        select(silence.c.id).where(silence.c.check_at <= now),
     )
     return any(connection.execute(query.limit(1)).first() is not None for query in queries)
 
@@ -98,10 +100,12 @@ def write_messages(connection: Connection, now: int) -> Plan:
     """Write the messages about alarms that have changed, or whose time has come."""
     ended = _end_silences(connection, now)
     changed = _load_changed(connection)
-    due = [each for each in _load_due(connection, now) if each not in changed and each not in ended]
-    records = _load_records(connection, [*ended, *changed, *due])
-    _Planner(connection, now, records, ended).run()
-    return Plan(ended, len(changed) >= _MAX_ALARMS)
+    windows = silence_overlay.apply_silences(connection, ended | changed, now)
+    others = ended | changed | windows.silenced | windows.uncovered
+    due = set(_load_due(connection, now)) - others
+    records = _load_records(connection, others | due)
+    _Planner(connection, now, records, ended, windows.uncovered).run()
+    return Plan(ended | windows.silenced | windows.uncovered, len(changed) >= _MAX_ALARMS)
 
 
 def _end_silences(connection: Connection, now: int) -> set[int]:
@@ -111,7 +115,7 @@ def _end_silences(connection: Connection, now: int) -> set[int]:
     statement = (
         update(alarm)
         .where(columns.id.in_(over.scalar_subquery()))
-        .values(silenced_until=None, silenced_by=None, version=columns.version + 1)
+        .values(silenced_until=None, silenced_by=None, silence=None, version=columns.version + 1)
         .returning(columns.id, columns.state)
     )
     rows = connection.execute(statement).all()
@@ -144,12 +148,22 @@ class _Planner:
     """Messages of one transaction."""
 
     def __init__(
-        self, connection: Connection, now: int, records: Sequence[AlarmRecord], ended: Collection[int]
+        self,
+        connection: Connection,
+        now: int,
+        records: Sequence[AlarmRecord],
+        ended: Collection[int],
+        uncovered: Collection[int],
     ) -> None:
+        """Create for alarms at a time. `ended` are those whose silence is over.
+
+        `uncovered` are those with a member that the maintenance window, which silenced them, does not cover.
+        """
         self._connection = connection
         self._now = now
         self._records = records
         self._ended_silences = ended
+        self._uncovered = uncovered
         self._channels = load_channels(connection, now)
         self._routes = channel_views.load_routes(connection).items
         self._told = _load_told(connection, [each.id for each in records])
@@ -169,7 +183,7 @@ class _Planner:
                 self._announce(record)
             values: dict[str, Any] = {"announced_version": record.version}
             if record.state == AlarmState.CLEARED:
-                values |= {"silenced_until": None, "silenced_by": None}
+                values |= {"silenced_until": None, "silenced_by": None, "silence": None}
             self._connection.execute(update(alarm).where(alarm.c.id == record.id).values(**values))
 
     def _announce(self, record: AlarmRecord) -> None:
@@ -273,6 +287,7 @@ class _Planner:
         checks = (
             (MessageKind.OPENED, told.opened_at != record.opened_at),
             (MessageKind.STILL_OPEN, is_open and record.id in self._ended_silences),
+            (MessageKind.UPDATED, is_open and record.id in self._uncovered),
             (MessageKind.UPDATED, record.severity > told.severity),
             (MessageKind.UPDATED, is_open and record.new_members > known_members),
             (MessageKind.UNACKNOWLEDGED, not is_acknowledged and told.acknowledged_at is not None),

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
-from zoneinfo import available_timezones
 
 import msgspec
 from sqlalchemy import delete, func, insert, select, update
@@ -18,6 +16,7 @@ from meshfleet.rest.channels import AlarmRoute, ChannelKind, RouteHours, RouteMa
 from meshfleet.rest.inputs import parse_label, parse_title
 from meshfleet.service.audit import log as audit_log
 from meshfleet.service.notifications import views
+from meshfleet.service.time_zones import list_time_zones
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -118,7 +117,7 @@ class _RouteParser:
         self._check(f"{place}.channels", route.channels, self._find_channel_fault)
         self._check(f"{place}.match.rules", match.rules, _find_rule_fault)
         self._check(f"{place}.match.gateways", match.gateways, self._find_gateway_fault)
-        if route.time_zone not in _list_time_zones():
+        if route.time_zone not in list_time_zones():
             reason = f"{quote_input(route.time_zone)} is not a time zone such as Europe/Zurich"
             self.faults.append(Fault(f"{place}.timeZone", reason))
         if route.hours is not None and route.hours.start == route.hours.end:
@@ -183,9 +182,3 @@ def write_routes(connection: Connection, routes: Sequence[AlarmRoute]) -> None:
     ]
     if rows:
         connection.execute(insert(notification_route), rows)
-
-
-@cache
-def _list_time_zones() -> frozenset[str]:
-    """Return the names of all time zones. Looking for them takes milliseconds: they are files."""
-    return frozenset(available_timezones())
