@@ -72,6 +72,8 @@ class NewChannel(HidesSecrets, RequestBody, frozen=True, kw_only=True):
     """Key of the integration, in the format `pagerduty`. In a request to replace, as `url`."""
     recipients: Annotated[Sequence[str], Meta(max_length=MAX_RECIPIENTS)] = ()
     """Addresses to which e-mails are sent."""
+    time_zone: str = "UTC"
+    """Time zone of the routes that the first channel gets, such as `Europe/Zurich`; else without meaning."""
 
 
 class Channel(ResponseBody, frozen=True, kw_only=True):

@@ -252,7 +252,9 @@ def test_the_first_channel_gets_routes(service: RunningService) -> None:
     watchdog = create(service, "Watchdog", kind="watchdog", url=_URL)
     assert watchdog["secret"] is None
     assert get(service, "/alarm-routes") == {"items": []}
-    first = create(service)["channel"]["id"]
+    refused = service.admin.post("/api/v1/channels", json={"name": "x", **_MAIL, "timeZone": "Mars/Base"})
+    assert list_faults(refused) == ["timeZone"]
+    first = create(service, **_MAIL, timeZone="Europe/Zurich")["channel"]["id"]
     routes = get(service, "/alarm-routes")["items"]
     assert [each["match"]["severityAtLeast"] for each in routes] == ["critical", "warning", "info"]
     assert [each["channels"] for each in routes] == [[first]] * 3
@@ -262,7 +264,8 @@ def test_the_first_channel_gets_routes(service: RunningService) -> None:
         *("07:00", "20:00"),
         "hold",
     )
-    assert (information["digest"], information["timeZone"]) == ("08:00", "UTC")
+    assert information["digest"] == "08:00"
+    assert {each["timeZone"] for each in routes} == {"Europe/Zurich"}
     assert get(service, "/attention")["channelsConfigured"]
     service.admin.put("/api/v1/alarm-routes", json={"items": []})
     create(service, "Second")

@@ -25,6 +25,7 @@ from meshfleet.service.notifications import (
 )
 from meshfleet.service.notifications.channels import load_channels
 from meshfleet.service.notifications.delivery import DeliveryResult, Outcome
+from meshfleet.service.notifications.messages import HumanMessage
 from meshfleet.service.notifications.notifier import Notifier
 from tests.service.alarms.alarm_harness import HOUR, MINUTE
 from tests.service.notifications.fleet_harness import NotifiedLog
@@ -127,6 +128,23 @@ async def test_a_message_that_fails_does_not_keep_others_from_people(log: Notifi
         await log.pass_time(10 * MINUTE)
     await log.pass_time(15 * MINUTE)
     assert ["Gateway 2" in text for (text,) in log.recorder.texts()] == [True]
+
+
+async def test_a_second_message_beside_a_failing_one_is_about_other_alarms(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.mail, groupSeconds=0)
+    gateways = [log.add_gateway(number)[0] for number in range(1, 6)]
+    log.recorder.answer = lambda _name, _message: FAILED
+    log.set_gateway(gateways[0], connected=False)
+    await log.pass_time(6 * MINUTE)
+    log.set_gateway(gateways[0], connected=True)
+    log.set_gateway(gateways[1], connected=False)
+    await log.pass_time(30 * MINUTE, step=60)
+    composed = [each.body.entries for _, each in log.recorder.attempts if isinstance(each.body, HumanMessage)]
+    assert {entry.alarm for entries in composed for entry in entries} == {"alarm-1", "alarm-2"}
+    log.recorder.answer = lambda _name, _message: DELIVERED
+    await log.pass_time(10 * MINUTE, step=60)
+    assert [len(lines) for lines in log.recorder.texts()] == [1, 1, 1]
+    assert log.recorder.kinds()[2] == ["cleared"]
 
 
 async def test_too_many_requests_never_count_on_a_message(database: Database) -> None:

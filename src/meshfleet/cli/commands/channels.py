@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from meshfleet.cli.arguments import CHANNEL, DELIVERY
+from meshfleet.cli.local_time_zone import find_local_time_zone
 from meshfleet.cli.options import TEXT
 from meshfleet.cli.output import (
     Column,
@@ -124,7 +125,8 @@ def add(  # noqa: PLR0913 # the options
     """Create a channel called NAME: a webhook, e-mails, a watchdog or MQTT.
 
     The secret that signs the messages of a webhook is shown only once. The first channel gets routes:
-    critical alarms at once, warnings from 07:00 to 20:00, others once a day at 08:00 (UTC).
+    critical alarms at once, warnings from 07:00 to 20:00, others once a day at 08:00, in the time zone of
+    this machine.
     """
     kinds = {
         ChannelKind.WEBHOOK: webhook,
@@ -143,6 +145,7 @@ def add(  # noqa: PLR0913 # the options
             format=WebhookFormat(format_),
             routing_key=routing_key,
             recipients=email,
+            time_zone=find_local_time_zone(),
         )
     )
     _print_issued(issued, f"{issued.channel.id} is {issued.channel.name}.", as_json=as_json)

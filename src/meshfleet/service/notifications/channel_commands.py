@@ -67,7 +67,7 @@ def create_channel(connection: Connection, new: NewChannel, *, by: Actor, now: i
     is_first = not any(kind != ChannelKind.WATCHDOG for kind in others)
     if is_first and new.kind is not ChannelKind.WATCHDOG and not route_commands.has_routes(connection):
         route_commands.write_routes(
-            connection, route_commands.build_default_routes(views.format_channel_id(number))
+            connection, route_commands.build_default_routes(views.format_channel_id(number), new.time_zone)
         )
     created = views.load_channel(connection, number, now=now)
     audit_log.record_change(connection, by, "channel.create", created.id, now=now, **_describe(created))

@@ -10,6 +10,7 @@ from meshfleet.errors.protocol import MalformedText
 from meshfleet.rest.channels import ChannelKind, WebhookFormat
 from meshfleet.rest.inputs import parse_title
 from meshfleet.service.notifications.channels import ChannelTarget, StoredChannel
+from meshfleet.service.time_zones import list_time_zones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,10 @@ def parse_channel(new: NewChannel, before: StoredChannel | None = None) -> tuple
     except MalformedText as exc:
         faults.append(Fault("name", exc.reason))
         name = ""
+    if new.time_zone not in list_time_zones():
+        faults.append(
+            Fault("timeZone", f"{quote_input(new.time_zone)} is not a time zone such as Europe/Zurich")
+        )
     if routing_key is not None and not (routing_key.isascii() and routing_key.isprintable()):
         faults.append(Fault("routingKey", "must consist of printable ASCII characters"))
     if faults:

@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from meshfleet.service.actor import Actor
 
 
-def build_default_routes(identity: str) -> tuple[AlarmRoute, ...]:
+def build_default_routes(identity: str, time_zone: str) -> tuple[AlarmRoute, ...]:
     """Return the routes of the first channel: critical at once, warnings by day, the rest once a day."""
     return (
         AlarmRoute(
             name="Critical",
             match=RouteMatch(severity_at_least=AlarmSeverity.CRITICAL),
             channels=[identity],
+            time_zone=time_zone,
             group_seconds=0,
             repeat_seconds=3600,
         ),
@@ -41,10 +42,11 @@ def build_default_routes(identity: str) -> tuple[AlarmRoute, ...]:
             name="Warnings",
             match=RouteMatch(severity_at_least=AlarmSeverity.WARNING),
             channels=[identity],
+            time_zone=time_zone,
             hours=RouteHours(start="07:00", end="20:00"),
             group_seconds=300,
         ),
-        AlarmRoute(name="Information", channels=[identity], digest="08:00"),
+        AlarmRoute(name="Information", channels=[identity], time_zone=time_zone, digest="08:00"),
     )
 
 
