@@ -85,6 +85,21 @@ def list_actions(service: RunningService) -> list[str]:
 # Channels
 
 
+@pytest.mark.rule("rest-299")
+def test_routes_that_another_admin_has_changed_are_not_replaced(service: RunningService) -> None:
+    one = create(service)["channel"]["id"]
+    path, body = "/api/v1/alarm-routes", {"items": [{"name": "All", "channels": [one]}]}
+    first = service.admin.get(path).headers["ETag"]
+    changed = service.admin.put(path, json=body, headers={"If-Match": f'"other", {first}'})
+    assert changed.status_code == 200, changed.text
+    assert changed.headers["ETag"] == service.viewer.get(path).headers["ETag"] != first
+    refused = service.admin.put(path, json={"items": []}, headers={"If-Match": first})
+    assert (refused.status_code, refused.json()["code"]) == (412, "version-conflict")
+    assert len(get(service, "/alarm-routes")["items"]) == 1
+    for headers in ({"If-Match": "*"}, {}):
+        assert service.admin.put(path, json=body, headers=headers).status_code == 200
+
+
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-276")
 def test_a_channel_is_created_changed_and_deleted_and_its_url_is_never_shown(service: RunningService) -> None:

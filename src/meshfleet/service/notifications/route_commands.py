@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import msgspec
 from sqlalchemy import delete, func, insert, select, update
 
 from meshfleet.db.tables import channel, channel_alarm, gateway, notification_route
-from meshfleet.errors import Fault, InvalidRequest, quote_input
+from meshfleet.errors import Fault, InvalidRequest, VersionConflict, quote_input
 from meshfleet.errors.protocol import MalformedText
 from meshfleet.protocol.ids import Mac, mac_from_int, mac_to_int
 from meshfleet.rest.alarms import AlarmRule, AlarmSeverity
@@ -50,14 +51,31 @@ def build_default_routes(identity: str, time_zone: str) -> tuple[AlarmRoute, ...
     )
 
 
+def build_etag(routes: AlarmRoutes) -> str:
+    """Return the `ETag` of routes, which changes with them."""
+    return f'"{hashlib.sha256(msgspec.json.encode(routes)).hexdigest()[:32]}"'
+
+
 def replace_routes(
-    connection: Connection, routes: Sequence[AlarmRoute], *, by: Actor, now: int
+    connection: Connection,
+    routes: Sequence[AlarmRoute],
+    *,
+    by: Actor,
+    now: int,
+    if_match: str | None = None,
 ) -> AlarmRoutes:
-    """Replace all routes. Raise `InvalidRequest` that names the places of everything that does not exist."""
-    # Locked, so that none of them is deleted before the routes are committed.
+    """Replace all routes. Raise `InvalidRequest` that names the places of everything that does not exist.
+
+    `if_match` are the `ETag`s that the present routes may have; raise `VersionConflict` for others.
+    """
+    # Locked, so that none of them is deleted, and no other routes are stored, before these are committed.
     rows = connection.execute(select(channel.c.id, channel.c.kind).order_by(channel.c.id).with_for_update())
     kinds = {views.format_channel_id(row.id): ChannelKind(row.kind) for row in rows}
     claimed = _load_claimed(connection, {mac for each in routes for mac in each.match.gateways})
+    if if_match is not None:
+        wanted = {each.strip() for each in if_match.split(",")}
+        if wanted.isdisjoint({"*", build_etag(views.load_routes(connection))}):
+            raise VersionConflict("another admin has changed the routes: load them again")
     parser = _RouteParser(kinds, claimed)
     parsed = [parser.parse(each, f"items[{number}]") for number, each in enumerate(routes)]
     if parser.faults:

@@ -4,9 +4,9 @@ import re
 from collections.abc import Collection
 from typing import Annotated, Final, Protocol
 
-from litestar import Router, delete, get, post, put
+from litestar import Response, Router, delete, get, post, put
 from litestar.di import NamedDependency as Given
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 
 from meshfleet.db import Database
 from meshfleet.errors import NotFound, Unavailable, quote_name
@@ -221,18 +221,38 @@ async def retry_dead_deliveries(
     return await database.write(delivery_commands.retry_dead_deliveries, number, by=actor, now=now())
 
 
+IfMatch = Annotated[
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        description="`ETag` of the routes that are replaced; 412 if another admin has changed them.",
+    ),
+]
+
+
 @get(ALARM_ROUTES_PATH)
-async def list_alarm_routes(database: Given[Database]) -> AlarmRoutes:
+async def list_alarm_routes(database: Given[Database]) -> Response[AlarmRoutes]:
     """List the routes of alarms to channels, in the order in which they are tried."""
-    return await database.read(views.load_routes)
+    return _build_routes_response(await database.read(views.load_routes))
 
 
-@put(ALARM_ROUTES_PATH)
+@put(ALARM_ROUTES_PATH, problems=(412,))
 async def change_alarm_routes(
-    data: JSONBody[NewAlarmRoutes], actor: Given[Actor], database: Given[Database], now: Given[Now]
-) -> AlarmRoutes:
+    data: JSONBody[NewAlarmRoutes],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
+    if_match: IfMatch = None,
+) -> Response[AlarmRoutes]:
     """Replace all routes of alarms to channels."""
-    return await database.write(route_commands.replace_routes, data.items, by=actor, now=now())
+    changed = await database.write(
+        route_commands.replace_routes, data.items, by=actor, now=now(), if_match=if_match
+    )
+    return _build_routes_response(changed)
+
+
+def _build_routes_response(routes: AlarmRoutes) -> Response[AlarmRoutes]:
+    return Response(routes, headers={"ETag": route_commands.build_etag(routes)})
 
 
 async def _check_url(data: NewChannel, guard: TargetGuard) -> None:
