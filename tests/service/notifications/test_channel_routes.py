@@ -269,7 +269,9 @@ def test_the_first_channel_gets_routes(service: RunningService) -> None:
     assert get(service, "/alarm-routes") == {"items": []}
     refused = service.admin.post("/api/v1/channels", json={"name": "x", **_MAIL, "timeZone": "Mars/Base"})
     assert list_faults(refused) == ["timeZone"]
-    first = create(service, **_MAIL, timeZone="Europe/Zurich")["channel"]["id"]
+    first = create(service, kind="email", recipients=["office@example.org"], timeZone="Europe/Zurich")[
+        "channel"
+    ]["id"]
     routes = get(service, "/alarm-routes")["items"]
     assert [each["match"]["severityAtLeast"] for each in routes] == ["critical", "warning", "info"]
     assert [each["channels"] for each in routes] == [[first]] * 3

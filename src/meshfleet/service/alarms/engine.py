@@ -255,7 +255,7 @@ class _Evaluation:
                 self._remove(Subject(rule, number), EndReason.RELEASED)
 
     def _apply_parking(self) -> None:
-        """End what is wrong with parked devices, and judge anew those that are not parked any more."""
+        """End what is wrong with parked devices, and look again at those that are not parked any more."""
         self._conditions.load_subjects(sorted({*self._parked.list_at_fault(), *self._parked.list_kept()}))
         parked = self._parked.find(self._conditions.list_devices())
         for each in self._conditions.list_loaded():

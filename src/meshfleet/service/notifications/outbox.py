@@ -324,7 +324,7 @@ def _finish(
     stored = set(connection.scalars(statement.returning(notification.c.id)))
     kind = AlarmEventKind.NOTIFIED if state is DeliveryState.SENT else AlarmEventKind.NOT_DELIVERED
     names = dict(map(tuple, connection.execute(select(channel.c.id, channel.c.name))))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "alarm": number,
             "time": now,
