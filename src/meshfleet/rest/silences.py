@@ -32,7 +32,7 @@ class SilenceState(StrEnum):
 
     ACTIVE = "active"
     PENDING = "pending"
-    """It begins later, or again."""
+    """The silence begins later, or again."""
     OVER = "over"
 
 

@@ -229,7 +229,7 @@ class _Planner:
             if MessageKind.OPENED in kinds:
                 self._connection.execute(delete(channel_alarm).where(is_told))
             elif kinds & _TOLD_AFTER_SILENCE:
-                # Less severe than any alarm, so that it is told when the silence is over, also if a user ends it.
+                # Less severe than any alarm: it is told after the silence, also if a user ends it.
                 self._connection.execute(update(channel_alarm).where(is_told).values(severity=0))
 
     def _find_routes(self, record: AlarmRecord) -> dict[int, AlarmRoute]:
