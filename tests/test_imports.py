@@ -51,7 +51,7 @@ PACKAGES = {
 """Packages, and the packages that each may import."""
 
 SERVICE_ORDER = (
-    *("byte_format", "clock", "actor", "metrics", "readiness"),
+    *("byte_format", "time_zones", "clock", "actor", "metrics", "readiness"),
     *("sockets", "secret_store", "transport", "locks", "backup", "systemd", "server_certificate", "reload"),
     *("http", "audit", "accounts", "catalogue", "console", "asyncapi", "devices", "labels"),
     *("ingest", "backfill", "telemetry", "sites", "positions", "influx", "presence", "requests", "metadata"),

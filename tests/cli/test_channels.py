@@ -53,7 +53,7 @@ def test_channels_are_created_changed_tested_and_deleted(
     (line,) = admin.text("channels", "list").splitlines()[1:]
     assert line.split()[:5] == ["channel-1", "Desk", "email", "c@example.org", "ready"]
     wrong = admin.expect_failure("channels", "add", "Both", "--email", "a@b.de", "--watchdog", URL, code=2)
-    assert "Give one of --webhook, --email and --watchdog." in wrong
+    assert "Give one of --webhook, --email, --watchdog and --mqtt." in wrong
     missing = ("channels", "add", "Duty", "--email", "a@b.de", "--routing-key", "key")
     assert "--routing-key" in admin.expect_failure(*missing, code=2)
 

@@ -39,6 +39,7 @@ _FIRMWARE = re.compile("fw-[0-9a-f]{16}")
 _SITE = re.compile("site-[0-9a-f]{16}")
 _ALARM = re.compile("(?:alarm-)?([1-9][0-9]{0,17})")
 _CHANNEL = re.compile("(?:channel-)?([1-9][0-9]{0,17})")
+_SILENCE = re.compile("(?:silence-)?([1-9][0-9]{0,17})")
 _DELIVERY = re.compile("(?:delivery-)?([1-9][0-9]{0,17})")
 _JOB = re.compile("(?:job-)?([1-9][0-9]{0,17})")
 _AGE_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -104,6 +105,14 @@ def _parse_channel_id(text: str) -> str:
     return f"channel-{found[1]}"
 
 
+def _parse_silence_id(text: str) -> str:
+    """Parse a silence id such as `silence-3`, or only the number, such as `3`. Return the silence id."""
+    found = _SILENCE.fullmatch(text.lower())
+    if not found:
+        raise MalformedText("silence", f"{quote_input(text)} is not a silence id such as silence-3")
+    return f"silence-{found[1]}"
+
+
 def _parse_delivery_id(text: str) -> str:
     """Parse the id of a message such as `delivery-5`, or only the number. Return the id."""
     found = _DELIVERY.fullmatch(text.lower())
@@ -130,6 +139,7 @@ class _IdentifierParamType(TextParamType):
 
 ALARM = TextParamType("alarm", _parse_alarm_id)
 CHANNEL = TextParamType("channel", _parse_channel_id)
+SILENCE = TextParamType("silence", _parse_silence_id)
 DELIVERY = TextParamType("delivery", _parse_delivery_id)
 DEVICE = TextParamType("device", _parse_device)
 DURATION = TextParamType("duration", _parse_duration)
@@ -141,6 +151,7 @@ LABEL = TextParamType("label", parse_label)
 SITE = TextParamType("site", _parse_site_id)
 TIME = TextParamType("time", parse_time)
 """Parameter type for an ISO 8601 time, which is in UTC unless it has a UTC offset."""
+TIME = TextParamType("time", parse_time)
 PAST_TIME = TextParamType("time", _parse_past_time)
 """Parameter type for an ISO 8601 time, or an age such as 90s, 15m, 2h or 7d before now."""
 USERNAME = TextParamType("username", parse_username)

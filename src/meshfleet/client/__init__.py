@@ -121,6 +121,7 @@ from meshfleet.rest.requests import (
     RequestRecord,
     RequestState,
 )
+from meshfleet.rest.silences import NewSilence, Repetition, Silence, SilenceScope, SilenceState
 from meshfleet.rest.sites import (
     BatchPlace,
     Floor,
@@ -244,6 +245,7 @@ __all__ = [
     "Moment",
     "NewFloor",
     "NewRequest",
+    "NewSilence",
     "NewSurveyReading",
     "NewSurveyRecord",
     "Operation",
@@ -268,6 +270,7 @@ __all__ = [
     "Refusal",
     "Reject",
     "ReleasedGateway",
+    "Repetition",
     "Report",
     "RequestAccepted",
     "RequestOutcome",
@@ -284,6 +287,9 @@ __all__ = [
     "SampleKind",
     "Series",
     "Session",
+    "Silence",
+    "SilenceScope",
+    "SilenceState",
     "Site",
     "SitePlace",
     "SitePosition",

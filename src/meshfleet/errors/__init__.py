@@ -197,6 +197,12 @@ class Conflict(Refused):
     code, http = "conflict", 409
 
 
+class VersionConflict(Conflict):
+    """Raised when another user has changed what a request replaces. Read it again, and repeat the change."""
+
+    code, http = "version-conflict", 412
+
+
 class AlreadyExists(Conflict):
     """Raised when a new resource has the name, version or MAC of an existing resource."""
 

@@ -249,6 +249,8 @@ class HiddenAlarms(ResponseBody, frozen=True, kw_only=True):
     """How many alarms `items` leaves out on purpose."""
 
     silenced: int
+    silences: int = 0
+    """Number of silences that hide them: maintenance windows, and alarms that were silenced one by one."""
 
 
 class Attention(ResponseBody, frozen=True, kw_only=True):

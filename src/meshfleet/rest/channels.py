@@ -34,6 +34,8 @@ class ChannelKind(StrEnum):
     EMAIL = "email"
     WATCHDOG = "watchdog"
     """A URL that is called while this service is well: another service notices its silence."""
+    MQTT = "mqtt"
+    """Retained messages at the MQTT broker: one for each alarm that is not over (rest-295)."""
 
 
 class WebhookFormat(StrEnum):
@@ -70,6 +72,8 @@ class NewChannel(HidesSecrets, RequestBody, frozen=True, kw_only=True):
     """Key of the integration, in the format `pagerduty`. In a request to replace, as `url`."""
     recipients: Annotated[Sequence[str], Meta(max_length=MAX_RECIPIENTS)] = ()
     """Addresses to which e-mails are sent."""
+    time_zone: str = "UTC"
+    """Time zone of the routes that the first channel gets, such as `Europe/Zurich`; else without meaning."""
 
 
 class Channel(ResponseBody, frozen=True, kw_only=True):
@@ -80,7 +84,8 @@ class Channel(ResponseBody, frozen=True, kw_only=True):
     kind: ChannelKind
     enabled: bool
     target: str
-    """Recipients of e-mails, or the beginning and the end of the URL: the whole of it may be a secret."""
+    """Recipients of e-mails, the topics of alarms below the topic prefix, or the beginning and the end of the
+    URL: the whole of it may be a secret."""
     format: WebhookFormat | None
     recipients: list[str]
     state: ChannelState

@@ -11,6 +11,7 @@ from meshfleet.rest.channels import CHANNELS_PATH
 from meshfleet.rest.firmware import FIRMWARE_PATH
 from meshfleet.rest.jobs import JOBS_PATH
 from meshfleet.rest.requests import REQUESTS_PATH
+from meshfleet.rest.silences import SILENCES_PATH
 
 if TYPE_CHECKING:
     from meshfleet.protocol.ids import DeviceId, Mac
@@ -103,6 +104,11 @@ def updates_path(device: DeviceId) -> str:
 def alarm_path(alarm: str) -> str:
     """Return the REST path of an alarm (rest-269)."""
     return f"{ALARMS_PATH}/{_quote_segment(alarm)}"
+
+
+def silence_path(silence: str) -> str:
+    """Return the REST path of a silence (rest-296)."""
+    return f"{SILENCES_PATH}/{_quote_segment(silence)}"
 
 
 def channel_path(channel: str) -> str:

@@ -35,6 +35,7 @@ from meshfleet.service.locks import accepts_reports
 from meshfleet.service.metadata.reader import MetadataReader
 from meshfleet.service.notifications.http_sender import HttpSender
 from meshfleet.service.notifications.mail import MailDeliverer
+from meshfleet.service.notifications.mqtt_publisher import MqttDeliverer
 from meshfleet.service.notifications.notifier import Notifier
 from meshfleet.service.notifications.watchdog import WatchdogDeliverer
 from meshfleet.service.notifications.webhook import WebhookDeliverer
@@ -268,6 +269,7 @@ class Runtime:
                 ),
                 ChannelKind.EMAIL: self._mail,
                 ChannelKind.WATCHDOG: WatchdogDeliverer(sender),
+                ChannelKind.MQTT: MqttDeliverer(source, prefix=settings.topic_prefix),
             },
             on_changed=api.live.alarms.mark_changed,
             is_well=lambda: self._alarms.is_working and source.problem is None,

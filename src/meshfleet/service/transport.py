@@ -65,6 +65,12 @@ class ReportSource(Protocol):
     def problem(self) -> ReadinessProblem | None:
         """Problem that keeps reports from being received or committed; None if there is none."""
 
+    async def publish_all(self, messages: Sequence[Publish]) -> None:
+        """Publish messages as the service, in their order. Return when the broker has those with QoS 1.
+
+        Raise `ConnectionLost` if the connection breaks before that.
+        """
+
     def set_request_max_age(self, seconds: float) -> None:
         """Change after how many seconds a request to a disconnected gateway is dropped."""
 

@@ -75,6 +75,7 @@ FOREIGN_TOPICS: Final = (
     f"meshtech/{G}/x",
     f"$SYS/mt/gateway/{G}/x",
     "$SYS/broker/clients",
+    "meshfleet/alarms/alarm-12",
     "mt",
     "mt/gateway",
     "elsewhere",
@@ -101,6 +102,7 @@ OTHER_TOPICS: Final = (
     DIAGNOSTICS,
     "$SYS/x",
     "x",
+    "meshfleet/alarms/alarm-12",
 )
 """Topics that only gateways may publish to, if any account may."""
 
@@ -112,6 +114,8 @@ READABLE: Final = (
     "mt/gateway/+/response/#",
     report(),
     response(),
+    "meshfleet/alarms/+",
+    "meshfleet/alarms/alarm-12",
 )
 
 UNREADABLE: Final = (
@@ -132,6 +136,8 @@ UNREADABLE: Final = (
     f"mt/gateway/{G.upper()}/device/#",
     "mt/gateways/#",
     "mt/gateways/request/#",
+    "meshfleet/#",
+    "meshfleet/alarms/#",
     "meshtech/#",
     f"meshtech/diagnostics/{G}/#",
     "$SYS/#",
@@ -204,6 +210,8 @@ def test_a_gateway_may_read_its_own_topics_and_those_for_all_gateways(topic_filt
         f"+/gateway/{G}/#",
         f"mt/+/{G}/#",
         f"mt/gateway/{OTHER}/#",
+        "meshfleet/#",
+        "meshfleet/alarms/#",
         "meshtech/#",
         "meshtech/diagnostics/+/#",
         "meshtech/diagnostics/#",

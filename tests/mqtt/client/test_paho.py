@@ -42,12 +42,21 @@ class ReceivedMessage(NamedTuple):
 class Paho:
     """Paho client with its thread. Its methods block, so call them in a thread."""
 
-    def __init__(self, server_address: ServerAddress, will: Will | None = None) -> None:
+    def __init__(
+        self,
+        server_address: tuple[str, int],
+        will: Will | None = None,
+        *,
+        user: str | None = None,
+        password: str | None = None,
+    ) -> None:
         self._messages: Queue[ReceivedMessage] = Queue()
         self._responded = Event()
         self._client = Client(CallbackAPIVersion.VERSION2, unique_name("paho"))
         self._client.on_message = self._on_message
         self._client.on_connect = self._client.on_subscribe = self._on_response
+        if user is not None:
+            self._client.username_pw_set(user, password)
         if will is not None:
             self._client.will_set(will.topic, will.payload, will.qos, will.retain)
         self._client.connect(*server_address)

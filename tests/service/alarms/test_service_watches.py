@@ -126,8 +126,8 @@ DISK_CASES = [
     (50 * GIB, 100 * GIB, 10, True, None),
 ]
 CERTIFICATE_CASES = [
-    (31, None),
-    (29, Severity.INFO),
+    (22, None),
+    (20, Severity.INFO),
     (15, Severity.INFO),
     (13, Severity.WARNING),
     (4, Severity.WARNING),
@@ -181,14 +181,14 @@ def test_a_disk_that_fills_becomes_critical_and_is_forgotten_when_it_is_not_know
 
 
 def test_a_certificate_is_told_three_times_before_it_ends(log: PresenceLog) -> None:
-    log.service = ServiceFacts(certificate_ends_at=log.now + 32 * DAY * 1000)
+    log.service = ServiceFacts(certificate_ends_at=log.now + 23 * DAY * 1000)
     log.run(DAY, step=6 * HOUR)
     assert list_alarms(log) == []
     severities = []
-    for _ in range(33):
+    for _ in range(24):
         log.run(DAY, step=12 * HOUR)
         severities += [severity for _, severity, _ in list_alarms(log)]
-    assert [severities.count(each) for each in ("info", "warning", "critical")] == [16, 11, 5 + 1]
+    assert [severities.count(each) for each in ("info", "warning", "critical")] == [7, 11, 5 + 1]
     assert log.service.certificate_ends_at is not None
     log.service = ServiceFacts(certificate_ends_at=log.now + 365 * DAY * 1000)
     log.run(HOUR, step=HOUR)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, insert
 
-from meshfleet.db.tables import device, gateway
+from meshfleet.db.tables import alarm_event, device, gateway
 from meshfleet.protocol.ids import Mac
 from meshfleet.service.actor import SERVICE
-from meshfleet.service.alarms import views
+from meshfleet.service.alarms import commands, views
 from meshfleet.service.gateways import store as gateway_store
 from tests.service.alarms.alarm_harness import HOUR, MINUTE
 from tests.service.ingest.messages import mac_to_number
@@ -199,3 +199,17 @@ def test_short_blips_do_not_keep_the_memory_of_old_openings(log: PresenceLog) ->
             log.run(5 * MINUTE)
             assert log.alarms(state="open") == []
             log.run(pause, step=1800)
+
+
+def test_only_the_newest_events_of_an_alarm_are_kept(log: PresenceLog) -> None:
+    gateway, _ = log.add_gateway(1)
+    log.set_gateway(gateway, connected=False)
+    log.run(6 * MINUTE)
+    rows = [
+        {"alarm": 1, "time": 0, "kind": "note", "detail": f'{{"text": "{number}"}}'} for number in range(1200)
+    ]
+    log.database.write_now(lambda connection: connection.execute(insert(alarm_event), rows))
+    log.database.write_now(commands.add_note, 1, "last", by=SERVICE, now=log.now)
+    found = log.database.read_now(views.list_events, 1, before=None, limit=2000)
+    texts = [event.detail["text"] for _, event in found]
+    assert (len(texts), texts[0], texts[1], texts[-1]) == (1000, "last", "1199", "201")

@@ -8,7 +8,12 @@ import pytest
 from sqlalchemy import insert, update
 
 from meshfleet.db.tables import channel, execution, firmware, gateway, job, tally
+from meshfleet.protocol.ids import Mac
+from meshfleet.service.actor import SERVICE
 from meshfleet.service.alarms import views
+from meshfleet.service.alarms.progress import load_progress
+from meshfleet.service.alarms.runner import AlarmRunner
+from meshfleet.service.gateways import store as gateway_store
 from tests.service.alarms.alarm_harness import HOUR, MINUTE
 from tests.service.ingest.messages import mac_to_number
 
@@ -130,6 +135,44 @@ def test_the_clock_of_the_service_is_unknown_without_gateways(log: PresenceLog) 
         log.set_gateway(each, connected=False)
     log.run(10 * MINUTE)
     assert "service-clock" in [rule for rule, _, _ in list_alarms(log)]
+
+
+def test_the_alarm_of_a_clock_ends_when_its_gateway_is_released(log: PresenceLog) -> None:
+    mac, *_ = (log.add_gateway(number)[0] for number in range(1, 3))
+    set_clock(log, mac, -HOUR)
+    log.run(6 * MINUTE)
+    assert [rule for rule, _, _ in list_alarms(log)] == ["gateway-clock"]
+    log.database.write_now(gateway_store.release_gateway, Mac(mac), by=SERVICE, now=log.now)
+    log.run(MINUTE)
+    assert list_alarms(log) == []
+
+
+@pytest.mark.anyio
+async def test_a_clock_that_cannot_be_judged_causes_no_evaluations(log: PresenceLog) -> None:
+    macs = [log.add_gateway(number)[0] for number in range(1, 4)]
+    for each in macs:
+        set_clock(log, each, -HOUR)
+    log.run(3 * MINUTE)
+    for each in macs:
+        log.set_gateway(each, connected=False)
+    log.run(10 * MINUTE)
+    assert log.conditions()["service-clock", "pending"] == 1
+    changes: list[int] = []
+    runner = AlarmRunner(
+        log.database,
+        lambda _changed: None,
+        is_receiving=lambda: True,
+        owner=None,
+        retention_ms=None,
+        now=lambda: log.now,
+    )
+    for _ in range(60):
+        log.now += 2000
+        await runner.evaluate()
+        found = log.database.read_now(load_progress)
+        if found is not None and found.evaluated_at not in changes:
+            changes.append(found.evaluated_at)
+    assert len(changes) <= 8, "once every 20 s"
 
 
 def test_updates_that_stop_end_badly_or_are_stuck_are_alarms(log: PresenceLog) -> None:

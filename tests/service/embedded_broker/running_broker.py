@@ -48,7 +48,7 @@ class RunningBroker:
         certificate = load_server_certificate(settings or Settings())
         tls = certificate.context if certificate is not None and scheme in {"mqtts", "wss"} else None
         self.port = self._listener.getsockname()[1]
-        self._endpoint = EmbeddedBroker(
+        self.endpoint = EmbeddedBroker(
             accounts.database,
             settings or Settings(),
             [MqttListener(self._listener, scheme, tls)],
@@ -59,12 +59,12 @@ class RunningBroker:
             monotonic=accounts.clock.monotonic,
             poll_interval=_POLL_SECONDS,
         )
-        self.broker = self._endpoint.broker
+        self.broker = self.endpoint.broker
         self._consumer = Recorder(accounts.database)
         self._clients: list[RawClient] = []
 
     async def __aenter__(self) -> Self:
-        self._running = asyncio.create_task(self._endpoint.run(self._consumer))
+        self._running = asyncio.create_task(self.endpoint.run(self._consumer))
         await asyncio.sleep(0)
         return self
 

@@ -42,7 +42,7 @@ class ConfiguredMosquitto:
     def __init__(self, database: Database, folder: Path, prefix: str) -> None:
         self._database = database
         self._folder = folder
-        self._prefix = prefix
+        self.prefix = prefix
         self.passwords: dict[str, str] = {SERVICE_USER: database.write_now(load_service_password)}
         for mac in (GATEWAY_A, GATEWAY_B):
             self.claim(mac)
@@ -60,7 +60,7 @@ class ConfiguredMosquitto:
         hashes = self._database.read_now(store.load_broker_hashes)
         known = {mac: hashed for mac, hashed in hashes.items() if hashed is not None}
         (config / "passwords").write_text(build_password_file(self.passwords[SERVICE_USER], known))
-        (config / "acl").write_text(build_acl_file(self._prefix))
+        (config / "acl").write_text(build_acl_file(self.prefix))
         (config / "meshfleet.conf").write_text(
             build_config_file(passwords=config / "passwords", acl=config / "acl")
         )
@@ -69,7 +69,7 @@ class ConfiguredMosquitto:
 
     def format_topic(self, rest: str) -> str:
         """Return an `mt` topic below the prefix."""
-        return f"{self._prefix}/mt/{rest}" if self._prefix else f"mt/{rest}"
+        return f"{self.prefix}/mt/{rest}" if self.prefix else f"mt/{rest}"
 
     def build_client(self, user: str | None, password: str | None = None) -> MqttClient:
         """Return a client of this user, with the user's password or another one."""
@@ -159,6 +159,16 @@ async def test_the_service_cannot_publish_reports(mosquitto: ConfiguredMosquitto
         await gateway.subscribe("#")
         end = mosquitto.format_topic(f"gateways/request/{DEVICE}/read/8800")
         assert await list_received_topics(gateway, publisher=service, topics=[forged], end=end) == []
+
+
+async def test_the_service_publishes_alarms_and_gateways_do_not(mosquitto: ConfiguredMosquitto) -> None:
+    alarm = f"{mosquitto.format_topic('').removesuffix('mt/')}meshfleet/alarms/alarm-1"
+    end = mosquitto.format_topic(f"gateway/{GATEWAY_A}/device/{DEVICE}/heartbeat")
+    acl = build_acl_file(mosquitto.prefix)
+    assert f"topic write {alarm.removesuffix('alarm-1')}+" in acl.splitlines()
+    async with mosquitto.build_client(SERVICE_USER) as service, mosquitto.build_client(GATEWAY_A) as gateway:
+        await service.subscribe("#")
+        assert await list_received_topics(service, publisher=gateway, topics=[alarm], end=end) == []
 
 
 async def test_claims_and_releases_apply_after_a_reload(

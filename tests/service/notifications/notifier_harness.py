@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.service.notifications.channels import StoredChannel
-    from meshfleet.service.notifications.delivery import OutgoingMessage
+    from meshfleet.service.notifications.delivery import Deliverer, OutgoingMessage
 
 DELIVERED = DeliveryResult(Outcome.DELIVERED, status=200)
 FAILED = DeliveryResult(Outcome.CHANNEL_FAILED, status=503, problem="the receiver answers 503")
@@ -81,13 +81,15 @@ class NotifierHarness:
         self.database = database
         self._now = now
         self.recorder = Recorder()
+        self.deliverers: dict[ChannelKind, Deliverer] = dict.fromkeys(ChannelKind, self.recorder)
+        """Deliverers by kind of channel, which a test may replace."""
         self.notifier = self.start()
 
     def start(self) -> Notifier:
         """Start a notifier, as a process of the service does."""
         self.notifier = Notifier(
             self.database,
-            dict.fromkeys(ChannelKind, self.recorder),
+            self.deliverers,
             on_changed=lambda _changed: None,
             is_well=lambda: True,
             owner=None,
@@ -100,6 +102,10 @@ class NotifierHarness:
     def add_hook(self, name: str = "hook", **options: Any) -> str:
         """Add a webhook for programs. Return its id."""
         return self._add(name, ChannelKind.WEBHOOK, ChannelTarget(url="https://example.com/hook", **options))
+
+    def add_mqtt(self, name: str = "mqtt") -> str:
+        """Add a channel that publishes alarms over MQTT. Return its id."""
+        return self._add(name, ChannelKind.MQTT, ChannelTarget())
 
     def add_mail(self, name: str = "mail") -> str:
         """Add a channel for people. Return its id."""

@@ -85,6 +85,21 @@ def list_actions(service: RunningService) -> list[str]:
 # Channels
 
 
+@pytest.mark.rule("rest-299")
+def test_routes_that_another_admin_has_changed_are_not_replaced(service: RunningService) -> None:
+    one = create(service)["channel"]["id"]
+    path, body = "/api/v1/alarm-routes", {"items": [{"name": "All", "channels": [one]}]}
+    first = service.admin.get(path).headers["ETag"]
+    changed = service.admin.put(path, json=body, headers={"If-Match": f'"other", {first}'})
+    assert changed.status_code == 200, changed.text
+    assert changed.headers["ETag"] == service.viewer.get(path).headers["ETag"] != first
+    refused = service.admin.put(path, json={"items": []}, headers={"If-Match": first})
+    assert (refused.status_code, refused.json()["code"]) == (412, "version-conflict")
+    assert len(get(service, "/alarm-routes")["items"]) == 1
+    for headers in ({"If-Match": "*"}, {}):
+        assert service.admin.put(path, json=body, headers=headers).status_code == 200
+
+
 @pytest.mark.both_databases
 @pytest.mark.rule("rest-276")
 def test_a_channel_is_created_changed_and_deleted_and_its_url_is_never_shown(service: RunningService) -> None:
@@ -252,7 +267,11 @@ def test_the_first_channel_gets_routes(service: RunningService) -> None:
     watchdog = create(service, "Watchdog", kind="watchdog", url=_URL)
     assert watchdog["secret"] is None
     assert get(service, "/alarm-routes") == {"items": []}
-    first = create(service)["channel"]["id"]
+    refused = service.admin.post("/api/v1/channels", json={"name": "x", **_MAIL, "timeZone": "Mars/Base"})
+    assert list_faults(refused) == ["timeZone"]
+    first = create(service, kind="email", recipients=["office@example.org"], timeZone="Europe/Zurich")[
+        "channel"
+    ]["id"]
     routes = get(service, "/alarm-routes")["items"]
     assert [each["match"]["severityAtLeast"] for each in routes] == ["critical", "warning", "info"]
     assert [each["channels"] for each in routes] == [[first]] * 3
@@ -262,7 +281,8 @@ def test_the_first_channel_gets_routes(service: RunningService) -> None:
         *("07:00", "20:00"),
         "hold",
     )
-    assert (information["digest"], information["timeZone"]) == ("08:00", "UTC")
+    assert information["digest"] == "08:00"
+    assert {each["timeZone"] for each in routes} == {"Europe/Zurich"}
     assert get(service, "/attention")["channelsConfigured"]
     service.admin.put("/api/v1/alarm-routes", json={"items": []})
     create(service, "Second")

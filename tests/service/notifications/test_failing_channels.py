@@ -15,18 +15,26 @@ from meshfleet.errors.readiness import ReadinessCode, ReadinessProblem
 from meshfleet.mqtt.broker import take_ownership
 from meshfleet.rest.channels import ChannelKind, NewChannel
 from meshfleet.service.actor import SERVICE
-from meshfleet.service.notifications import channel_commands, delivery_commands, outbox, views
+from meshfleet.service.alarms import commands
+from meshfleet.service.notifications import (
+    channel_commands,
+    clock_changes,
+    delivery_commands,
+    outbox,
+    views,
+)
 from meshfleet.service.notifications.channels import load_channels
 from meshfleet.service.notifications.delivery import DeliveryResult, Outcome
+from meshfleet.service.notifications.messages import HumanMessage
 from meshfleet.service.notifications.notifier import Notifier
 from tests.service.alarms.alarm_harness import HOUR, MINUTE
+from tests.service.notifications.fleet_harness import NotifiedLog
 from tests.service.notifications.notifier_harness import DELIVERED, FAILED, REFUSED, NotifierHarness
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.db import Database
-    from tests.service.notifications.fleet_harness import NotifiedLog
 
 pytestmark = pytest.mark.anyio
 
@@ -122,6 +130,23 @@ async def test_a_message_that_fails_does_not_keep_others_from_people(log: Notifi
     assert ["Gateway 2" in text for (text,) in log.recorder.texts()] == [True]
 
 
+async def test_a_second_message_beside_a_failing_one_is_about_other_alarms(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.mail, groupSeconds=0)
+    gateways = [log.add_gateway(number)[0] for number in range(1, 6)]
+    log.recorder.answer = lambda _name, _message: FAILED
+    log.set_gateway(gateways[0], connected=False)
+    await log.pass_time(6 * MINUTE)
+    log.set_gateway(gateways[0], connected=True)
+    log.set_gateway(gateways[1], connected=False)
+    await log.pass_time(30 * MINUTE, step=60)
+    composed = [each.body.entries for _, each in log.recorder.attempts if isinstance(each.body, HumanMessage)]
+    assert {entry.alarm for entries in composed for entry in entries} == {"alarm-1", "alarm-2"}
+    log.recorder.answer = lambda _name, _message: DELIVERED
+    await log.pass_time(10 * MINUTE, step=60)
+    assert [len(lines) for lines in log.recorder.texts()] == [1, 1, 1]
+    assert log.recorder.kinds()[2] == ["cleared"]
+
+
 async def test_too_many_requests_never_count_on_a_message(database: Database) -> None:
     now = NOW
     harness = NotifierHarness(database, lambda: now)
@@ -148,6 +173,51 @@ async def test_a_message_of_its_own_waits_as_long_as_the_receiver_wants(database
     assert (row.attempts, row.due) == (1, NOW + 90_000)
 
 
+async def lose_devices(log: NotifiedLog, count: int) -> None:
+    """Let one device of each gateway fall silent at the same time, and send the messages."""
+    gateways = [log.add_gateway(number, 2) for number in range(1, count + 1)]
+    for gateway, devices in gateways:
+        log.set_device(devices[0], gateway, connected=False)
+    await log.pass_time(11 * MINUTE)
+
+
+async def test_a_receiver_that_wants_a_pause_gets_it_although_it_took_another_message(
+    log: NotifiedLog,
+) -> None:
+    log.notifications.add_route(log.hook)
+    log.recorder.answer = lambda _name, message: LIMITED if message.thread == "alarm-1" else DELIVERED
+    await lose_devices(log, 4)
+    assert len(log.recorder.attempts) == 4
+    await log.pass_time(45 * MINUTE, step=60)
+    assert len(log.recorder.attempts) == 4
+    log.recorder.answer = lambda _name, _message: DELIVERED
+    await log.pass_time(15 * MINUTE, step=60)
+    assert log.notifications.states() == {"sent": 4}
+
+
+async def test_messages_that_fail_at_the_same_moment_are_one_failure(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.hook)
+    log.recorder.answer = lambda _name, _message: FAILED
+    await lose_devices(log, 4)
+    stored = log.database.read_now(load_channels, log.now)[1]
+    assert (stored.failures, len(log.recorder.attempts)) == (3, 6)
+
+
+async def test_a_message_that_is_never_answered_is_given_up_after_five_attempts(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.hook)
+    unanswered = DeliveryResult(Outcome.CHANNEL_FAILED, problem="the receiver did not answer in time")
+    log.recorder.answer = lambda _name, message: unanswered if message.thread == "alarm-1" else DELIVERED
+    await lose_devices(log, 3)
+    gateway, devices = log.add_gateway(9, 20)
+    for each in devices[:8]:
+        log.set_device(each, gateway, connected=False)
+        log.acknowledge(2)
+        await log.pass_time(10 * MINUTE, step=60)
+        log.database.write_now(commands.unacknowledge_alarm, 2, by=SERVICE, now=log.now)
+    assert log.notifications.states()["dead"] == 1
+    assert "given-up" in [each.cause for each in log.alarms(state="open")]
+
+
 async def test_a_clock_that_is_set_back_delays_nothing(log: NotifiedLog) -> None:
     log.notifications.add_route(log.mail, groupSeconds=0)
     add_watchdog(log.database)
@@ -168,13 +238,84 @@ def test_the_end_of_quiet_hours_stays_when_the_clock_is_set_back(database: Datab
     NotifierHarness(database, lambda: NOW).add_mail()
     for hold in ("group", "quiet", "digest"):
         add_messages(database, 1, state="held", hold=hold, due=NOW + 1000)
-    database.write_now(outbox.shift_times, -5000, NOW - 5000)
+    database.write_now(clock_changes.shift_times, -5000, NOW - 5000)
     query = select(notification.c.due).order_by(notification.c.id)
     assert database.read_now(lambda connection: connection.scalars(query).all()) == [
         NOW - 4000,
         NOW + 1000,
         NOW + 1000,
     ]
+
+
+async def test_a_digest_that_was_planned_with_a_wrong_clock_comes_at_its_next_hour(
+    database: Database,
+) -> None:
+    right = NOW - NOW % (24 * HOUR * 1000) + 12 * HOUR * 1000  # at noon
+    log = NotifiedLog(database, right + 400 * 24 * HOUR * 1000)
+    log.notifications.add_route(log.mail, match={"rules": ["gateway-offline"]}, digest="08:00")
+    log.notifications.add_route(log.mail, hours={"from": "13:00", "to": "20:00"}, groupSeconds=0)
+    gateway, devices = log.add_gateway(1, 2)
+    log.add_gateway(2)
+    log.set_device(devices[0], gateway, connected=False)
+    await log.pass_time(11 * MINUTE)
+    log.set_gateway(gateway, connected=False)
+    await log.pass_time(6 * MINUTE)
+    assert log.notifications.states() == {"held": 2}
+    log.now = right
+    times = []
+    for _ in range(42):
+        before = len(log.recorder.kinds())
+        await log.pass_time(30 * MINUTE, step=1800)
+        if len(log.recorder.kinds()) > before:
+            times.append((log.now - right) / HOUR / 1000)
+    assert times == [1, 20]
+
+
+class CountedWrites:
+    """Transactions of a database, which are counted."""
+
+    def __init__(self, database: Database) -> None:
+        self.number = 0
+        self._write = database.write_now
+
+    def __call__(self, *args: Any) -> Any:
+        """Run a transaction."""
+        self.number += 1
+        return self._write(*args)
+
+
+async def test_a_refused_message_that_waits_causes_no_transactions(
+    log: NotifiedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.notifications.add_route(log.mail, groupSeconds=0)
+    log.recorder.answer = lambda _name, _message: REFUSED._replace(retry_after=3000.0)
+    gateways = [log.add_gateway(number)[0] for number in (1, 2)]
+    for each in gateways:
+        log.set_gateway(each, connected=False)
+        await log.pass_time(8 * MINUTE)
+    assert log.notifications.states() == {"folded": 1, "waiting": 1, "held": 1}
+    await log.notifications.notifier.run_once()
+    counted = CountedWrites(log.database)
+    monkeypatch.setattr(log.database, "write_now", counted)
+    for _ in range(5):
+        log.now += 1000
+        await log.notifications.notifier.run_once()
+    assert counted.number == 0
+
+
+async def test_a_message_that_was_given_up_before_it_was_composed_is_tried_again(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.mail, hours={"from": "00:00", "to": "00:01"})
+    gateways = [log.add_gateway(number)[0] for number in (1, 2)]
+    log.set_gateway(gateways[0], connected=False)
+    await log.pass_time(8 * MINUTE)
+    assert log.notifications.states() == {"held": 1}
+    give_up = update(notification).values(state="dead", finished_at=log.now)
+    log.execute(give_up)
+    number = int(log.mail.removeprefix("channel-"))
+    answer = log.database.write_now(delivery_commands.retry_dead_deliveries, number, by=SERVICE, now=log.now)
+    assert (answer.retried, log.notifications.states()) == (1, {"held": 1})
+    await log.pass_time(MINUTE)
+    assert log.recorder.kinds() == [["opened"]]
 
 
 @pytest.mark.both_databases

@@ -50,13 +50,13 @@ async def test_a_message_that_is_never_accepted_is_given_up_without_delaying_oth
     log: NotifiedLog, answer: DeliveryResult
 ) -> None:
     log.notifications.add_route(log.hook)
-    first, second = (log.add_gateway(number, 20) for number in (1, 2))
+    first, *others = (log.add_gateway(number, 20) for number in range(1, 8))
     log.recorder.answer = lambda _name, message: answer if message.thread == "alarm-1" else DELIVERED
     log.set_device(first[1][0], first[0], connected=False)
     await log.pass_time(15 * MINUTE)
-    for number in range(4):
-        log.set_device(second[1][number], second[0], connected=False)
-        await log.pass_time(HOUR, step=300)
+    for gateway, devices in others:
+        log.set_device(devices[0], gateway, connected=False)
+        await log.pass_time(HOUR, step=600)
     assert [number for _, number in log.recorder.events()].count("alarm-1") == 0
     assert ("alarm.opened", "alarm-2") in log.recorder.events()
     assert log.notifications.states()["dead"] == 1

@@ -57,7 +57,7 @@ def test_a_silenced_alarm_is_hidden_for_a_while(service: RunningService) -> None
 
     attention = get(service, "/attention")
     assert [each["id"] for each in attention["items"]] == [other]
-    assert (attention["hidden"], attention["more"]) == ({"silenced": 1}, 0)
+    assert (attention["hidden"], attention["more"]) == ({"silenced": 1, "silences": 1}, 0)
     assert attention["verdict"]["sentence"] == "4 of 6 devices are online. 1 thing needs you."
     assert list_ids(service, "silenced") == [silenced]
     assert list_ids(service, "open") == [silenced, other], "a silence is not a state"
@@ -67,7 +67,7 @@ def test_a_silenced_alarm_is_hidden_for_a_while(service: RunningService) -> None
     service.clock.move(seconds=HOUR)
     assert list_ids(service, "silenced") == []
     assert service.viewer.get(path).json()["silencedUntil"] is None
-    assert get(service, "/attention")["hidden"] == {"silenced": 0}
+    assert get(service, "/attention")["hidden"] == {"silenced": 0, "silences": 0}
     kinds = [each["kind"] for each in get(service, f"/alarms/{silenced}/events")["items"]]
     assert kinds == ["note", "silenced", "opened"]
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from sqlalchemy import insert, update
 
 from meshfleet.db.tables import alarm, channel, device_label, label
+from meshfleet.rest.channels import AlarmRoute
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.alarms import commands
-from meshfleet.service.notifications import planner
+from meshfleet.service.notifications import planner, route_commands
 from tests.service.alarms.alarm_harness import HOUR, MINUTE
 from tests.service.ingest.messages import mac_to_number
 from tests.service.notifications.fleet_harness import NotifiedLog
@@ -57,6 +59,11 @@ def add_label(log: NotifiedLog, text: str, mac: str) -> None:
     log.execute(insert(device_label).values(device=mac_to_number(mac), label=1))
 
 
+def replace_routes(log: NotifiedLog, *routes: dict[str, Any]) -> None:
+    parsed = msgspec.convert(routes, tuple[AlarmRoute, ...])
+    log.database.write_now(route_commands.replace_routes, parsed, by=SERVICE, now=log.now)
+
+
 async def test_a_silenced_alarm_is_not_looked_at_again_and_again(log: NotifiedLog) -> None:
     log.notifications.add_route(log.mail, repeatSeconds=3600)
     gateway, _ = log.add_gateway(1)
@@ -99,6 +106,21 @@ async def test_an_alarm_that_becomes_severe_in_a_silence_is_told_after_it(log: N
     assert log.recorder.kinds() == [["opened"]]
 
 
+async def test_news_that_were_held_when_an_alarm_was_silenced_are_told_after_the_silence(
+    log: NotifiedLog,
+) -> None:
+    log.notifications.add_route(log.mail, groupSeconds=3600)
+    gateway, _ = log.add_gateway(1)
+    await lose_gateway(log, gateway)
+    make_critical(log)
+    await log.pass_time(2 * MINUTE)
+    log.silence(1, 2 * HOUR)
+    await log.pass_time(MINUTE)
+    log.database.write_now(commands.unsilence_alarm, 1, by=SERVICE, now=log.now)
+    await log.pass_time(2 * HOUR, step=600)
+    assert log.recorder.kinds() == [["opened"], ["updated"]]
+
+
 async def test_a_labeled_device_is_told_although_another_one_was_silent_before(log: NotifiedLog) -> None:
     gateway, devices = log.add_gateway(1, 3)
     add_label(log, "Freezer", devices[1])
@@ -131,6 +153,31 @@ async def test_each_new_member_after_an_acknowledgment_is_told(log: NotifiedLog)
         *("alarm.acknowledged", "alarm.updated") * 3,
     ]
     assert len(log.recorder.kinds()) == 3
+
+
+async def test_a_member_that_joins_right_after_an_acknowledgment_is_told(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.hook, log.mail, groupSeconds=0)
+    gateway, devices = log.add_gateway(1, 12)
+    await lose_devices(log, gateway, devices[:4])
+    told = len(log.recorder.events())
+    for number in (4, 5, 6):
+        log.set_device(devices[number], gateway, connected=False)
+        await log.pass_time(9 * MINUTE)
+        log.acknowledge(1)
+        log.run(2 * MINUTE)  # without a plan
+        await log.pass_time(2 * MINUTE)
+    assert log.recorder.kinds() == [["opened"], ["updated"], ["updated"], ["updated"]]
+    assert [kind for kind, _ in log.recorder.events()[told:]] == ["alarm.acknowledged", "alarm.updated"] * 3
+
+
+async def test_programs_are_told_of_growth_although_people_get_repetitions(log: NotifiedLog) -> None:
+    log.notifications.add_route(log.hook, repeatSeconds=600)
+    gateway, devices = log.add_gateway(1, 12)
+    for number in range(4):
+        log.set_device(devices[number], gateway, connected=False)
+        await log.pass_time(2 * MINUTE)
+    await log.pass_time(30 * MINUTE)
+    assert [kind for kind, _ in log.recorder.events()] == ["alarm.opened", "alarm.updated"]
 
 
 async def test_alarms_that_open_one_after_the_other_are_grouped(log: NotifiedLog) -> None:
@@ -193,3 +240,35 @@ async def test_alarms_that_have_one_cause_now_are_not_told_as_over(night: Notifi
         night.set_gateway(each, connected=False)
     await night.pass_time(14 * HOUR, step=600)
     assert [lines[0].partition(":")[0] for lines in night.recorder.texts()] == ["opened"]
+
+
+async def test_a_route_that_is_renamed_still_says_how_the_end_is_told(database: Database) -> None:
+    log = NotifiedLog(database, to_millis("2026-03-28T18:00"))
+    silent = {"name": "Silent", "channels": [log.hook], "cleared": False, "continue": True}
+    by_day = {"name": "By day", "channels": [log.mail], "hours": DAYTIME, "groupSeconds": 0}
+    replace_routes(log, silent, by_day)
+    gateway, _ = log.add_gateway(1)
+    await lose_gateway(log, gateway)
+    assert (log.recorder.kinds(), len(log.recorder.events())) == ([["opened"]], 1)
+    replace_routes(log, {**by_day, "name": "Office hours"}, {**silent, "name": "Quiet"})
+    await log.pass_time(2 * HOUR, step=600)
+    log.set_gateway(gateway, connected=True)
+    await log.pass_time(2 * HOUR, step=600)
+    assert (log.recorder.kinds(), len(log.recorder.events())) == ([["opened"]], 1)
+    await log.pass_time(10 * HOUR, step=600)
+    assert log.recorder.kinds() == [["opened"], ["cleared"]]
+
+
+def test_a_renamed_route_is_found_by_what_it_does_or_by_its_place() -> None:
+    def find(before: str, after: str) -> dict[str, str]:
+        lists = [
+            [AlarmRoute(name=each[0], channels=[f"channel-{each[1]}"]) for each in text.split()]
+            for text in (before, after)
+        ]
+        return route_commands.find_renamed_routes(*lists)
+
+    assert find("A1 B2", "A1 B2") == {}
+    assert find("A1 B2", "B2 C1") == {"A": "C"}  # moved, too
+    assert find("A1 B2", "C3 B2") == {"A": "C"}  # changed, too
+    assert find("A1 B2", "B2 A1") == {}
+    assert find("A1 B2", "B2") == {}

@@ -11,6 +11,7 @@ export const channels = {
   kinds: {
     webhook: { name: "Webhook", hint: "to a program or a chat: Slack, Mattermost, PagerDuty and others" },
     email: { name: "E-mail", hint: "to people, through the mail server of the settings" },
+    mqtt: { name: "MQTT", hint: "a retained message for each open alarm at the MQTT broker, for programs" },
     watchdog: { name: "Watchdog", hint: "calls a URL while all is well, so that another service notices when this one is down" },
   },
   formats: {

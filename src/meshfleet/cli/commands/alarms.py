@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from meshfleet.cli.arguments import ALARM, DEVICE, DURATION, PAST_TIME
+from meshfleet.cli.commands.silences import silences
 from meshfleet.cli.completers import complete_devices, complete_gateways
 from meshfleet.cli.options import TEXT
 from meshfleet.cli.output import Column, json_option, limit_option, print_json, print_list, print_result
@@ -165,6 +166,9 @@ def unsilence(alarm: str, *, as_json: bool) -> None:
     """End the silence of an alarm."""
     changed = call_service(lambda fleet: fleet.alarms.unsilence(alarm))
     print_result(changed, f"{changed.id} is not silenced: {changed.sentence}", as_json=as_json)
+
+
+alarms.add_command(silences)
 
 
 async def _note_severities(

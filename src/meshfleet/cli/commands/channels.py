@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from meshfleet.cli.arguments import CHANNEL, DELIVERY
+from meshfleet.cli.local_time_zone import find_local_time_zone
 from meshfleet.cli.options import TEXT
 from meshfleet.cli.output import (
     Column,
@@ -76,7 +77,7 @@ _FORMAT = click.Choice([str(each) for each in WebhookFormat])
 
 @click.group()
 def channels() -> None:
-    """Choose where messages about alarms are sent: webhooks, e-mails and watchdogs."""
+    """Choose where messages about alarms are sent: webhooks, e-mails, MQTT and watchdogs."""
 
 
 @channels.command("list")
@@ -104,6 +105,7 @@ def show(channel: str, *, as_json: bool) -> None:
 @click.option("--webhook", type=TEXT, metavar="URL", help="Send messages to this URL.")
 @click.option("--email", type=TEXT, multiple=True, metavar="ADDRESS", help="Send e-mails; can be repeated.")
 @click.option("--watchdog", type=TEXT, metavar="URL", help="Call this URL while the service is well.")
+@click.option("--mqtt", is_flag=True, help="Keep a retained message for each alarm at the MQTT broker.")
 @click.option(
     "--format", "format_", type=_FORMAT, default="standard", show_default=True, help="Format of a webhook."
 )
@@ -115,19 +117,26 @@ def add(  # noqa: PLR0913 # the options
     webhook: str | None,
     email: tuple[str, ...],
     watchdog: str | None,
+    mqtt: bool,
     format_: str,
     routing_key: str | None,
     as_json: bool,
 ) -> None:
-    """Create a channel called NAME: a webhook, e-mails or a watchdog.
+    """Create a channel called NAME: a webhook, e-mails, a watchdog or MQTT.
 
     The secret that signs the messages of a webhook is shown only once. The first channel gets routes:
-    critical alarms at once, warnings from 07:00 to 20:00, others once a day at 08:00 (UTC).
+    critical alarms at once, warnings from 07:00 to 20:00, others once a day at 08:00, in the time zone of
+    this machine.
     """
-    kinds = {ChannelKind.WEBHOOK: webhook, ChannelKind.EMAIL: email, ChannelKind.WATCHDOG: watchdog}
+    kinds = {
+        ChannelKind.WEBHOOK: webhook,
+        ChannelKind.EMAIL: email,
+        ChannelKind.WATCHDOG: watchdog,
+        ChannelKind.MQTT: mqtt,
+    }
     chosen = [kind for kind, value in kinds.items() if value]
     if len(chosen) != 1:
-        raise click.UsageError("Give one of --webhook, --email and --watchdog.")
+        raise click.UsageError("Give one of --webhook, --email, --watchdog and --mqtt.")
     issued = call_service(
         lambda fleet: fleet.channels.create(
             name,
@@ -136,6 +145,7 @@ def add(  # noqa: PLR0913 # the options
             format=WebhookFormat(format_),
             routing_key=routing_key,
             recipients=email,
+            time_zone=find_local_time_zone(),
         )
     )
     _print_issued(issued, f"{issued.channel.id} is {issued.channel.name}.", as_json=as_json)

@@ -199,6 +199,11 @@ class Alarms(Proxy[alarms.Alarms]):
     add_note = wrap_method(alarms.Alarms.add_note)
     silence = wrap_method(alarms.Alarms.silence)
     unsilence = wrap_method(alarms.Alarms.unsilence)
+    silences = wrap_method(alarms.Alarms.silences)
+    show_silence = wrap_method(alarms.Alarms.show_silence)
+    add_silence = wrap_method(alarms.Alarms.add_silence)
+    change_silence = wrap_method(alarms.Alarms.change_silence)
+    delete_silence = wrap_method(alarms.Alarms.delete_silence)
 
 
 class Channels(Proxy[channels.Channels]):

@@ -33,10 +33,11 @@ from meshfleet.rest.alarms import (
     NewAlarmNote,
     NewAlarmSilence,
 )
-from meshfleet.rest.paths import alarm_path
+from meshfleet.rest.paths import alarm_path, silence_path
+from meshfleet.rest.silences import SILENCES_PATH, NewSilence, Silence, SilenceList
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Iterable, Sequence
 
     from meshfleet.client.arguments import Moment
     from meshfleet.rest.alarms import AlarmEvent, AlarmMember
@@ -124,6 +125,26 @@ class Alarms(RestResource):
         """End the silence of an alarm."""
         return await self._post(alarm, "unsilence")
 
+    async def silences(self) -> Sequence[Silence]:
+        """Return all maintenance windows by their beginning, also those that ended in the last 30 days."""
+        return (await self._caller.get(SilenceList, SILENCES_PATH)).items
+
+    async def show_silence(self, silence: str | Silence) -> Silence:
+        """Return a maintenance window, with the number of alarms that it silences now."""
+        return await self._caller.get(Silence, silence_path(to_silence_id(silence)))
+
+    async def add_silence(self, silence: NewSilence) -> Silence:
+        """Create a maintenance window: alarms whose members are all in its scope are not told."""
+        return await self._caller.post(Silence, SILENCES_PATH, silence)
+
+    async def change_silence(self, silence: str | Silence, new: NewSilence) -> Silence:
+        """Replace a maintenance window. Alarms that it does not silence any more are told."""
+        return await self._caller.put(Silence, silence_path(to_silence_id(silence)), new)
+
+    async def delete_silence(self, silence: str | Silence) -> None:
+        """Delete a maintenance window. Alarms that it silences are told that they are still open."""
+        await self._caller.delete(silence_path(to_silence_id(silence)))
+
     async def _post(
         self, alarm: str | Alarm, action: str, body: NewAlarmNote | NewAlarmSilence | None = None
     ) -> Alarm:
@@ -133,3 +154,8 @@ class Alarms(RestResource):
 def to_alarm_id(alarm: str | Alarm) -> str:
     """Return the id of an alarm that is given as its id or as an object."""
     return alarm.id if isinstance(alarm, Alarm) else check_text(alarm, "alarm")
+
+
+def to_silence_id(silence: str | Silence) -> str:
+    """Return the id of a silence that is given as its id or as an object."""
+    return silence.id if isinstance(silence, Silence) else check_text(silence, "silence")

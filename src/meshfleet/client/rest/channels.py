@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from meshfleet.client.arguments import check_text, parse_enum, to_tuple
 from meshfleet.client.rest.http_caller import RestResource
 from meshfleet.client.rest.http_messages import build_query
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
     from meshfleet.rest.channels import AlarmRoute
 
-Kind = ChannelKind | Literal["webhook", "email", "watchdog"]
+Kind = ChannelKind | Literal["webhook", "email", "watchdog", "mqtt"]
 Format = WebhookFormat | Literal["standard", "cloudevents", "pagerduty", "text"]
 
 
@@ -59,13 +61,16 @@ class Channels(RestResource):
         routing_key: str | None = None,
         recipients: str | Iterable[str] = (),
         enabled: bool = True,
+        time_zone: str = "UTC",
     ) -> IssuedChannel:
         """Create a channel, and return it with the secret of a webhook, which cannot be read again.
 
         The first channel gets routes: critical alarms at once, warnings by day, others once a day. A webhook
         or watchdog needs `url`, the format `pagerduty` also `routing_key`, and `email` needs `recipients`.
+        `time_zone` is that of the routes, such as `Europe/Zurich`.
         """
-        body = _build_settings(name, kind, url, format, routing_key, recipients, enabled=enabled)
+        settings = _build_settings(name, kind, url, format, routing_key, recipients, enabled=enabled)
+        body = msgspec.structs.replace(settings, time_zone=time_zone)
         return await self._caller.post(IssuedChannel, CHANNELS_PATH, body)
 
     async def change(  # noqa: PLR0913 # keyword-only after the kind

@@ -6,7 +6,7 @@ code point, so that both databases return the same order.
 """
 
 from meshfleet.db.tables.accounts import account, api_key, audit, secret, session
-from meshfleet.db.tables.alarms import alarm, alarm_condition, alarm_event, alarm_progress
+from meshfleet.db.tables.alarms import alarm, alarm_condition, alarm_event, alarm_progress, silence
 from meshfleet.db.tables.broker import (
     broker_message,
     broker_owner,
@@ -92,6 +92,7 @@ __all__ = [
     "secret",
     "series",
     "session",
+    "silence",
     "site",
     "storage_size",
     "survey_point",

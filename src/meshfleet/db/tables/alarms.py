@@ -20,6 +20,12 @@ alarm_condition = Table(
     Column("alarm", BigInteger, index=True),
     Column("opens", Integer, nullable=False),
     Column("remembered_until", BigInteger),
+    Index(
+        "ix_alarm_condition_parked",
+        "subject",
+        sqlite_where=text("cause = 'parked'"),
+        postgresql_where=text("cause = 'parked'"),
+    ),
 )
 """Conditions that rules have found, now or in the last day: one row for each rule and subject.
 
@@ -59,6 +65,7 @@ alarm = Table(
     Column("silenced_until", BigInteger, index=True),
     Column("silenced_by", Text),
     Column("facts", Text),
+    Column("silence", BigInteger),
     Index(
         "ix_alarm_open_key",
         "key",
@@ -71,6 +78,12 @@ alarm = Table(
         "id",
         sqlite_where=text("announced_version <> version"),
         postgresql_where=text("announced_version <> version"),
+    ),
+    Index(
+        "ix_alarm_silence",
+        "silence",
+        sqlite_where=text("silence IS NOT NULL"),
+        postgresql_where=text("silence IS NOT NULL"),
     ),
     Index(None, "key", "cleared_at"),
     Index(None, "state", "severity", "id"),
@@ -85,8 +98,8 @@ again when the alarm was cleared; `most_members` and `most_affected` are the mos
 `end_reason` says why an alarm is over.
 `recovering_since` is set while all members are well again and are only watched. `new_members` counts members
 that joined after the acknowledgment. `announced_version` is the version for which its messages were
-written. Until `silenced_until` nothing is sent. `facts` is JSON with numbers and names
-for the sentence that the table does not have.
+written. Until `silenced_until` nothing is sent; `silence` is the maintenance window that silences it. `facts`
+is JSON with numbers and names for the sentence that the table does not have.
 """
 
 alarm_event = Table(
@@ -102,6 +115,26 @@ alarm_event = Table(
     sqlite_autoincrement=True,
 )
 """Events of alarms, such as their opening and their acknowledgment. `detail` is JSON."""
+
+silence = Table(
+    "silence",
+    metadata,
+    Column("id", RowId, primary_key=True, autoincrement=True),
+    Column("body", Text, nullable=False),
+    Column("starts_at", BigInteger, nullable=False),
+    Column("ends_at", BigInteger, nullable=False),
+    Column("check_at", BigInteger, index=True),
+    Column("created_at", BigInteger, nullable=False),
+    Column("created_by", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Silences, which are maintenance windows: alarms whose members all are in their scope are not told.
+
+`body` is the silence as it was requested over REST. It begins at `starts_at`, and is over for good at
+`ends_at`. At `check_at` all alarms are looked at, because it begins or has changed; NULL if it does not begin
+again.
+"""
 
 alarm_progress = Table(
     "alarm_progress",

@@ -299,6 +299,7 @@ _READ_RULES: Final = (
     _Rule(_GATEWAYS, "meshtech/diagnostics/{me}/#"),
     _Rule(_USERS, "{prefix}mt/gateway/{mac}/device/#"),
     _Rule(_USERS, "{prefix}mt/gateway/{mac}/response/#"),
+    _Rule(_USERS, "{prefix}meshfleet/alarms/+"),
     _Rule(_HOME_ASSISTANT, "{discovery}/#"),
     _Rule(_HOME_ASSISTANT, "{entities}/#"),
 )

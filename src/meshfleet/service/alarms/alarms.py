@@ -29,6 +29,8 @@ _SELECT_DIFFERENT: Final = """
     WHERE alarm.state IN ('open', 'acknowledged')
     GROUP BY alarm.id, alarm.members HAVING count(member.subject) <> alarm.members
 """
+MAX_EVENTS: Final = 1000
+"""Maximum number of events that are kept of one alarm."""
 _MAX_DELETED: Final = 1000
 _MAX_LOADED: Final = 1000
 """Maximum number of alarms that one query loads."""
@@ -56,6 +58,8 @@ class EndReason(StrEnum):
     """The gateway is not claimed any more."""
     DELETED = "deleted"
     """The members were deleted."""
+    PARKED = "parked"
+    """The members carry the label `parked`: they are in no alarm."""
 
 
 class AlarmEventKind(StrEnum):
@@ -110,6 +114,8 @@ class AlarmRecord:
     """Version for which messages were written, or found to be unnecessary."""
     silenced_until: int | None = None
     silenced_by: str | None = None
+    silence: int | None = None
+    """Maintenance window that silences it; None if a user has silenced it, or if it is not silenced."""
     facts: str | None = None
     """Facts of a watch as JSON, as they were when the alarm opened or became more severe."""
 
@@ -390,11 +396,22 @@ def add_event(
     actor: str | None = None,
     **detail: Any,
 ) -> None:
-    """Record what happened to an alarm."""
+    """Record what happened to an alarm. Only its newest events are kept."""
     text = msgspec.json.encode(detail).decode()
     connection.execute(
         insert(alarm_event).values(alarm=number, time=now, kind=str(kind), actor=actor, detail=text)
     )
+    delete_old_events(connection, {number})
+
+
+def delete_old_events(connection: Connection, numbers: Iterable[int]) -> None:
+    """Delete all but the newest 1,000 events of each of some alarms: one may come and go for years."""
+    columns = alarm_event.c
+    for number in sorted(numbers):
+        of_alarm = columns.alarm == number
+        newest = select(columns.id).where(of_alarm).order_by(columns.id.desc())
+        oldest_kept = newest.offset(MAX_EVENTS - 1).limit(1).scalar_subquery()
+        connection.execute(delete(alarm_event).where(of_alarm, columns.id < oldest_kept))
 
 
 def delete_ended_alarms(connection: Connection, before: int) -> None:

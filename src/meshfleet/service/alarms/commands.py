@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select, update
 
 from meshfleet.db.tables import alarm
-from meshfleet.errors import AlarmCleared
+from meshfleet.errors import AlarmCleared, Conflict
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmState
 from meshfleet.service.alarms import views
@@ -76,7 +76,7 @@ def silence_alarm(  # noqa: PLR0913 # keyword-only after the number
     Raise `AlarmCleared` if it is over.
     """
     _lock_alarm(connection, number)
-    _update(connection, number, silenced_until=until, silenced_by=by.display_name)
+    _update(connection, number, silenced_until=until, silenced_by=by.display_name, silence=None)
     detail = {"until": format_millis(until)}
     add_event(connection, number, AlarmEventKind.SILENCED, now=now, actor=by.display_name, **detail)
     audit_log.record_change(connection, by, "alarm.silence", f"alarm-{number}", now=now, **detail)
@@ -86,10 +86,15 @@ def silence_alarm(  # noqa: PLR0913 # keyword-only after the number
 
 
 def unsilence_alarm(connection: Connection, number: int, *, by: Actor, now: int) -> Alarm:
-    """Send messages about an alarm again. Nothing changes without a silence. Raise `AlarmCleared`."""
+    """Send messages about an alarm again. Nothing changes without a silence. Raise `AlarmCleared`.
+
+    Raise `Conflict` if a maintenance window silences it: that is not only for this alarm.
+    """
     _lock_alarm(connection, number)
-    silenced_until = views.load_record(connection, number).silenced_until
-    if silenced_until is not None:
+    record = views.load_record(connection, number)
+    if record.silence is not None:
+        raise Conflict(f"silence-{record.silence} silences alarm-{number}: change or delete that silence")
+    if record.silenced_until is not None:
         _update(connection, number, silenced_until=None, silenced_by=None)
         add_event(connection, number, AlarmEventKind.UNSILENCED, now=now, actor=by.display_name)
         audit_log.record_change(connection, by, "alarm.unsilence", f"alarm-{number}", now=now)

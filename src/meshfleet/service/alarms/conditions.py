@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import alarm_condition
+from meshfleet.service.alarms.parking import PARKED_CAUSE
 from meshfleet.service.alarms.rules import DAY_MS, REPEAT_DELAYS, Rule
 
 if TYPE_CHECKING:
@@ -84,12 +85,17 @@ class Condition:
         """Whether the subject is at fault now."""
         return self.state in {ConditionState.PENDING, ConditionState.ACTIVE}
 
+    @property
+    def is_parked(self) -> bool:
+        """Whether the fault is kept while the device is parked."""
+        return self.cause == PARKED_CAUSE and self.state is ConditionState.PENDING
+
     def mark_faulty(self, since: int, due: int | None) -> None:
         """Record a fault. A subject that was only watched is at fault again without a new delay."""
         if self.state is ConditionState.CLEARING:
             self.state, self.due = ConditionState.ACTIVE, None
         elif self.state is ConditionState.QUIET:
-            self.state, self.since, self.due = ConditionState.PENDING, since, due
+            self.state, self.since, self.due, self.cause = ConditionState.PENDING, since, due, ""
 
     def mark_well(self, now: int, delay: int) -> None:
         """Record that the fault is gone. An active condition is watched for `delay` or longer."""
@@ -113,6 +119,14 @@ class Condition:
     def detach(self, now: int, due: int) -> None:
         """Leave the alarm although the fault is there. It has an alarm of its own if it lasts until `due`."""
         self.state, self.since, self.due, self.alarm = ConditionState.PENDING, now, due, None
+
+    def park(self) -> None:
+        """Leave the alarm, and wait until the device is not parked any more."""
+        self.state, self.due, self.alarm, self.cause = ConditionState.PENDING, None, None, PARKED_CAUSE
+
+    def unpark(self, due: int) -> None:
+        """Have an alarm if the fault lasts until `due`."""
+        self.due, self.cause = due, ""
 
     def end(self, now: int) -> None:
         """Leave the alarm. The condition is remembered for a day."""
@@ -159,6 +173,14 @@ class ConditionTable:
         """Load up to `limit` conditions whose next step is due. Return them with those of this evaluation."""
         self._keep(bulk.query_rows(self._connection, _SELECT_DUE, (now, limit)))
         return [each for each in self._loaded.values() if each.due is not None and each.due <= now]
+
+    def list_loaded(self) -> list[Condition]:
+        """Return all loaded conditions."""
+        return list(self._loaded.values())
+
+    def list_devices(self) -> set[int]:
+        """Return the devices and gateways of all loaded conditions."""
+        return {each.device for each in self._loaded.values() if each.device is not None}
 
     def find(self, subject: Subject) -> Condition | None:
         """Return a loaded condition."""

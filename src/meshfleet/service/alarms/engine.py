@@ -22,6 +22,7 @@ from meshfleet.service.alarms.conditions import (
     shift_times,
 )
 from meshfleet.service.alarms.diagnosis import EXPECTED_CAUSES, find_cause, load_facts
+from meshfleet.service.alarms.parking import ParkedDevices
 from meshfleet.service.alarms.progress import Progress
 from meshfleet.service.alarms.rules import (
     GATEWAYS_BACK_PERCENT,
@@ -50,6 +51,8 @@ _MAX_DUE: Final = 2_000
 """Maximum number of conditions whose time has come that one evaluation handles."""
 _MAX_COUNTED: Final = 50
 """Maximum number of lost gateways whose devices are counted again in each evaluation."""
+_KEPT_RULES: Final = frozenset({Rule.GATEWAY_OFFLINE, Rule.DEVICE_OFFLINE})
+"""Rules whose faults are not found again: they are kept while the device is parked."""
 _RULE_ORDER: Final = {rule: number for number, rule in enumerate(Rule)}
 
 _COUNT_CONNECTED: Final = """
@@ -117,6 +120,7 @@ class _Evaluation:
         self._service = service
         self._failing = failing
         self._conditions = ConditionTable(connection)
+        self._parked = ParkedDevices(connection)
         self._alarms = AlarmTable(connection, now, times.reopen)
         self._judges: dict[Rule, Callable[[Condition], None]] = {
             Rule.GATEWAYS_LOST: self._judge_fleet,
@@ -142,6 +146,7 @@ class _Evaluation:
         self._apply_changes(batch.changes)
         self._compare_with_devices()
         self._remove_released()
+        self._apply_parking()
         self._check_fleet()
         for watch in watches:
             self._apply_watch(watch)
@@ -249,6 +254,22 @@ class _Evaluation:
             for rule in (Rule.GATEWAY_OFFLINE, Rule.GATEWAY_RETURN):
                 self._remove(Subject(rule, number), EndReason.RELEASED)
 
+    def _apply_parking(self) -> None:
+        """End what is wrong with parked devices, and look again at those that are not parked any more."""
+        self._conditions.load_subjects(sorted({*self._parked.list_at_fault(), *self._parked.list_kept()}))
+        parked = self._parked.find(self._conditions.list_devices())
+        for each in self._conditions.list_loaded():
+            is_ended = each.is_parked or each.state is ConditionState.QUIET
+            if each.is_parked and each.device not in parked:
+                # Not at once: who has brought it back needs time to switch it on.
+                each.unpark(self._now + self._times.device_offline)
+            elif each.device in parked and not is_ended and each.subject.rule is not Rule.GATEWAY_RETURN:
+                self._alarms.touch(each, EndReason.PARKED)
+                if each.subject.rule in _KEPT_RULES and each.is_at_fault:
+                    each.park()
+                else:
+                    self._conditions.remove(each)
+
     def _remove(self, subject: Subject, reason: EndReason) -> None:
         """Remove a condition, which leaves its alarm for a reason."""
         condition = self._conditions.find(subject)
@@ -260,7 +281,7 @@ class _Evaluation:
 
     def _check_fleet(self) -> None:
         """Find out whether many gateways were lost together, or whether most of them are back."""
-        lost = self._conditions.load_rule(Rule.GATEWAY_OFFLINE)
+        lost = [each for each in self._conditions.load_rule(Rule.GATEWAY_OFFLINE) if not each.is_parked]
         if len(lost) <= _MAX_COUNTED:
             for each in lost:
                 self._alarms.touch(each)  # devices may have found another gateway meanwhile
@@ -334,6 +355,9 @@ class _Evaluation:
         try:
             found = watch.find(Sight(self._connection, self._now, known, self._service))
             faults = None if found is None else {each.number: each for each in found}
+            parked = self._parked.find({each.device for each in (faults or {}).values() if each.device})
+            if parked and faults is not None:
+                faults = {number: each for number, each in faults.items() if each.device not in parked}
         except Exception as exc:
             if isinstance(exc, FleetError | SQLAlchemyError) and not isinstance(exc, MalformedInput):
                 raise
@@ -381,7 +405,9 @@ class _Evaluation:
         for condition in sorted(conditions, key=lambda each: (_RULE_ORDER[each.subject.rule], each.due or 0)):
             if condition.due is None or condition.due > self._now:
                 continue  # another condition may have changed it meanwhile
-            if condition.state is ConditionState.PENDING:
+            if condition.is_parked:
+                condition.due = None
+            elif condition.state is ConditionState.PENDING:
                 self._judges.get(condition.subject.rule, self._judge_watched)(condition)
             elif condition.state is ConditionState.CLEARING:
                 self._end(condition)
@@ -409,7 +435,7 @@ class _Evaluation:
         group = AlarmGroup(Rule.GATEWAYS_LOST, "uplink-lost", None)
         self._alarms.join(fleet, group, Severity.CRITICAL)
         for each in self._conditions.load_rule(Rule.GATEWAY_OFFLINE):
-            if each.since < fleet.since - self._times.gateways_window:
+            if each.since < fleet.since - self._times.gateways_window or each.is_parked:
                 continue
             if each.state is ConditionState.PENDING:
                 self._alarms.join(each, group, Severity.CRITICAL)

@@ -13,6 +13,7 @@ from meshfleet.errors import FleetError
 from meshfleet.mqtt.broker import check_ownership
 from meshfleet.service.alarms import engine, progress
 from meshfleet.service.alarms.alarms import delete_ended_alarms
+from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import DEFAULT_TIMES, AlarmTimes
 from meshfleet.service.alarms.watches.registry import WatchSchedule
 
@@ -38,7 +39,7 @@ _STALLED_MS: Final = 60_000
 _DELETE_MS: Final = 60_000
 """Milliseconds between two deletions of alarms whose retention has ended."""
 
-_SELECT_DUE: Final = "SELECT 1 FROM alarm_condition WHERE due <= ? LIMIT 1"
+_SELECT_DUE: Final = "SELECT DISTINCT rule, state FROM alarm_condition WHERE due <= ?"
 
 
 class AlarmRunner:
@@ -101,13 +102,14 @@ class AlarmRunner:
     async def evaluate(self) -> None:
         """Evaluate the rules if anything has changed, or the time of a condition has come."""
         now, is_receiving = self._now(), self._is_receiving()
-        if is_receiving and self._has_started and not await self._database.read(_is_due, now):
+        watches = self._schedule.list_due(now)
+        looking = {each.rule for each in watches}
+        if is_receiving and self._has_started and not await self._database.read(_is_due, now, looking):
             return
         service = None
         if self._read_service_facts is not None:
             # In a thread: a disk that hangs must not block the event loop.
             service = await asyncio.to_thread(self._read_service_facts)
-        watches = self._schedule.list_due(now)
         # At its start the service does not know which gateways will connect again.
         changed = await self._database.write(
             self._evaluate, now, service, watches, is_receiving=is_receiving and self._has_started
@@ -147,12 +149,16 @@ class AlarmRunner:
         )
 
 
-def _is_due(connection: Connection, now: int) -> bool:
-    """Return whether an evaluation would find anything."""
+def _is_due(connection: Connection, now: int, looking: Collection[Rule]) -> bool:
+    """Return whether an evaluation would find anything, in which the watches of some rules look."""
     before = progress.load_progress(connection)
     return (
         before is None
         or not 0 <= now - before.evaluated_at < _IDLE_MS
         or progress.load_newest_position(connection) > before.position
-        or bool(bulk.query_rows(connection, _SELECT_DUE, (now,)))
+        or any(
+            # A fault opens its alarm only while its watch sees it, which it may not for long.
+            rule in looking or rule not in WATCHES or state != ConditionState.PENDING
+            for rule, state in bulk.query_rows(connection, _SELECT_DUE, (now,))
+        )
     )

@@ -98,6 +98,7 @@ def _collect_params(record: AlarmRecord) -> dict[str, Any]:
 _END_SENTENCES: Final[Mapping[str, str]] = {
     EndReason.MERGED: "Gateway {name} was offline, together with many others: they have an alarm in common.",
     EndReason.RELEASED: "Gateway {name} was offline when it was released.",
+    EndReason.PARKED: "This alarm at {name} is over because its devices are parked now.",
     EndReason.DELETED: "The devices of this alarm at {name} were deleted.",
 }
 

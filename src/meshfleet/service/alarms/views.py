@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import and_, exists, func, or_, select, tuple_
+from sqlalchemy import and_, case, exists, func, or_, select, tuple_
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import (
@@ -225,7 +225,10 @@ def build_attention(connection: Connection, now: int) -> Attention:
     counted = select(columns.state, columns.severity, func.count()).where(is_unfinished)
     rows = connection.execute(counted.where(_is_not_silenced(now)).group_by(columns.state, columns.severity))
     numbers = {(state, severity): number for state, severity, number in rows}
-    silenced = select(func.count()).where(is_unfinished, columns.silenced_until > now)
+    # Each alarm that a user has silenced is a silence of its own.
+    own = case((columns.silence.is_(None), -columns.id), else_=columns.silence)
+    silenced = select(func.count().label("alarms"), func.count(own.distinct()).label("silences"))
+    hidden = connection.execute(silenced.where(is_unfinished, columns.silenced_until > now)).one()
     evaluated = progress.load_progress(connection)
     is_known = evaluated is not None and now - evaluated.evaluated_at <= _UNKNOWN_MS
     is_settled = evaluated is not None and evaluated.evaluated_at >= evaluated.quiet_until
@@ -235,7 +238,7 @@ def build_attention(connection: Connection, now: int) -> Attention:
         counts=counts,
         items=items,
         more=sum(numbers.values()) - len(items),
-        hidden=HiddenAlarms(silenced=connection.execute(silenced).scalar_one()),
+        hidden=HiddenAlarms(silenced=hidden.alarms, silences=hidden.silences),
         channels_configured=_has_channels(connection),
     )
 

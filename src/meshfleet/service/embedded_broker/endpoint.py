@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.errors.readiness import ReadinessProblem
+    from meshfleet.mqtt.codec.packets import Publish
     from meshfleet.service.accounts.login import Logins
     from meshfleet.service.clock import Now
     from meshfleet.service.metrics import Metrics
@@ -87,6 +88,10 @@ class EmbeddedBroker:
     def apply_home_assistant(self, settings: Settings) -> None:
         """Change which topics API keys for Home Assistant may use."""
         self.broker.set_home_assistant_topics(_select_topics(settings))
+
+    async def publish_all(self, messages: Sequence[Publish]) -> None:
+        """Publish messages as the service. Return when those with QoS 1 are committed."""
+        await self.broker.publish_all(messages)
 
     def set_request_max_age(self, seconds: float) -> None:
         """Change after how many seconds a request to a disconnected gateway is dropped."""

@@ -171,6 +171,13 @@ class ExternalBrokerClient:
         if self._outbox:
             self._has_outgoing.set()
 
+    async def publish_all(self, messages: Sequence[Publish]) -> None:
+        """Publish messages that no gateway waits for. Return when the broker has acknowledged them.
+
+        Raise `ConnectionLost` if the connection breaks before that: they are not sent again by themselves.
+        """
+        await self._link.publish_all(messages)
+
     async def send_urgent(self, message: Publish) -> None:
         """Send a message with QoS 1 ahead of queued messages, and wait until it is sent.
 

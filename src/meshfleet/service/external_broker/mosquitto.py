@@ -63,13 +63,14 @@ def build_acl_file(prefix: str, homeassistant: HomeAssistantSettings = _HOME_ASS
     topics = TopicCodec(prefix)
     root = topics.broadcast_filter().removesuffix("mt/gateways/#")
     return f"""\
-# The service receives reports and responses of gateways, and sends them requests.
+# The service receives reports and responses of gateways, sends them requests, and publishes alarms.
 user {SERVICE_USER}
 topic read {topics.report_filter()}
 topic read {topics.response_filter()}
 topic write {root}mt/gateway/+/request/#
 topic write {root}mt/gateways/request/#
 topic readwrite meshtech/diagnostics/#
+topic write {root}meshfleet/alarms/+
 
 # The service shows devices in Home Assistant, if it uses this broker.
 topic readwrite {homeassistant.topic}/#

@@ -8,9 +8,9 @@ import msgspec
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from meshfleet.db.tables import channel, channel_alarm
+from meshfleet.db.tables import channel, channel_alarm, notification
 from meshfleet.errors import AlreadyExists, ChannelInUse, Conflict, NotFound
-from meshfleet.rest.channels import MAX_CHANNELS, ChannelKind, IssuedChannel
+from meshfleet.rest.channels import MAX_CHANNELS, ChannelKind, DeliveryState, IssuedChannel
 from meshfleet.service.audit import log as audit_log
 from meshfleet.service.notifications import route_commands, views
 from meshfleet.service.notifications.channel_fields import parse_channel
@@ -47,6 +47,8 @@ def create_channel(connection: Connection, new: NewChannel, *, by: Actor, now: i
     others = connection.execute(select(channel.c.kind)).scalars().all()
     if len(others) >= MAX_CHANNELS:
         raise Conflict(f"there are {len(others)} channels, which is the maximum: delete one first")
+    if new.kind is ChannelKind.MQTT and new.kind in others:
+        raise Conflict("there is a channel of the kind mqtt already: all of them would have the same topics")
     secret = create_secret() if new.kind is ChannelKind.WEBHOOK else None
     values = {
         "name": name,
@@ -65,7 +67,7 @@ def create_channel(connection: Connection, new: NewChannel, *, by: Actor, now: i
     is_first = not any(kind != ChannelKind.WATCHDOG for kind in others)
     if is_first and new.kind is not ChannelKind.WATCHDOG and not route_commands.has_routes(connection):
         route_commands.write_routes(
-            connection, route_commands.build_default_routes(views.format_channel_id(number))
+            connection, route_commands.build_default_routes(views.format_channel_id(number), new.time_zone)
         )
     created = views.load_channel(connection, number, now=now)
     audit_log.record_change(connection, by, "channel.create", created.id, now=now, **_describe(created))
@@ -106,15 +108,29 @@ def replace_channel(connection: Connection, number: int, new: NewChannel, *, by:
     return changed
 
 
-def delete_channel(connection: Connection, number: int, *, by: Actor, now: int) -> None:
-    """Delete a channel with its messages. Raise `ChannelInUse` if a route leads to it."""
-    lock_channel(connection, number)
+def delete_channel(connection: Connection, number: int, *, by: Actor, now: int) -> set[int]:
+    """Delete a channel with its messages. Raise `ChannelInUse` if a route leads to it.
+
+    Return the alarms whose retained messages are to be removed from the MQTT broker.
+    """
+    row = lock_channel(connection, number)
     deleted = views.load_channel(connection, number, now=now)
     routes = views.load_routes(connection).items
     if names := [each.name for each in routes if deleted.id in each.channels]:
         raise ChannelInUse(f"routes lead to this channel: {', '.join(names)}; change them first")
+    published = _load_published(connection, number) if row.kind == ChannelKind.MQTT else set()
     connection.execute(delete(channel).where(channel.c.id == number))
     audit_log.record_change(connection, by, "channel.delete", deleted.id, now=now, **_describe(deleted))
+    return published
+
+
+def _load_published(connection: Connection, number: int) -> set[int]:
+    """Load the alarms of which a channel was told, and whose end it was not told."""
+    told = select(channel_alarm.c.alarm).where(channel_alarm.c.channel == number)
+    columns = notification.c
+    is_unsent = columns.state.in_([str(DeliveryState.WAITING), str(DeliveryState.DEAD)])
+    waiting = select(columns.alarm).where(columns.channel == number, is_unsent, columns.alarm.is_not(None))
+    return set(connection.scalars(told)) | set(connection.scalars(waiting))
 
 
 def rotate_secret(connection: Connection, number: int, *, by: Actor, now: int) -> IssuedChannel:

@@ -10,6 +10,7 @@ from meshfleet.errors.protocol import MalformedText
 from meshfleet.rest.channels import ChannelKind, WebhookFormat
 from meshfleet.rest.inputs import parse_title
 from meshfleet.service.notifications.channels import ChannelTarget, StoredChannel
+from meshfleet.service.time_zones import list_time_zones
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,10 @@ def parse_channel(new: NewChannel, before: StoredChannel | None = None) -> tuple
     except MalformedText as exc:
         faults.append(Fault("name", exc.reason))
         name = ""
+    if new.time_zone not in list_time_zones():
+        faults.append(
+            Fault("timeZone", f"{quote_input(new.time_zone)} is not a time zone such as Europe/Zurich")
+        )
     if routing_key is not None and not (routing_key.isascii() and routing_key.isprintable()):
         faults.append(Fault("routingKey", "must consist of printable ASCII characters"))
     if faults:
@@ -49,10 +54,14 @@ def parse_channel(new: NewChannel, before: StoredChannel | None = None) -> tuple
     return name, target
 
 
+_WITH_URL: Final = frozenset({ChannelKind.WEBHOOK, ChannelKind.WATCHDOG})
+"""Kinds of channels that have a URL."""
+
+
 def _find_unneeded_fields(new: NewChannel) -> list[Fault]:
     is_pagerduty = new.kind is ChannelKind.WEBHOOK and new.format is WebhookFormat.PAGERDUTY
     unneeded = {
-        "url": new.url is not None and new.kind is ChannelKind.EMAIL,
+        "url": new.url is not None and new.kind not in _WITH_URL,
         "format": new.format is not WebhookFormat.STANDARD and new.kind is not ChannelKind.WEBHOOK,
         "routingKey": new.routing_key is not None and not is_pagerduty,
         "recipients": bool(new.recipients) and new.kind is not ChannelKind.EMAIL,
@@ -70,7 +79,7 @@ def _find_unneeded_fields(new: NewChannel) -> list[Fault]:
 
 def _find_missing_fields(new: NewChannel, url: str | None, routing_key: str | None) -> list[Fault]:
     faults = []
-    if not url and new.kind is not ChannelKind.EMAIL:
+    if not url and new.kind in _WITH_URL:
         faults.append(Fault("url", f"is required for a {new.kind}"))
     is_pagerduty = new.kind is ChannelKind.WEBHOOK and new.format is WebhookFormat.PAGERDUTY
     if is_pagerduty and not routing_key:

@@ -38,10 +38,13 @@ def compose_message(
 ) -> None:
     """Make one message of the held messages of a channel whose time has come, if there are any.
 
-    While a message waits to be sent, no other is made, except with `beside_waiting`.
+    While a message waits to be sent, no other is made, except with `beside_waiting`: one about other alarms.
     """
     columns = notification.c
     rows = _load_due(connection, channel, now)
+    if beside_waiting:
+        waiting = _load_waiting_alarms(connection, channel)
+        rows = [row for row in rows if row.alarm not in waiting]
     if not rows or (not beside_waiting and _has_waiting(connection, channel)):
         return
     alarms = {each.id: each for each in views.load_alarms(connection, {row.alarm for row in rows}, now=now)}
@@ -73,6 +76,14 @@ def compose_message(
     outbox.fold_messages(connection, [row.id for row in rows], now, carrier=carrier)
 
 
+def is_message_due(connection: Connection, channel: StoredChannel, now: int) -> bool:
+    """Return whether `compose_message` would do anything: most looks at a channel find nothing to write."""
+    columns = notification.c
+    held = select(columns.id).where(columns.channel == channel.id, IS_UNSENT, columns.due <= now)
+    is_held = connection.execute(held.where(columns.state == str(DeliveryState.HELD)).limit(1)).first()
+    return is_held is not None and not _has_waiting(connection, channel)
+
+
 def _load_due(connection: Connection, channel: StoredChannel, now: int) -> list[Row[Any]]:
     """Load the held messages whose time has come. The time of one of a group is that of all."""
     columns = notification.c
@@ -94,6 +105,15 @@ def _has_waiting(connection: Connection, channel: StoredChannel) -> bool:
     columns = notification.c
     query = select(columns.id).where(columns.channel == channel.id, IS_WAITING)
     return connection.execute(query.limit(1)).first() is not None
+
+
+def _load_waiting_alarms(connection: Connection, channel: StoredChannel) -> set[int]:
+    """Load the alarms that messages are about which are not sent yet: a second one would tell them twice."""
+    columns = notification.c
+    query = select(columns.id, columns.alarm).where(columns.channel == channel.id, IS_WAITING)
+    waiting = connection.execute(query).all()
+    carried = select(columns.alarm).where(columns.carrier.in_([row.id for row in waiting]))
+    return {row.alarm for row in waiting} | set(connection.scalars(carried))
 
 
 def _find_allowed_time(connection: Connection, channel: StoredChannel, now: int, most: int) -> int:

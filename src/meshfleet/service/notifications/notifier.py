@@ -17,10 +17,11 @@ from meshfleet.errors.startup import UnusableDatabase
 from meshfleet.mqtt.broker import check_ownership
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.channels import ChannelKind, ChannelTest
-from meshfleet.service.notifications import composer, outbox, planner
+from meshfleet.service.notifications import clock_changes, composer, outbox, planner
 from meshfleet.service.notifications.channels import load_channels
 from meshfleet.service.notifications.delivery import Outcome, OutgoingMessage
 from meshfleet.service.notifications.messages import EventMessage, HumanMessage, MessageKind
+from meshfleet.service.notifications.mqtt_publisher import MqttDeliverer
 from meshfleet.service.notifications.provisional import ProvisionalMessages
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class Notifier:
         """Move stored times if the clock was set back: else nothing would be due for that long."""
         before = self._looked_at
         if before is None:
-            before = await self._database.read(outbox.load_latest_time)
+            before = await self._database.read(clock_changes.load_latest_time)
         if before - now >= _CLOCK_JUMP_MS:
             by = now - before
             _log.warning("the clock was set back by %d s: times of messages are moved", -by // 1000)
@@ -191,6 +192,12 @@ class Notifier:
             problem=result.problem,
             milliseconds=max(0, self._now() - now),
         )
+
+    async def withdraw(self, alarms: Collection[int]) -> None:
+        """Remove the retained messages about alarms from the MQTT broker, after their channel was deleted."""
+        deliverer = self._deliverers[ChannelKind.MQTT]
+        if isinstance(deliverer, MqttDeliverer):
+            await deliverer.withdraw(alarms)
 
     @staticmethod
     def _is_waiting(channel: StoredChannel, now: int) -> bool:
@@ -256,7 +263,7 @@ class Notifier:
         if outbox.takes_another(channel):
             await self._database.write(self._compose_another, channel, now)
         found = await self._database.read(self._load_next, channel, [], now, 1)
-        if not found:
+        if not found and await self._database.read(composer.is_message_due, channel, now):
             await self._database.write(self._compose, channel, now)
             found = await self._database.read(self._load_next, channel, [], now, 1)
         return found
@@ -360,7 +367,7 @@ class Notifier:
 
     def _shift_times(self, connection: Connection, by: int, now: int) -> None:
         self._check_ownership(connection)
-        outbox.shift_times(connection, by, now)
+        clock_changes.shift_times(connection, by, now)
 
     def _check_ownership(self, connection: Connection) -> None:
         if self._owner is not None:

@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 from sqlalchemy import delete, exists, func, insert, or_, select, update
 
-from meshfleet.db.tables import alarm_event, channel, channel_alarm, notification
+from meshfleet.db.tables import alarm_event, channel, notification
 from meshfleet.db.tables.notifications import IS_UNSENT, IS_WAITING
 from meshfleet.rest.channels import DeliveryState
-from meshfleet.service.alarms.alarms import AlarmEventKind
+from meshfleet.service.alarms.alarms import AlarmEventKind, delete_old_events
 from meshfleet.service.notifications.channels import to_channel
 from meshfleet.service.notifications.delivery import DeliveryResult, Outcome
 from meshfleet.service.notifications.messages import EventMessage, HumanMessage, MessageKind
-from meshfleet.service.notifications.routing import Hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -45,10 +44,11 @@ _JITTER: Final = 0.2
 """Share by which delays are shortened at random: receivers should not be called by all at the same moment."""
 _MESSAGE_DELAYS: Final = (5 * _SECOND_MS, 30 * _SECOND_MS, 2 * _MINUTE_MS, 5 * _MINUTE_MS)
 """Delays of a message that is refused; after one more attempt it is dead."""
-_FAILURE_DELAYS: Final = (_MINUTE_MS, 10 * _MINUTE_MS)
-"""Delays of a message that is not refused, but fails again and again while others are delivered."""
-_NEVER_COUNTED: Final = frozenset({None, 401, 403, 408, 429})
-"""Statuses that say nothing about a message; None is a receiver that does not answer."""
+_FAILURE_DELAYS: Final = (_MINUTE_MS, 5 * _MINUTE_MS, 10 * _MINUTE_MS, 30 * _MINUTE_MS)
+"""Delays of a message that is not refused, but fails again and again while others are delivered. They are
+longer: the receiver may only have been busy."""
+_NEVER_COUNTED: Final = frozenset({401, 403, 408, 429})
+"""Statuses that say nothing about a message."""
 _MAX_AGE_MS: Final = 72 * _HOUR_MS
 """Age at which a message is given up because its channel still fails, or is off."""
 _KEPT_MS: Final = 30 * _DAY_MS
@@ -196,7 +196,7 @@ def record_result(
         return  # it was deleted meanwhile, with its messages
     if result.outcome is Outcome.DELIVERED:
         _finish(connection, [message], DeliveryState.SENT, result.problem, now)
-        _record_channel_success(connection, message.channel, result, now)
+        _record_channel_success(connection, row, result, now)
     elif result.outcome is Outcome.CHANNEL_GONE:
         _update_channel(connection, message.channel, tried_at=now, enabled=False, problem=result.problem)
     elif result.outcome is Outcome.MESSAGE_REFUSED or _works_for_others(row, message, result):
@@ -259,24 +259,30 @@ def record_call(
     if row is None:
         return
     if result.outcome is Outcome.DELIVERED:
-        _record_channel_success(connection, number, result, now)
+        _record_channel_success(connection, row, result, now)
     elif result.outcome is Outcome.CHANNEL_GONE:
         _update_channel(connection, number, tried_at=now, enabled=False, problem=result.problem)
     else:
         _record_channel_problem(connection, row, result, now, random)
 
 
-def _record_channel_success(connection: Connection, number: int, result: DeliveryResult, now: int) -> None:
+def _record_channel_success(connection: Connection, row: Row[Any], result: DeliveryResult, now: int) -> None:
+    """Record that a channel works. A delay that another message of the same moment has caused remains."""
     _update_channel(
         connection,
-        number,
+        row.id,
         tried_at=now,
         delivered_at=now,
         problem=result.problem,
         failing_since=None,
         failures=0,
-        retry_at=None,
+        retry_at=row.retry_at if _is_delayed(row, now) else None,
     )
+
+
+def _is_delayed(row: Row[Any], now: int) -> bool:
+    """Return whether a channel is not to be tried now: what was sent was sent before that was known."""
+    return row.retry_at is not None and row.retry_at > now
 
 
 def _record_channel_problem(
@@ -284,19 +290,21 @@ def _record_channel_problem(
 ) -> None:
     """Record that a channel fails, and when it is tried again."""
     since = now if row.failing_since is None else row.failing_since
-    if row.failures < len(_CHANNEL_DELAYS):
-        delay = _CHANNEL_DELAYS[row.failures]
-    else:
-        delay = _LONG_FAILURE_DELAY if now - since >= _LONG_FAILURE_MS else _CHANNEL_DELAY
-    delay = int(delay * (1 - _JITTER * random()))
+    failures, retry_at = row.failures, row.retry_at
+    if not _is_delayed(row, now):  # else messages that failed at the same moment are one failure
+        if failures < len(_CHANNEL_DELAYS):
+            delay = _CHANNEL_DELAYS[failures]
+        else:
+            delay = _LONG_FAILURE_DELAY if now - since >= _LONG_FAILURE_MS else _CHANNEL_DELAY
+        failures, retry_at = failures + 1, now + int(delay * (1 - _JITTER * random()))
     _update_channel(
         connection,
         row.id,
         tried_at=now,
         problem=result.problem,
         failing_since=since,
-        failures=row.failures + 1,
-        retry_at=now + max(delay, _get_wanted_delay(result)),
+        failures=failures,
+        retry_at=max(retry_at, now + _get_wanted_delay(result)),
     )
 
 
@@ -316,7 +324,7 @@ def _finish(
     stored = set(connection.scalars(statement.returning(notification.c.id)))
     kind = AlarmEventKind.NOTIFIED if state is DeliveryState.SENT else AlarmEventKind.NOT_DELIVERED
     names = dict(map(tuple, connection.execute(select(channel.c.id, channel.c.name))))
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "alarm": number,
             "time": now,
@@ -330,6 +338,7 @@ def _finish(
     ]
     if rows:
         connection.execute(insert(alarm_event), rows)
+        delete_old_events(connection, {row["alarm"] for row in rows})
 
 
 def _load_told_alarms(connection: Connection, message: WaitingMessage | Row[Any]) -> dict[int, str]:
@@ -385,42 +394,6 @@ def find_channels_with_work(connection: Connection, now: int) -> set[int]:
     columns = notification.c
     is_due = exists().where(columns.channel == channel.c.id, IS_UNSENT, columns.due <= now)
     return set(connection.scalars(select(channel.c.id).where(is_due)))
-
-
-def load_latest_time(connection: Connection) -> int:
-    """Return the latest time at which a message was sent or tried; 0 if there is none."""
-    queries = (
-        select(func.max(channel.c.tried_at)),
-        select(func.max(channel.c.delivered_at)),
-        select(func.max(notification.c.finished_at)),
-    )
-    return max(connection.execute(query).scalar() or 0 for query in queries)
-
-
-def shift_times(connection: Connection, by: int, now: int) -> None:
-    """Move all times that others are compared with, after the clock was set back by `-by` milliseconds.
-
-    The end of quiet hours and the hour of a digest stay what they are: they are times of day.
-    """
-    columns, channels, told = notification.c, channel.c, channel_alarm.c
-    connection.execute(
-        update(notification)
-        .where(IS_UNSENT, or_(columns.hold.is_(None), columns.hold == str(Hold.GROUP)))
-        .values(due=columns.due + by)
-    )
-    connection.execute(
-        update(notification)
-        .where(IS_UNSENT, columns.failed_at.is_not(None))
-        .values(failed_at=columns.failed_at + by)
-    )
-    connection.execute(
-        update(notification)
-        .where(columns.finished_at > now - _HOUR_MS)
-        .values(finished_at=columns.finished_at + by)
-    )
-    names = ("retry_at", "delivered_at", "tried_at", "failing_since")
-    connection.execute(update(channel).values({name: channels[name] + by for name in names}))
-    connection.execute(update(channel_alarm).values(told_at=told.told_at + by, check_at=told.check_at + by))
 
 
 def _update_message(connection: Connection, number: int, **values: Any) -> None:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
-from sqlalchemy import delete, insert, or_, select, update
+from sqlalchemy import and_, delete, insert, or_, select, update
 
 from meshfleet.db.tables import (
     alarm,
@@ -20,12 +20,13 @@ from meshfleet.db.tables import (
     device_label,
     label,
     notification,
+    silence,
 )
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmState
-from meshfleet.rest.channels import AlarmRoute, DeliveryState
-from meshfleet.service.alarms import views
+from meshfleet.rest.channels import AlarmRoute, ChannelKind, DeliveryState
+from meshfleet.service.alarms import silence_overlay, views
 from meshfleet.service.alarms.alarms import AlarmEventKind, AlarmRecord, EndReason, add_event, to_records
 from meshfleet.service.alarms.rules import Rule, Severity
 from meshfleet.service.notifications import outbox
@@ -52,6 +53,8 @@ _MAX_ALARMS: Final = 1_000
 """Maximum number of alarms for which one transaction writes messages."""
 _RECOVERING_PAUSE_MS: Final = 10 * _MINUTE_MS
 _NOT_FOR_PEOPLE: Final = frozenset({MessageKind.ACKNOWLEDGED, MessageKind.UNACKNOWLEDGED})
+_TOLD_AFTER_SILENCE: Final = frozenset({MessageKind.UPDATED, MessageKind.STILL_OPEN})
+"""Kinds of messages whose news people have missed if they were held when the alarm was silenced."""
 _UPDATES: Final = frozenset({MessageKind.STILL_OPEN, MessageKind.UNACKNOWLEDGED})
 """Kinds of messages that programs get as `alarm.updated`."""
 
@@ -60,7 +63,7 @@ class Plan(NamedTuple):
     """Result of writing messages."""
 
     changed: set[int]
-    """Row ids of alarms whose silence has ended."""
+    """Row ids of alarms whose silence has begun or ended."""
     has_more: bool
 
 
@@ -88,6 +91,7 @@ def needs_plan(connection: Connection, now: int) -> bool:
         select(columns.id).where(columns.announced_version != columns.version),
         select(columns.id).where(columns.silenced_until <= now),
         select(channel_alarm.c.alarm).where(channel_alarm.c.check_at <= now),
+        select(silence.c.id).where(silence.c.check_at <= now),
     )
     return any(connection.execute(query.limit(1)).first() is not None for query in queries)
 
@@ -96,10 +100,12 @@ def write_messages(connection: Connection, now: int) -> Plan:
     """Write the messages about alarms that have changed, or whose time has come."""
     ended = _end_silences(connection, now)
     changed = _load_changed(connection)
-    due = [each for each in _load_due(connection, now) if each not in changed and each not in ended]
-    records = _load_records(connection, [*ended, *changed, *due])
-    _Planner(connection, now, records, ended).run()
-    return Plan(ended, len(changed) >= _MAX_ALARMS)
+    windows = silence_overlay.apply_silences(connection, ended | changed, now)
+    others = ended | changed | windows.silenced | windows.uncovered
+    due = set(_load_due(connection, now)) - others
+    records = _load_records(connection, others | due)
+    _Planner(connection, now, records, ended, windows.uncovered).run()
+    return Plan(ended | windows.silenced | windows.uncovered, len(changed) >= _MAX_ALARMS)
 
 
 def _end_silences(connection: Connection, now: int) -> set[int]:
@@ -109,7 +115,7 @@ def _end_silences(connection: Connection, now: int) -> set[int]:
     statement = (
         update(alarm)
         .where(columns.id.in_(over.scalar_subquery()))
-        .values(silenced_until=None, silenced_by=None, version=columns.version + 1)
+        .values(silenced_until=None, silenced_by=None, silence=None, version=columns.version + 1)
         .returning(columns.id, columns.state)
     )
     rows = connection.execute(statement).all()
@@ -142,12 +148,22 @@ class _Planner:
     """Messages of one transaction."""
 
     def __init__(
-        self, connection: Connection, now: int, records: Sequence[AlarmRecord], ended: Collection[int]
+        self,
+        connection: Connection,
+        now: int,
+        records: Sequence[AlarmRecord],
+        ended: Collection[int],
+        uncovered: Collection[int],
     ) -> None:
+        """Create for alarms at a time. `ended` are those whose silence is over.
+
+        `uncovered` are those with a member that the maintenance window, which silenced them, does not cover.
+        """
         self._connection = connection
         self._now = now
         self._records = records
         self._ended_silences = ended
+        self._uncovered = uncovered
         self._channels = load_channels(connection, now)
         self._routes = channel_views.load_routes(connection).items
         self._told = _load_told(connection, [each.id for each in records])
@@ -167,7 +183,7 @@ class _Planner:
                 self._announce(record)
             values: dict[str, Any] = {"announced_version": record.version}
             if record.state == AlarmState.CLEARED:
-                values |= {"silenced_until": None, "silenced_by": None}
+                values |= {"silenced_until": None, "silenced_by": None, "silence": None}
             self._connection.execute(update(alarm).where(alarm.c.id == record.id).values(**values))
 
     def _announce(self, record: AlarmRecord) -> None:
@@ -193,7 +209,9 @@ class _Planner:
         for told in self._told.get(record.id, {}).values():
             each = self._channels.get(told.channel)
             if each is not None:
-                self._tell_end(record, each, self._find_route(told))
+                # A route that was deleted meanwhile says nothing: those of today do.
+                route = self._find_route(told) or self._find_routes(record).get(told.channel)
+                self._tell_end(record, each, route)
         self._connection.execute(delete(channel_alarm).where(channel_alarm.c.alarm == record.id))
 
     def _keep_silent(self, record: AlarmRecord) -> None:
@@ -205,11 +223,14 @@ class _Planner:
                 continue
             held = self._load_held(each, record.id)
             outbox.fold_messages(self._connection, [row.id for row in held], self._now, carrier=None)
-            if any(row.kind == MessageKind.OPENED for row in held):
-                columns = channel_alarm.c
-                self._connection.execute(
-                    delete(channel_alarm).where(columns.channel == each.id, columns.alarm == record.id)
-                )
+            kinds = {MessageKind(row.kind) for row in held}
+            columns = channel_alarm.c
+            is_told = and_(columns.channel == each.id, columns.alarm == record.id)
+            if MessageKind.OPENED in kinds:
+                self._connection.execute(delete(channel_alarm).where(is_told))
+            elif kinds & _TOLD_AFTER_SILENCE:
+                # Less severe than any alarm: it is told after the silence, also if a user ends it.
+                self._connection.execute(update(channel_alarm).where(is_told).values(severity=0))
 
     def _find_routes(self, record: AlarmRecord) -> dict[int, AlarmRoute]:
         """Return the ids of the channels that are told of an alarm now, with their routes."""
@@ -241,36 +262,51 @@ class _Planner:
         self, record: AlarmRecord, each: StoredChannel, route: AlarmRoute, told: ToldState
     ) -> None:
         """Tell a channel of an open alarm that it was told of before, if there is something new."""
-        kind = self._choose_kind(record, told, route)
-        if kind is None:
-            self._save_check(told, self._compute_check(record, route, told))
-        elif kind in _NOT_FOR_PEOPLE and each.is_for_people:
+        kinds = self._find_news(record, each, route, told)
+        wanted = [kind for kind in kinds if not (kind in _NOT_FOR_PEOPLE and each.is_for_people)]
+        for kind in wanted:
+            self._tell(record, each, route, kind)
+        if not kinds:
+            self._save_check(told, self._compute_check(record, each, route, told))
+        elif not wanted:
             self._save_told(record, each, route, repeats=told.repeats, before=told)
         else:
-            repeats = told.repeats + 1 if kind is MessageKind.REPEATED else 0
-            if each.is_for_people or kind is not MessageKind.REPEATED:
-                self._tell(record, each, route, kind)
+            repeats = told.repeats + 1 if MessageKind.REPEATED in wanted else 0
             self._save_told(record, each, route, repeats=repeats)
 
-    def _choose_kind(self, record: AlarmRecord, told: ToldState, route: AlarmRoute) -> MessageKind | None:
-        """Return what is new of an open alarm since its last message."""
+    def _find_news(
+        self, record: AlarmRecord, each: StoredChannel, route: AlarmRoute, told: ToldState
+    ) -> list[MessageKind]:
+        """Return what is new of an open alarm since its last message: the most important, and who has it."""
         is_open = record.state == AlarmState.OPEN
         has_grown = _has_grown(record, told) and self._now >= told.told_at + _UPDATE_PAUSE_MS
         is_acknowledged = record.acknowledged_at is not None
+        is_new_acknowledgment = is_acknowledged and record.acknowledged_at != told.acknowledged_at
+        # Members are counted from the last acknowledgment on, which may not have been told yet.
+        known_members = 0 if is_new_acknowledgment else told.new_members
         checks = (
             (MessageKind.OPENED, told.opened_at != record.opened_at),
             (MessageKind.STILL_OPEN, is_open and record.id in self._ended_silences),
+            (MessageKind.UPDATED, is_open and record.id in self._uncovered),
             (MessageKind.UPDATED, record.severity > told.severity),
-            (MessageKind.ACKNOWLEDGED, is_acknowledged and record.acknowledged_at != told.acknowledged_at),
-            (MessageKind.UPDATED, is_open and record.new_members > told.new_members),
+            (MessageKind.UPDATED, is_open and record.new_members > known_members),
             (MessageKind.UNACKNOWLEDGED, not is_acknowledged and told.acknowledged_at is not None),
             (MessageKind.UPDATED, is_open and has_grown),
-            (MessageKind.REPEATED, self._is_repeat_due(record, told, route)),
+            (MessageKind.REPEATED, self._is_repeat_due(record, each, route, told)),
         )
-        return next((kind for kind, applies in checks if applies), None)
+        news = next((kind for kind, applies in checks if applies), None)
+        if not is_new_acknowledgment:
+            return [] if news is None else [news]
+        if news is None or news is MessageKind.REPEATED:
+            return [MessageKind.ACKNOWLEDGED]
+        # An acknowledgment before an update: a receiver must not take it for one of the new member.
+        is_opening = news is MessageKind.OPENED
+        return [news, MessageKind.ACKNOWLEDGED] if is_opening else [MessageKind.ACKNOWLEDGED, news]
 
-    def _is_repeat_due(self, record: AlarmRecord, told: ToldState, route: AlarmRoute) -> bool:
-        due = _compute_repeat(route, told.told_at, told.repeats)
+    def _is_repeat_due(
+        self, record: AlarmRecord, each: StoredChannel, route: AlarmRoute, told: ToldState
+    ) -> bool:
+        due = _compute_repeat(each, route, told)
         return (
             due is not None
             and due <= self._now
@@ -280,7 +316,8 @@ class _Planner:
 
     def _tell_end(self, record: AlarmRecord, each: StoredChannel, route: AlarmRoute | None) -> None:
         """Tell a channel of the end of an alarm, unless it was not yet told of its beginning."""
-        is_told = route is None or route.cleared
+        # A retained message must not stay at the broker when its alarm is over.
+        is_told = route is None or route.cleared or each.kind is ChannelKind.MQTT
         if not each.is_for_people:
             # Programs keep an incident of their own open until they are told of its end, whatever the reason,
             # and if the channel is off now.
@@ -389,7 +426,7 @@ class _Planner:
             repeats=repeats,
             check_at=None,
         )
-        state.check_at = self._compute_check(record, route, state)
+        state.check_at = self._compute_check(record, each, route, state)
         columns = channel_alarm.c
         self._connection.execute(
             delete(channel_alarm).where(columns.channel == each.id, columns.alarm == record.id)
@@ -406,14 +443,16 @@ class _Planner:
                 .values(check_at=check_at)
             )
 
-    def _compute_check(self, record: AlarmRecord, route: AlarmRoute, told: ToldState) -> int | None:
+    def _compute_check(
+        self, record: AlarmRecord, each: StoredChannel, route: AlarmRoute, told: ToldState
+    ) -> int | None:
         """Return when an alarm must be looked at again although it may not change; None if never."""
         if record.state != AlarmState.OPEN:
             return None
-        times = [_compute_repeat(route, told.told_at, told.repeats)]
+        times = [_compute_repeat(each, route, told)]
         if _has_grown(record, told):
             times.append(told.told_at + _UPDATE_PAUSE_MS)
-        earliest = min((each for each in times if each is not None), default=None)
+        earliest = min((time for time in times if time is not None), default=None)
         if earliest is not None and earliest <= self._now:
             return self._now + _RECOVERING_PAUSE_MS
         return earliest
@@ -445,7 +484,8 @@ def _get_size(record: AlarmRecord) -> int:
     return max(record.members, record.affected)
 
 
-def _compute_repeat(route: AlarmRoute, told_at: int, repeats: int) -> int | None:
-    if route.repeat_seconds is None:
+def _compute_repeat(each: StoredChannel, route: AlarmRoute, told: ToldState) -> int | None:
+    """Return when a message is repeated; None if it is not. Programs remember what they were told."""
+    if route.repeat_seconds is None or not each.is_for_people:
         return None
-    return told_at + route.repeat_seconds * 1000 * (_REPEAT_FACTOR if repeats else 1)
+    return told.told_at + route.repeat_seconds * 1000 * (_REPEAT_FACTOR if told.repeats else 1)

@@ -1,11 +1,12 @@
 """REST routes of notifications: `/api/v1/channels` and `/api/v1/alarm-routes`."""
 
 import re
+from collections.abc import Collection
 from typing import Annotated, Final, Protocol
 
-from litestar import Router, delete, get, post, put
+from litestar import Response, Router, delete, get, post, put
 from litestar.di import NamedDependency as Given
-from litestar.params import FromPath, JSONBody, QueryParameter
+from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 
 from meshfleet.db import Database
 from meshfleet.errors import NotFound, Unavailable, quote_name
@@ -72,6 +73,9 @@ class ChannelTester(Protocol):
     async def test(self, channel: StoredChannel) -> ChannelTest:
         """Send a message to a channel now, and return how it went."""
 
+    async def withdraw(self, alarms: Collection[int]) -> None:
+        """Remove the retained messages about alarms from the MQTT broker."""
+
 
 class ChannelTesterFacade:
     """Entry point of REST routes to the tester of channels, which is attached after the start."""
@@ -88,6 +92,11 @@ class ChannelTesterFacade:
         if self._tester is None:
             raise Unavailable("no messages can be sent yet: the service is starting")
         return await self._tester.test(channel)
+
+    async def withdraw(self, alarms: Collection[int]) -> None:
+        """Remove the retained messages about alarms from the MQTT broker, if the service has one yet."""
+        if self._tester is not None and alarms:
+            await self._tester.withdraw(alarms)
 
 
 @get()
@@ -132,10 +141,16 @@ async def change_channel(
 
 @delete("/{channel_id:str}", problems=(409,))
 async def delete_channel(
-    channel_id: FromPath[str], actor: Given[Actor], database: Given[Database], now: Given[Now]
+    channel_id: FromPath[str],
+    actor: Given[Actor],
+    database: Given[Database],
+    channel_tester: Given[ChannelTesterFacade],
+    now: Given[Now],
 ) -> None:
     """Delete a channel with its messages. Routes must not lead to it."""
-    await database.write(channel_commands.delete_channel, parse_path_channel(channel_id), by=actor, now=now())
+    number = parse_path_channel(channel_id)
+    published = await database.write(channel_commands.delete_channel, number, by=actor, now=now())
+    await channel_tester.withdraw(published)
 
 
 @post("/{channel_id:str}/test", status_code=200)
@@ -206,23 +221,43 @@ async def retry_dead_deliveries(
     return await database.write(delivery_commands.retry_dead_deliveries, number, by=actor, now=now())
 
 
+IfMatch = Annotated[
+    str | None,
+    HeaderParameter(
+        name="If-Match",
+        description="`ETag` of the routes that are replaced; 412 if another admin has changed them.",
+    ),
+]
+
+
 @get(ALARM_ROUTES_PATH)
-async def list_alarm_routes(database: Given[Database]) -> AlarmRoutes:
+async def list_alarm_routes(database: Given[Database]) -> Response[AlarmRoutes]:
     """List the routes of alarms to channels, in the order in which they are tried."""
-    return await database.read(views.load_routes)
+    return _build_routes_response(await database.read(views.load_routes))
 
 
-@put(ALARM_ROUTES_PATH)
+@put(ALARM_ROUTES_PATH, problems=(412,))
 async def change_alarm_routes(
-    data: JSONBody[NewAlarmRoutes], actor: Given[Actor], database: Given[Database], now: Given[Now]
-) -> AlarmRoutes:
+    data: JSONBody[NewAlarmRoutes],
+    actor: Given[Actor],
+    database: Given[Database],
+    now: Given[Now],
+    if_match: IfMatch = None,
+) -> Response[AlarmRoutes]:
     """Replace all routes of alarms to channels."""
-    return await database.write(route_commands.replace_routes, data.items, by=actor, now=now())
+    changed = await database.write(
+        route_commands.replace_routes, data.items, by=actor, now=now(), if_match=if_match
+    )
+    return _build_routes_response(changed)
+
+
+def _build_routes_response(routes: AlarmRoutes) -> Response[AlarmRoutes]:
+    return Response(routes, headers={"ETag": route_commands.build_etag(routes)})
 
 
 async def _check_url(data: NewChannel, guard: TargetGuard) -> None:
     """Raise `TargetForbidden` if a request has a URL to which messages are not sent."""
-    if data.url and data.kind is not ChannelKind.EMAIL:
+    if data.url and data.kind in {ChannelKind.WEBHOOK, ChannelKind.WATCHDOG}:
         await guard.check(data.url)
 
 

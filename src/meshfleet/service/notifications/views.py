@@ -22,6 +22,7 @@ from meshfleet.rest.channels import (
     DeliveryState,
 )
 from meshfleet.service.notifications.channels import ChannelTarget, StoredChannel, to_channel
+from meshfleet.service.notifications.mqtt_publisher import ALARM_TOPICS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -106,7 +107,7 @@ def _build_channel(row: Row[Any], counts: dict[tuple[int, str], int], now: int) 
 def mask_target(target: ChannelTarget) -> str:
     """Return where a channel leads without what may be secret: `https://hooks.example.org/…f3a`."""
     if target.url is None:
-        return ", ".join(target.recipients)
+        return ", ".join(target.recipients) or f"{ALARM_TOPICS}/+"
     parts = urlsplit(target.url)
     rest = target.url.partition("://")[2].partition(parts.netloc)[2].removeprefix("/")
     end = rest[-_SHOWN_END:] if len(rest) >= _HIDDEN_AT_LEAST + _SHOWN_END else ""
