@@ -91,7 +91,7 @@ class StoredAlarms:
     def members(self, number: int) -> list[str]:
         """Return the MACs of the members of an alarm."""
         query = select(alarm_condition.c.subject).where(alarm_condition.c.alarm == number)
-        return sorted(mac_from_int(row.subject) for row in self._select(query))
+        return sorted({mac_from_int(row.subject) for row in self._select(query)})
 
     def acknowledge(self, number: int) -> None:
         """Acknowledge an alarm, as a user does."""

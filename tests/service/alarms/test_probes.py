@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import insert, select
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.anyio
 
 ANSWERS, UNREACHABLE, BY_GATEWAY = "c0ffee000001", "c0ffee000002", "c0ffee000003"
-FIELDS = {
+FIELDS: dict[str, dict[str, Any]] = {
     ANSWERS: {"value": "1800"},
     UNREACHABLE: {"status": 10},
     BY_GATEWAY: {"value": "1800", "origin": 32},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -124,6 +125,22 @@ def test_a_probed_extender_is_probably_lost_until_it_is_heard(log: PresenceLog) 
     assert log.told()[2:] == [("device-offline", "opened")]
 
 
+def test_a_probed_extender_that_is_found_silent_later_is_a_member_of_its_alarm(log: PresenceLog) -> None:
+    office, (extender, *children) = log.add_gateway(1, 7)
+    set_parent(log, extender, children)
+    lose(log, office, *children[:4])
+    log.run(11 * MINUTE)
+    answer_probes(log, ProbeResult.LOST)
+    log.run(45 * MINUTE)
+    lose(log, office, extender)
+    log.run(11 * MINUTE)
+    (alarm,) = log.alarms()
+    assert (alarm.state, alarm.members, alarm.affected, log.told()) == ("open", 5, 4, [OPENED])
+    hear(log, office, extender, *children)
+    log.run(6 * MINUTE)
+    assert log.told() == [OPENED, CLEARED]
+
+
 def test_devices_wait_for_a_probe_for_some_minutes_only(log: PresenceLog) -> None:
     office, (extender, *children) = log.add_gateway(1, 5)
     set_parent(log, extender, children)
@@ -148,10 +165,10 @@ def test_many_devices_that_stop_together_are_one_alarm(log: PresenceLog) -> None
         ("device-offline", "burst", "open", 30),
     ]
     alarm = show(log)[1]
-    assert (alarm.severity, alarm.sentence) == (
-        "critical",
+    assert alarm.severity == "critical"
+    assert alarm.sentence == (
         "30 devices behind Gateway 1 stopped within 5 min without a common extender:"
-        " interference, or a power cut?",
+        " interference, or a power cut?"
     )
 
 
@@ -260,9 +277,9 @@ def test_an_extender_that_comes_and_goes_causes_few_messages_and_hides_no_dead_d
     lose(log, office, dead)
     for _ in range(8):
         lose(log, office, extender, *children)
-        log.run(12 * MINUTE)
+        log.run(12 * MINUTE, step=60)
         hear(log, office, extender, *children)
-        log.run(8 * MINUTE)
+        log.run(8 * MINUTE, step=60)
     told = [kind for rule, kind in log.told() if rule == "relay-lost"]
     assert len(told) <= 3
     lose(log, office, extender, *children)
@@ -270,7 +287,36 @@ def test_an_extender_that_comes_and_goes_causes_few_messages_and_hides_no_dead_d
     (alarm,) = [each for each in log.alarms(state="open") if each.rule == "relay-lost"]
     assert alarm.recovering_since is None
     hear(log, office, extender, *children)
-    log.run(HOUR + 15 * MINUTE)
+    log.run(HOUR + 15 * MINUTE, step=60)
     assert [log.members(each.id) for each in log.alarms(state="open") if each.rule == "device-offline"] == [
         [dead]
     ]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_silent_device_of_any_tree_is_in_one_alarm_at_its_topmost_silent_ancestor(
+    log: PresenceLog, seed: int
+) -> None:
+    random = Random(seed)  # noqa: S311 # a fixed sequence
+    office, devices = log.add_gateway(1, 30)
+    parents = {each: random.choice([office, *devices[: index // 2]]) for index, each in enumerate(devices)}
+    for each, parent in parents.items():
+        set_parent(log, parent, [each])
+    silent = set(random.sample(devices, 10 + 6 * seed))
+    lose(log, office, *silent)
+    for _ in range(13):
+        log.run(MINUTE)
+        answer_probes(log, ProbeResult.ANSWERED)
+    expected = {}
+    for each in silent:
+        root = each
+        while parents[root] in silent:
+            root = parents[root]
+        is_relay = root != each or any(parents[other] == each for other in silent)
+        expected[each] = [f"relay:{root}" if is_relay else "device-offline"]
+    found: dict[str, list[str]] = {}
+    for alarm in log.alarms(state="open"):
+        name = alarm.key.split("/")[2] if alarm.rule == "relay-lost" else alarm.rule
+        for each in log.members(alarm.id):
+            found.setdefault(each, []).append(name)
+    assert found == expected

@@ -313,7 +313,7 @@ def _build_node(row: Sequence[Any], now: int, times: AlarmTimes, *, is_updated: 
         state = NodeState.UPDATING
     else:
         grace = max(times.return_check, min(MISSED_HEARTBEATS * interval, times.return_max))
-        is_returning = since <= gateway_since <= now < gateway_since + grace
+        is_returning = since < gateway_since <= now < gateway_since + grace
         state = NodeState.RETURNING if is_returning else NodeState.SILENT
     heard_at = reported_at or 0
     if connected:
