@@ -106,7 +106,7 @@ def _evaluate_and_fail(mesh: MeshHarness) -> None:
 
 
 async def test_twenty_kills_change_nothing_about_a_lost_extender(database: Database, tmp_path: Path) -> None:
-    # A restart lets the silence of devices begin anew: so the kills begin when they are known to be silent.
+    # A restart counts silence from its own time: so the kills begin when all are known to be silent.
     steps = range(10 * MINUTE // STEP, 34 * MINUTE // STEP)
     chosen = frozenset(Random(3).sample(steps, 20))  # noqa: S311 # a fixed sequence
     mesh = await lose_extender(database, tmp_path, chosen)

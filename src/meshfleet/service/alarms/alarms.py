@@ -245,9 +245,13 @@ class AlarmTable:
         `reason` says why the condition leaves the alarm, if it does.
         """
         if condition.alarm is not None:
-            self._touched.add(condition.alarm)
-            if reason is not None:
-                self._end_reasons[condition.alarm] = reason
+            self.touch_alarm(condition.alarm, reason)
+
+    def touch_alarm(self, number: int, reason: EndReason | None = None) -> None:
+        """Count the members of an alarm again at the end of the evaluation. `reason` says why some leave."""
+        self._touched.add(number)
+        if reason is not None:
+            self._end_reasons[number] = reason
 
     def add_missing(self, number: int, devices: int) -> None:
         """Record how many devices stay away although the extender of an alarm is back."""

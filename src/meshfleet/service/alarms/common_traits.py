@@ -1,4 +1,4 @@
-"""What the devices of an alarm have in common: a label or a model that most others do not have."""
+"""Common traits of the devices of an alarm: a label or a model that most others do not have."""
 
 from __future__ import annotations
 

@@ -61,16 +61,16 @@ _SELECT_MOVED: Final = (
 
 
 class NodeState(Enum):
-    """What is known about a device of a mesh."""
+    """State of a device of a mesh."""
 
     CONNECTED = "connected"
     SILENT = "silent"
     RETURNING = "returning"
     """Its gateway was away and is back; the device still has time to report."""
     UPDATING = "updating"
-    """It installs an image and restarts."""
+    """The device installs an image and restarts."""
     DFU = "dfu"
-    """It waits in DFU mode: it passes nothing on, but is not lost."""
+    """The device waits in DFU mode: it passes nothing on, but is not lost."""
     UNKNOWN = "unknown"
     """Its gateway is away."""
     GATEWAY = "gateway"
@@ -120,11 +120,12 @@ class Mesh:
                 self._children.setdefault(each.parent, []).append(each)
         self._members: dict[int, list[int]] | None = None
         """Silent devices by root, without the root."""
+        self._alone: dict[int, int] | None = None
 
     def add_lost(self, device: int) -> None:
         """Record that a device passes nothing on, although it counts as connected."""
         self._lost.add(device)
-        self._members = None
+        self._members = self._alone = None
 
     def is_lost(self, device: int) -> bool:
         """Return whether a device is known to pass nothing on, although it may count as connected."""
@@ -183,14 +184,16 @@ class Mesh:
 
     def list_alone(self) -> dict[int, int]:
         """Return when the silent devices of the gateway that no other explains became silent, by device."""
-        return {
-            each.device: each.silent_since
-            for each in self.nodes.values()
-            if each.state is NodeState.SILENT
-            and each.gateway == self.gateway
-            and self.find_root(each.device) == Root(each.device)
-            and not self.list_cut_off(each.device)
-        }
+        if self._alone is None:
+            self._alone = {
+                each.device: each.silent_since
+                for each in self.nodes.values()
+                if each.state is NodeState.SILENT
+                and each.gateway == self.gateway
+                and self.find_root(each.device) == Root(each.device)
+                and not self.list_cut_off(each.device)
+            }
+        return self._alone
 
     def count_connected(self) -> int:
         """Count the connected devices behind the gateway."""

@@ -306,10 +306,10 @@ class RelayRule:
             each for each in self._conditions.load_alarm(alarm) if each.subject.rule is Rule.DEVICE_OFFLINE
         ]
         away = [each for each in members if each.state is ConditionState.ACTIVE]
+        self._alarms.touch_alarm(alarm, reason)
         self._alarms.add_missing(alarm, len(away))
         nodes = load_nodes(self._connection, [each.subject.number for each in away], self._now, self._times)
         for each in members:
-            self._alarms.touch(each, reason)
             if each.state is not ConditionState.ACTIVE:
                 each.end(self._now)
                 continue

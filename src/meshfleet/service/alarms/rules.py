@@ -161,7 +161,7 @@ MANY_CUT_OFF: Final = 20
 CRITICAL_BURST_PERCENT: Final = 50
 """Devices that stopped at the same time are critical if they are so many of those behind their gateway."""
 CERTAIN_PERCENT: Final = 80
-"""It is certain that an extender cuts devices off if so many of those last heard by it are silent."""
+"""An extender certainly cuts devices off if so many of those last heard by it are silent."""
 
 LOW_BATTERY: Final = 5
 """Charge in percent of a battery up to which it explains that a device is silent."""
