@@ -25,6 +25,7 @@ class AlarmRule(StrEnum):
 
     GATEWAYS_LOST = "gateways-lost"
     GATEWAY_OFFLINE = "gateway-offline"
+    RELAY_LOST = "relay-lost"
     DEVICE_OFFLINE = "device-offline"
     GATEWAY_UNSTABLE = "gateway-unstable"
     DEVICE_UNSTABLE = "device-unstable"

@@ -15,6 +15,7 @@ from meshfleet.protocol.ids import mac_from_int, mac_to_int
 from meshfleet.protocol.topics import TopicCodec
 from meshfleet.rest.channels import ChannelKind
 from meshfleet.service import clock, metric_table
+from meshfleet.service.alarms.probes import RelayProber
 from meshfleet.service.alarms.runner import AlarmRunner
 from meshfleet.service.alarms.service_facts import ServiceFactsReader
 from meshfleet.service.backfill import store as backfill_store
@@ -258,6 +259,13 @@ class Runtime:
             retention_ms=_to_millis(settings.retention.alarm),
             now=clock.now,
         )
+        self._relay_prober = RelayProber(
+            database,
+            rpc,
+            owner=None if database.is_sqlite else owner,
+            now=clock.now,
+            monotonic=clock.monotonic,
+        )
         installation = format_instance_id(instance)
         self._mail = MailDeliverer(settings.mail, public_url=settings.url, installation=installation)
         sender = HttpSender(settings.webhooks)
@@ -400,6 +408,7 @@ class Runtime:
         tasks.create_task(self._api.positions.watch_sites(), name="positions.sites")
         tasks.create_task(self._positions.run(), name="positions.tracker")
         tasks.create_task(self._alarms.run(), name="alarms")
+        tasks.create_task(self._relay_prober.run(), name="alarms.probes")
         tasks.create_task(self._notifier.run(), name="notifications")
         if self._influx is not None:
             tasks.create_task(self._influx.run(), name="influx")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Select
 
     from meshfleet.db import Database
+    from meshfleet.mqtt.codec.packets import Publish
     from meshfleet.service.alarms.watches.watch import ServiceFacts
 
 STEP = 10
@@ -94,7 +95,7 @@ class StoredAlarms:
     def members(self, number: int) -> list[str]:
         """Return the MACs of the members of an alarm."""
         query = select(alarm_condition.c.subject).where(alarm_condition.c.alarm == number)
-        return sorted(mac_from_int(row.subject) for row in self._select(query))
+        return sorted({mac_from_int(row.subject) for row in self._select(query)})
 
     def acknowledge(self, number: int) -> None:
         """Acknowledge an alarm, as a user does."""
@@ -151,15 +152,20 @@ class AlarmHarness(StoredAlarms):
         slot = (end // 1000) % self._interval // STEP
         slots = self._interval // STEP
         messages = [
-            heartbeat(end, device=device, gateway=gateway)
+            message
             for gateway in connected
             for number, device in enumerate(self._devices[gateway])
             if number % slots == slot and device not in self.off
+            for message in self.build_reports(device, gateway, end)
         ]
         self.now = harness.now = end
         await harness.commit_flushed(*messages)
         if evaluates:
             self.evaluate()
+
+    def build_reports(self, device: str, gateway: str, at: int) -> list[Publish]:
+        """Build what a device sends in its turn."""
+        return [heartbeat(at, device=device, gateway=gateway)]
 
     def switch_off(self, devices: Iterable[str]) -> None:
         """Switch devices off, so that they report no more."""

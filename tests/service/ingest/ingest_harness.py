@@ -64,6 +64,7 @@ class IngestHarness:
         self.store, self.ingest = self._start()
 
     def _start(self) -> tuple[FailingStore, IngestPipeline]:
+        self.rollups = Rollups(max_per_flush=self._max_per_flush)
         store = FailingStore(open_sample_store(self.database, self._folder, {}, now=self.now))
         pipeline = IngestPipeline(
             self.database,
@@ -71,7 +72,7 @@ class IngestHarness:
             prefix="",
             admission=self._admission,
             owner=self._owner,
-            rollups=Rollups(max_per_flush=self._max_per_flush),
+            rollups=self.rollups,
             acking_gateways=self.acking_gateways,
             clock_shifts=self.clock_shifts if self._clocks is None else self._clocks.shifts,
             is_shift_confirmed=(lambda _gateway: True) if self._clocks is None else self._clocks.is_confirmed,

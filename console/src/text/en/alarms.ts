@@ -18,6 +18,10 @@ export const alarms = {
       name: "Gateway offline",
       text: "Opens when a gateway has had no connection for 5 minutes. Ends after 2 minutes of connection, later if it came and went.",
     },
+    "relay-lost": {
+      name: "Extender lost",
+      text: "Opens when an extender has been silent for 10 minutes, or does not answer, and cuts off the devices behind it. Ends after 5 minutes of reports, later if it came and went.",
+    },
     "device-offline": {
       name: "Device offline",
       text: "Opens when a device has been silent for 10 minutes although its gateway is connected, later if it often is away. Ends after 2 minutes of reports, later if it came and went.",

@@ -12,6 +12,7 @@ from sqlalchemy import delete, insert, select, update
 from meshfleet.db import bulk
 from meshfleet.db.tables import alarm, alarm_event
 from meshfleet.rest.alarms import AlarmState
+from meshfleet.service.alarms.common_traits import COMPARED_RULES, find_common_trait
 from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import DEVICE_RULES, Rule, Severity
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 _SELECT_DIFFERENT: Final = """
     SELECT alarm.id FROM alarm
     LEFT JOIN alarm_condition AS member ON member.alarm = alarm.id
-        AND member.rule = CASE WHEN alarm.rule = 'gateways-lost' THEN 'gateway-offline' ELSE alarm.rule END
+        AND member.rule = CASE alarm.rule WHEN 'gateways-lost' THEN 'gateway-offline'
+            WHEN 'relay-lost' THEN 'device-offline' ELSE alarm.rule END
     WHERE alarm.state IN ('open', 'acknowledged')
     GROUP BY alarm.id, alarm.members HAVING count(member.subject) <> alarm.members
 """
@@ -44,8 +46,20 @@ _COUNT_AFFECTED: Final = (
     " AND device.id <> device.gateway AND device.connected_at >= lost.since"
 )
 """Devices that were lost together with the gateways of an alarm; those lost before have another cause."""
+_COUNT_CUT_OFF: Final = (
+    "SELECT count(*) FROM alarm_condition"
+    " WHERE alarm = ? AND rule = 'device-offline' AND state = 'active' AND subject <> ?"
+)
+"""Silent devices of an alarm without the extender that cuts them off."""
 _COUNTED_RULES: Final = frozenset({Rule.GATEWAYS_LOST, Rule.GATEWAY_OFFLINE})
 """Rules of alarms whose affected devices are not their members, but are counted."""
+
+
+MEMBER_RULES: Final[Mapping[str, Rule]] = {
+    Rule.GATEWAYS_LOST: Rule.GATEWAY_OFFLINE,
+    Rule.RELAY_LOST: Rule.DEVICE_OFFLINE,
+}
+"""Rules of the members of alarms whose own condition is about what the members have in common."""
 
 
 class EndReason(StrEnum):
@@ -123,6 +137,23 @@ class AlarmRecord:
     def scope(self) -> str:
         """Group of faults that are this alarm, such as `fleet` or `gw:02005e000001`."""
         return self.key.split("/", 2)[2]
+
+    @property
+    def relay(self) -> int | None:
+        """Extender that the alarm is about; None if it is not about one."""
+        kind, _, mac = self.scope.partition(":")
+        return int(mac, 16) if kind == "relay" else None
+
+    def load_facts(self) -> dict[str, Any]:
+        """Return the facts of the alarm."""
+        facts: dict[str, Any] = {} if self.facts is None else msgspec.json.decode(self.facts)
+        return facts
+
+    def change_facts(self, changes: dict[str, Any]) -> None:
+        """Change some facts of the alarm; a fact that becomes None is removed."""
+        facts = {name: each for name, each in (self.load_facts() | changes).items() if each is not None}
+        if facts != self.load_facts():
+            self.facts = msgspec.json.encode(facts).decode()
 
 
 _FIELDS: Final = tuple(each.name for each in fields(AlarmRecord))
@@ -209,7 +240,10 @@ class AlarmTable:
             return
         self._end_reasons[condition.alarm] = EndReason.MERGED
         self._touched |= {condition.alarm, root.id}
-        condition.alarm = root.id
+        condition.alarm, condition.cause = root.id, group.cause
+        if root.acknowledged_by is not None:
+            root.new_members += 1
+            root.state = AlarmState.OPEN
 
     def touch(self, condition: Condition, reason: EndReason | None = None) -> None:
         """Count the members of the alarm of a condition again at the end of the evaluation.
@@ -217,9 +251,28 @@ class AlarmTable:
         `reason` says why the condition leaves the alarm, if it does.
         """
         if condition.alarm is not None:
-            self._touched.add(condition.alarm)
-            if reason is not None:
-                self._end_reasons[condition.alarm] = reason
+            self.touch_alarm(condition.alarm, reason)
+
+    def touch_alarm(self, number: int, reason: EndReason | None = None) -> None:
+        """Count the members of an alarm again at the end of the evaluation. `reason` says why some leave."""
+        self._touched.add(number)
+        if reason is not None:
+            self._end_reasons[number] = reason
+
+    def add_missing(self, number: int, devices: int) -> None:
+        """Record how many devices stay away although the extender of an alarm is back."""
+        record = self.load(number)
+        if record is not None and devices:
+            record.change_facts({"missing": record.load_facts().get("missing", 0) + devices})
+
+    def list_touched(self, rule: Rule) -> list[AlarmRecord]:
+        """List the alarms of a rule whose members have changed."""
+        self.load_all(self._touched)
+        return [
+            record
+            for number, record in sorted(self._loaded.items())
+            if number in self._touched and record.rule == rule and record.state != AlarmState.CLEARED
+        ]
 
     def count_remaining(self, condition: Condition) -> None:
         """Count the affected devices before a condition leaves its alarm, which may then be cleared."""
@@ -300,6 +353,7 @@ class AlarmTable:
         record.members = record.affected = record.new_members = 0
         record.most_members = record.most_affected = 0
         record.acknowledged_by = record.acknowledged_at = None
+        record.facts = None
         record.reopened += 1
         self._add_event(record.id, AlarmEventKind.REOPENED, times=record.reopened)
         return record
@@ -347,23 +401,31 @@ class AlarmTable:
         elif not is_recovering and record.recovering_since is not None:
             record.recovering_since = None
             self._add_event(record.id, AlarmEventKind.RELAPSED)
-        if record.rule == Rule.GATEWAYS_LOST:  # its members are the gateways, not the fleet
-            own = self._count_members(record.id, Rule.GATEWAY_OFFLINE)
+        if (rule := MEMBER_RULES.get(record.rule)) is not None:
+            own = self._count_members(record.id, rule)
         total = sum(own.values())
         if record.members and total != record.members:
             self._add_event(record.id, AlarmEventKind.MEMBERS, members=total, before=record.members)
         record.members, record.most_members = total, max(total, record.most_members)
         if record.rule in _COUNTED_RULES:
             record.affected = self._count_affected(record.id)
+        elif record.relay is not None and record.rule == Rule.RELAY_LOST:
+            values = (record.id, record.relay)
+            record.affected = int(bulk.query_rows(self._connection, _COUNT_CUT_OFF, values)[0][0])
         else:
             record.affected = own.get(ConditionState.ACTIVE, 0) if record.rule in DEVICE_RULES else 0
         record.most_affected = max(record.most_affected, record.affected)
+        if record.rule in COMPARED_RULES:
+            record.change_facts(find_common_trait(self._connection, record.id, record.gateway, record.relay))
 
     def _clear(self, record: AlarmRecord) -> None:
         reason = self._end_reasons.get(record.id, EndReason.DELETED)
         kind = AlarmEventKind.MERGED if reason is EndReason.MERGED else AlarmEventKind.CLEARED
         record.state, record.cleared_at, record.end_reason = AlarmState.CLEARED, self._now, reason
-        record.back = max(0, record.most_affected - record.affected)
+        remaining = record.affected
+        if record.rule == Rule.RELAY_LOST:  # those that stay away have left it when the extender was back
+            remaining = record.load_facts().get("missing", 0)
+        record.back = max(0, record.most_affected - remaining)
         record.members, record.recovering_since = 0, None
         self._add_event(record.id, kind, reason=reason, affected=record.most_affected, back=record.back)
 

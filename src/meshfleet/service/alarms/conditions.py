@@ -27,6 +27,7 @@ _SELECT_GATEWAYS: Final = (
     f"SELECT {_COLUMNS} FROM alarm_condition"  # noqa: S608
     " WHERE gateway IN numbers AND rule = 'device-offline' AND state = 'pending'"
 )
+_SELECT_ALARM: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE alarm = ?"  # noqa: S608
 _SELECT_RULE: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE rule = ? AND state <> 'quiet'"  # noqa: S608
 _SELECT_DUE: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE due <= ? ORDER BY due LIMIT ?"  # noqa: S608
 _DELETE: Final = "DELETE FROM alarm_condition WHERE rule = ? AND subject = ?"
@@ -168,6 +169,11 @@ class ConditionTable:
             for each in self._loaded.values()
             if each.subject.rule is rule and each.state is not ConditionState.QUIET
         ]
+
+    def load_alarm(self, number: int) -> list[Condition]:
+        """Load the conditions that belong to an alarm."""
+        self._keep(bulk.query_rows(self._connection, _SELECT_ALARM, (number,)))
+        return [each for each in self._loaded.values() if each.alarm == number]
 
     def load_due(self, now: int, limit: int) -> list[Condition]:
         """Load up to `limit` conditions whose next step is due. Return them with those of this evaluation."""

@@ -38,6 +38,12 @@ _SELECT_UPDATE: Final = (
     f"SELECT job FROM execution WHERE device = ? AND {active_condition()}"  # noqa: S608 # constants only
     " AND state IN ('APPLYING', 'CONFIRMING') AND updated_at > ? LIMIT 1"
 )
+_SELECT_RELAY: Final = """
+    SELECT relay.id, relay.name, root.since FROM alarm_condition AS member
+    JOIN alarm_condition AS root ON root.alarm = member.alarm AND root.rule = 'relay-lost'
+    JOIN device AS relay ON relay.id = root.subject
+    WHERE member.rule = 'device-offline' AND member.subject = ? AND root.subject <> member.subject
+"""
 _SELECT_LAST_CAUSE: Final = "SELECT cause FROM connectivity WHERE device = ? ORDER BY id DESC LIMIT 1"
 _COUNT_OTHERS: Final = "SELECT count(*) FROM device WHERE gateway = ? AND connected AND id <> gateway"
 
@@ -52,6 +58,8 @@ class DeviceCause(StrEnum):
     NO_CONNECTION = "no-connection"
     """The device is a gateway."""
     GATEWAY_OFFLINE = "gateway-offline"
+    RELAY_SILENT = "relay-silent"
+    """An extender above it is lost."""
     BATTERY_EMPTY = "battery-empty"
     WEAK_SIGNAL = "weak-signal"
     NOT_BACK = "not-back"
@@ -59,7 +67,7 @@ class DeviceCause(StrEnum):
     NO_WARNING = "no-warning"
 
 
-_UPDATE_MS: Final = 60 * 60_000
+UPDATE_MS: Final = 60 * 60_000
 """Milliseconds for which an update explains that a device is silent: it installs the image and restarts."""
 
 EXPECTED_CAUSES: Final = frozenset({DeviceCause.ONLINE, DeviceCause.UPDATING, DeviceCause.DFU_MODE})
@@ -89,6 +97,11 @@ class DeviceFacts(NamedTuple):
     """Job that updates the device now. A device that waits for its turn or its image is not silent."""
     lost_with_gateway: bool = False
     """Whether it was disconnected because its gateway was."""
+    relay: int | None = None
+    """Lost extender in whose alarm the device is."""
+    relay_name: str = ""
+    relay_since: int = 0
+    """When that extender was lost."""
 
 
 def load_facts(connection: Connection, number: int, now: int) -> DeviceFacts:
@@ -100,8 +113,11 @@ def load_facts(connection: Connection, number: int, now: int) -> DeviceFacts:
     for index in (2, 12, 14):
         row[index] = bool(row[index])
     facts = DeviceFacts(*row)
-    updates = bulk.query_rows(connection, _SELECT_UPDATE, (number, now - _UPDATE_MS))
+    updates = bulk.query_rows(connection, _SELECT_UPDATE, (number, now - UPDATE_MS))
     causes = bulk.query_rows(connection, _SELECT_LAST_CAUSE, (number,))
+    relays = () if facts.connected else bulk.query_rows(connection, _SELECT_RELAY, (number,))
+    if relays:
+        facts = facts._replace(relay=relays[0][0], relay_name=relays[0][1], relay_since=relays[0][2])
     return facts._replace(
         job=updates[0][0] if updates else None,
         lost_with_gateway=bool(causes) and causes[0][0] == PresenceCause.GATEWAY,
@@ -118,6 +134,7 @@ def find_cause(facts: DeviceFacts) -> DeviceCause:
         (DeviceCause.NEVER_REPORTED, facts.reported_at is None),
         (DeviceCause.DFU_MODE, facts.boot_mode == "dfu"),
         (DeviceCause.GATEWAY_OFFLINE, facts.gateway is not None and not facts.is_gateway_connected),
+        (DeviceCause.RELAY_SILENT, facts.relay is not None),
         (DeviceCause.BATTERY_EMPTY, facts.battery is not None and facts.battery <= LOW_BATTERY),
         (DeviceCause.WEAK_SIGNAL, facts.rssi is not None and facts.rssi < WEAK_RSSI),
         (DeviceCause.NOT_BACK, facts.lost_with_gateway and gateway_changed_at > facts.changed_at),
@@ -148,6 +165,7 @@ def _describe(
     """Return a sentence, and how sure it is."""
     name, gateway = facts.name, facts.gateway_name or "its gateway"
     since = f"for {format_duration(now - facts.changed_at)}"
+    relay_since = f"for {format_duration(now - facts.relay_since)}"
     offline = f"{name} has been offline {since}."
     others = count(connected_others, "other device")
     certain, likely = Certainty.CERTAIN, Certainty.LIKELY
@@ -161,6 +179,10 @@ def _describe(
         DeviceCause.DFU_MODE: (f"{name} waits in DFU mode for an update.", certain),
         DeviceCause.NEVER_REPORTED: (f"{name} has never reported.", certain),
         DeviceCause.GATEWAY_OFFLINE: (f"{name} is cut off: gateway {gateway} is offline.", certain),
+        DeviceCause.RELAY_SILENT: (
+            f"{name} is cut off with extender {facts.relay_name}, silent {relay_since}.",
+            likely,
+        ),
         DeviceCause.BATTERY_EMPTY: (
             f"{offline} The battery was at {facts.battery} % in its last report.",
             likely,
@@ -189,6 +211,8 @@ def _list_evidence(facts: DeviceFacts) -> list[DiagnosisFact]:
     if facts.gateway_name is not None:
         state = "connected" if facts.is_gateway_connected else "disconnected"
         found.append((facts.gateway_changed_at, f"gateway {facts.gateway_name} {state}"))
+    if facts.relay is not None:
+        found.append((facts.relay_since, f"extender {facts.relay_name} lost"))
     known: list[tuple[int, str]] = [(time, text) for time, text in found if time is not None]
     return [DiagnosisFact(time=format_millis(time), text=text) for time, text in sorted(known, reverse=True)]
 
@@ -197,6 +221,7 @@ def _choose_action(facts: DeviceFacts, cause: DeviceCause) -> AlarmAction | None
     """Return what to do; None if nothing is to be done."""
     device = f"/devices/{to_device_id(mac_from_int(facts.number))}"
     gateway = "/gateways" if facts.gateway is None else f"/gateways/{mac_from_int(facts.gateway)}"
+    relay = device if facts.relay is None else f"/devices/{to_device_id(mac_from_int(facts.relay))}"
     actions: dict[DeviceCause, tuple[str, str, str]] = {
         DeviceCause.UPDATING: ("show-job", "Follow the update.", f"/jobs/job-{facts.job}"),
         DeviceCause.NO_CONNECTION: (
@@ -205,6 +230,7 @@ def _choose_action(facts: DeviceFacts, cause: DeviceCause) -> AlarmAction | None
             f"/gateways/{mac_from_int(facts.number)}",
         ),
         DeviceCause.GATEWAY_OFFLINE: ("check-gateway", "Check the gateway's power and network.", gateway),
+        DeviceCause.RELAY_SILENT: ("check-relay", "Go to the extender and check its power.", relay),
         DeviceCause.BATTERY_EMPTY: ("replace-battery", "Replace the battery.", device),
         DeviceCause.WEAK_SIGNAL: ("improve-signal", "Move it, or add an extender.", device),
         DeviceCause.NOT_BACK: ("check-device", "Look at the device at its place.", device),

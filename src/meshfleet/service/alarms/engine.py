@@ -24,6 +24,7 @@ from meshfleet.service.alarms.conditions import (
 from meshfleet.service.alarms.diagnosis import EXPECTED_CAUSES, find_cause, load_facts
 from meshfleet.service.alarms.parking import ParkedDevices
 from meshfleet.service.alarms.progress import Progress
+from meshfleet.service.alarms.relays import RelayRule
 from meshfleet.service.alarms.rules import (
     GATEWAYS_BACK_PERCENT,
     GATEWAYS_LOST_PERCENT,
@@ -122,11 +123,13 @@ class _Evaluation:
         self._conditions = ConditionTable(connection)
         self._parked = ParkedDevices(connection)
         self._alarms = AlarmTable(connection, now, times.reopen)
+        self._relays = RelayRule(connection, now, times, self._conditions, self._alarms)
         self._judges: dict[Rule, Callable[[Condition], None]] = {
             Rule.GATEWAYS_LOST: self._judge_fleet,
             Rule.GATEWAY_OFFLINE: self._judge_gateway,
             Rule.GATEWAY_RETURN: self._judge_return,
             Rule.DEVICE_OFFLINE: self._judge_device,
+            Rule.RELAY_PROBE: self._conditions.remove,  # its result is too old
         }
         self._faults: dict[Subject, Fault] = {}
         """Faults that watches have found now."""
@@ -148,6 +151,7 @@ class _Evaluation:
         self._remove_released()
         self._apply_parking()
         self._check_fleet()
+        self._relays.check_roots()
         for watch in watches:
             self._apply_watch(watch)
         if self._now >= quiet_until:
@@ -157,6 +161,7 @@ class _Evaluation:
             for rule in SERVICE_RULES:
                 self._judge(self._conditions.load_rule(rule))
         self._conditions.save()
+        self._relays.store_facts()
         changed = self._alarms.finish()
         progress.save_progress(self._connection, Progress(batch.position, self._now, quiet_until))
         return changed
@@ -419,6 +424,8 @@ class _Evaluation:
         self._alarms.count_remaining(condition)
         self._alarms.touch(condition, EndReason.WELL)
         alarm = condition.alarm
+        if condition.subject.rule is Rule.RELAY_LOST:
+            self._relays.end(condition)
         condition.end(self._now)
         if condition.subject.rule is not Rule.GATEWAYS_LOST:
             return
@@ -482,15 +489,16 @@ class _Evaluation:
                 condition.due = self._now  # it belongs to another gateway now
 
     def _judge_device(self, condition: Condition) -> None:
-        """Open the alarm of a device, unless its silence is expected or its gateway is away, too."""
+        """Open the alarm of a device, unless its silence is expected, or something above it is away."""
         facts = load_facts(self._connection, condition.subject.number, self._now)
-        cause = find_cause(facts)
+        # What is stored about a lost extender may have changed in this evaluation.
+        cause = find_cause(facts._replace(relay=None))
         condition.gateway = facts.gateway
         if cause in EXPECTED_CAUSES:
             condition.due = self._now + self._times.device_offline
         elif facts.gateway is None or not facts.is_gateway_connected:
             condition.due = None  # it is checked again when its gateway is back
-        else:
+        elif not self._relays.judge(condition, facts.gateway, cause):
             self._alarms.join(
                 condition, AlarmGroup(Rule.DEVICE_OFFLINE, cause, facts.gateway), Severity.WARNING
             )

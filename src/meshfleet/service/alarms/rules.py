@@ -21,8 +21,12 @@ class Rule(StrEnum):
     """A claimed gateway has no MQTT connection."""
     GATEWAY_RETURN = "gateway-return"
     """A gateway is connected again: are its devices, too? This rule opens no alarm of its own."""
+    RELAY_LOST = "relay-lost"
+    """An extender is silent, and cuts off the devices behind it."""
     DEVICE_OFFLINE = "device-offline"
     """A device does not report although its gateway is connected."""
+    RELAY_PROBE = "relay-probe"
+    """An extender is asked whether it answers. This rule opens no alarm."""
     GATEWAY_UNSTABLE = "gateway-unstable"
     """A gateway loses its connection again and again."""
     DEVICE_UNSTABLE = "device-unstable"
@@ -64,7 +68,7 @@ class Rule(StrEnum):
 
 
 DEVICE_RULES: Final = frozenset(
-    {Rule.DEVICE_OFFLINE, Rule.DEVICE_UNSTABLE, Rule.SAMPLES_LOST, Rule.BATTERY_LOW}
+    {Rule.RELAY_LOST, Rule.DEVICE_OFFLINE, Rule.DEVICE_UNSTABLE, Rule.SAMPLES_LOST, Rule.BATTERY_LOW}
 )
 """Rules whose members are devices, which the alarm affects."""
 GATEWAY_RULES: Final = frozenset(
@@ -112,6 +116,12 @@ class AlarmTimes(NamedTuple):
     """Longest time for which a device that often is away must be away before its alarm opens."""
     device_back: int = 2 * _MINUTE_MS
     """Shortest time for which a device must be connected before its alarm is cleared."""
+    relay_lost: int = 10 * _MINUTE_MS
+    """Time for which an extender must be silent before its alarm opens."""
+    relay_back: int = 5 * _MINUTE_MS
+    """Time for which an extender must be back before its alarm is cleared."""
+    burst_window: int = 10 * _MINUTE_MS
+    """Time within which devices stop that have a cause in common."""
     return_check: int = 10 * _MINUTE_MS
     """Time after which the devices of a gateway that is connected again are checked."""
     return_max: int = DAY_MS
@@ -138,6 +148,20 @@ GATEWAYS_LOST_PERCENT: Final = 20
 GATEWAYS_BACK_PERCENT: Final = 80
 """Gateways have a common cause if at least three of them, and a fifth, are lost within the time above; or all
 of at least two. The cause is gone when four of five are back."""
+
+RELAY_CAUSE: Final = "relay-silent"
+"""Cause of devices that a lost extender cuts off."""
+BURST_CAUSE: Final = "burst"
+"""Cause of devices that stopped at the same time without a lost extender in common."""
+UNKNOWN_CAUSE: Final = "unknown"
+"""Cause of devices behind an extender that answers although most of them are silent."""
+
+MANY_CUT_OFF: Final = 20
+"""The alarm of an extender is critical from so many devices on."""
+CRITICAL_BURST_PERCENT: Final = 50
+"""Devices that stopped at the same time are critical if they are so many of those behind their gateway."""
+CERTAIN_PERCENT: Final = 80
+"""An extender certainly cuts devices off if so many of those last heard by it are silent."""
 
 LOW_BATTERY: Final = 5
 """Charge in percent of a battery up to which it explains that a device is silent."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-import msgspec
-
 from meshfleet.protocol.ids import mac_from_int, to_device_id
-from meshfleet.rest.alarms import AlarmAction, AlarmState, AlarmSubject
+from meshfleet.rest.alarms import AlarmAction, AlarmState, AlarmSubject, Certainty
 from meshfleet.service.alarms.alarms import EndReason
 from meshfleet.service.alarms.diagnosis import DeviceCause
-from meshfleet.service.alarms.rules import Rule
+from meshfleet.service.alarms.rules import BURST_CAUSE, UNKNOWN_CAUSE, Rule
 from meshfleet.service.alarms.watches.registry import WATCHES
 from meshfleet.service.alarms.watches.watch import WatchedAlarm
 from meshfleet.service.alarms.wording import count, format_duration
@@ -25,6 +23,7 @@ _DEVICE_CAUSES: Final[Mapping[str, str]] = {
     DeviceCause.WEAK_SIGNAL: "stopped after a very weak signal",
     DeviceCause.NOT_BACK: "did not come back with the gateway",
     DeviceCause.NO_WARNING: "stopped without a warning",
+    UNKNOWN_CAUSE: "stopped although it answers: the cause is unknown",
 }
 
 
@@ -52,8 +51,8 @@ def describe(record: AlarmRecord, subject: NamedSubject | None, now: int) -> Des
     """Describe an alarm. `subject` is None for the whole fleet."""
     params = _collect_params(record)
     name = "" if subject is None else subject.name
-    if record.end_reason is not None and record.end_reason in _END_SENTENCES:
-        sentence = _END_SENTENCES[record.end_reason].format(name=name or "the fleet")
+    if record.end_reason is not None and (ending := _find_ending(record)) is not None:
+        sentence = ending.format(name=name or "the fleet")
     elif (watch := WATCHES.get(record.rule)) is not None:
         sentence = watch.describe(_to_watched(record, name))
     else:
@@ -71,13 +70,8 @@ def _to_watched(record: AlarmRecord, name: str) -> WatchedAlarm:
         members=record.most_members if record.state == AlarmState.CLEARED else record.members,
         is_over=record.state == AlarmState.CLEARED,
         length=_format_length(record),
-        facts=_load_facts(record),
+        facts=record.load_facts(),
     )
-
-
-def _load_facts(record: AlarmRecord) -> dict[str, Any]:
-    facts: dict[str, Any] = {} if record.facts is None else msgspec.json.decode(record.facts)
-    return facts
 
 
 def _collect_params(record: AlarmRecord) -> dict[str, Any]:
@@ -92,15 +86,31 @@ def _collect_params(record: AlarmRecord) -> dict[str, Any]:
         params["ended"] = record.end_reason
         params["back"] = record.back or 0
         params["missing"] = max(0, record.most_affected - (record.back or 0))
-    return params | _load_facts(record)
+    return params | record.load_facts()
 
 
 _END_SENTENCES: Final[Mapping[str, str]] = {
-    EndReason.MERGED: "Gateway {name} was offline, together with many others: they have an alarm in common.",
+    EndReason.MERGED: "The silence of {name} has a cause in common with that of others: see their alarm.",
     EndReason.RELEASED: "Gateway {name} was offline when it was released.",
     EndReason.PARKED: "This alarm at {name} is over because its devices are parked now.",
     EndReason.DELETED: "The devices of this alarm at {name} were deleted.",
 }
+_RULE_END_SENTENCES: Final[Mapping[tuple[str, str], str]] = {
+    (Rule.GATEWAY_OFFLINE, EndReason.MERGED): (
+        "Gateway {name} was offline, together with many others: they have an alarm in common."
+    ),
+    (Rule.RELAY_LOST, EndReason.MERGED): (
+        "Extender {name} is cut off by another one that is lost: see the alarm of that one."
+    ),
+    (Rule.RELAY_LOST, EndReason.RELEASED): "Extender {name} was silent until it became a gateway.",
+    (Rule.RELAY_LOST, EndReason.DELETED): "Extender {name} was silent when it was deleted.",
+}
+
+
+def _find_ending(record: AlarmRecord) -> str | None:
+    """Return the sentence of an alarm that is over for another reason than that all is well."""
+    reason = str(record.end_reason)
+    return _RULE_END_SENTENCES.get((record.rule, reason), _END_SENTENCES.get(reason))
 
 
 def _describe_fleet(record: AlarmRecord, _name: str, params: dict[str, Any]) -> str:
@@ -124,14 +134,53 @@ def _describe_gateway(record: AlarmRecord, name: str, params: dict[str, Any]) ->
     return f"Gateway {name} is offline. {count(params['devices'], 'device')} {verb} cut off with it."
 
 
+def _describe_relay(record: AlarmRecord, name: str, params: dict[str, Any]) -> str:
+    if record.state == AlarmState.CLEARED:
+        return f"Extender {name} is back after {_format_length(record)}.{_describe_back(params)}"
+    number, moved = params["devices"], params.get("moved", 0)
+    silent = "is probably lost" if params.get("certainty") == Certainty.LIKELY else "is silent"
+    if not number:
+        rest = "no device is cut off with it" if not moved else _describe_moved(moved, is_all=True)
+        return f"Extender {name} {silent}; {rest}."
+    verb = "is" if number == 1 else "are"
+    others = f", {_describe_moved(moved, is_all=False)}" if moved else ""
+    devices = f"{count(number, 'device')} behind it {verb} cut off{others}"
+    return f"Extender {name} {silent}; {devices}.{_describe_trait(params)}"
+
+
+def _describe_moved(moved: int, *, is_all: bool) -> str:
+    """Say how many devices found another way when their extender was lost."""
+    if not is_all:
+        return f"{moved} found another way"
+    return (
+        "its device found another way" if moved == 1 else f"all {moved} devices behind it found another way"
+    )
+
+
+def _describe_trait(params: dict[str, Any]) -> str:
+    """Say what the devices have in common that most others behind their gateway do not have."""
+    who = "All" if params.get("all") else "Almost all"
+    if params.get("label") is not None:
+        return f" {who} carry the label {params['label']}."
+    if params.get("model") is not None:
+        return f" {who} are of the model {params['model']}."
+    return ""
+
+
 def _describe_devices(record: AlarmRecord, name: str, params: dict[str, Any]) -> str:
+    behind = f"extender {name}" if record.relay is not None else name
     if record.state == AlarmState.CLEARED:
         verb = "reports" if record.most_members == 1 else "report"
         devices = count(record.most_members, "device")
-        return f"{devices} behind {name} {verb} again after {_format_length(record)}."
+        return f"{devices} behind {behind} {verb} again after {_format_length(record)}."
+    is_single = record.members == 1 and record.relay is None
     number = params["devices"] or record.members
-    subject = name if record.members == 1 else f"{count(number, 'device')} behind {name}"
-    return f"{subject} {_DEVICE_CAUSES.get(record.cause, 'stopped reporting')}."
+    subject = name if is_single else f"{count(number, 'device')} behind {behind}"
+    if record.cause == BURST_CAUSE:
+        within = format_duration(max(int(params.get("spread", 0)), 60_000))
+        what = f"stopped within {within} without a common extender: interference, or a power cut?"
+        return f"{subject} {what}{_describe_trait(params)}"
+    return f"{subject} {_DEVICE_CAUSES.get(record.cause, 'stopped reporting')}.{_describe_trait(params)}"
 
 
 def _describe_other(record: AlarmRecord, name: str, _params: dict[str, Any]) -> str:
@@ -142,6 +191,7 @@ def _describe_other(record: AlarmRecord, name: str, _params: dict[str, Any]) -> 
 _SENTENCES: Final[Mapping[str, _Describe]] = {
     Rule.GATEWAYS_LOST: _describe_fleet,
     Rule.GATEWAY_OFFLINE: _describe_gateway,
+    Rule.RELAY_LOST: _describe_relay,
     Rule.DEVICE_OFFLINE: _describe_devices,
 }
 
@@ -149,13 +199,15 @@ _SENTENCES: Final[Mapping[str, _Describe]] = {
 def _choose_action(record: AlarmRecord, subject: NamedSubject | None) -> AlarmAction:
     """Return what to do first about an alarm."""
     if (watch := WATCHES.get(record.rule)) is not None:
-        return watch.choose_action(_load_facts(record))
+        return watch.choose_action(record.load_facts())
     if subject is None:
         return AlarmAction(code="check-network", text="Check the network of this service.", href="/gateways")
     mac = mac_from_int(subject.number)
     href = f"/devices/{to_device_id(mac)}" if subject.kind == "device" else f"/gateways/{mac}"
     if record.rule == Rule.GATEWAY_OFFLINE:
         return AlarmAction(code="check-gateway", text="Check its power and network.", href=href)
+    if record.rule == Rule.RELAY_LOST:
+        return AlarmAction(code="check-relay", text="Go there and check its power.", href=href)
     if record.cause == DeviceCause.BATTERY_EMPTY:
         return AlarmAction(code="replace-battery", text="Replace the batteries.", href=href)
     return AlarmAction(code="check-devices", text="Check the devices at their places.", href=href)
@@ -182,7 +234,7 @@ def _build_subject(record: AlarmRecord, subject: NamedSubject | None) -> AlarmSu
         return AlarmSubject(kind=subject.kind, id=identity, name=subject.name)
     kind, _, number = record.scope.partition(":")
     if kind == "channel":
-        return AlarmSubject(kind="channel", id=f"channel-{number}", name=_load_facts(record).get("name"))
+        return AlarmSubject(kind="channel", id=f"channel-{number}", name=record.load_facts().get("name"))
     if kind == "job":
         return AlarmSubject(kind="job", id=f"job-{number}", name=None)
     return AlarmSubject(kind="service" if kind == "service" else "fleet", id=None, name=None)

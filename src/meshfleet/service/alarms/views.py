@@ -37,9 +37,9 @@ from meshfleet.rest.alarms import (
 )
 from meshfleet.rest.channels import ChannelKind
 from meshfleet.service.alarms import progress
-from meshfleet.service.alarms.alarms import AlarmRecord, to_records
+from meshfleet.service.alarms.alarms import MEMBER_RULES, AlarmRecord, to_records
 from meshfleet.service.alarms.conditions import ConditionState
-from meshfleet.service.alarms.rules import DEVICE_RULES, GATEWAY_RULES, Rule, Severity
+from meshfleet.service.alarms.rules import DEVICE_RULES, GATEWAY_RULES, Severity
 from meshfleet.service.alarms.sentences import NamedSubject, describe
 from meshfleet.service.alarms.wording import count
 
@@ -165,7 +165,7 @@ def list_members(
     record = load_record(connection, number)
     if record.rule not in DEVICE_RULES | GATEWAY_RULES:
         return []
-    rule = Rule.GATEWAY_OFFLINE if record.rule == Rule.GATEWAYS_LOST else record.rule
+    rule = MEMBER_RULES.get(record.rule, record.rule)
     columns = alarm_condition.c
     query = (
         select(columns.subject, device.c.name, columns.since, columns.state)
@@ -261,9 +261,10 @@ def build_alarms(connection: Connection, records: Sequence[AlarmRecord], now: in
 
 
 def _load_subjects(connection: Connection, records: Sequence[AlarmRecord]) -> dict[int, NamedSubject]:
-    """Find what alarms are about: one device if there is only one, else the gateway."""
+    """Find what alarms are about: an extender, or one device if there is only one, else the gateway."""
     members = bulk.query_in(connection, _SELECT_MEMBERS, [each.id for each in records if each.members == 1])
     single: dict[int, int] = dict(map(tuple, members))
+    single |= {each.id: each.relay for each in records if each.relay is not None}
     numbers = {*single.values(), *(each.gateway for each in records if each.gateway is not None)}
     names: dict[int, str] = dict(map(tuple, bulk.query_in(connection, _SELECT_NAMES, sorted(numbers))))
     subjects = {}
