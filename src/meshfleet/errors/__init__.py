@@ -155,6 +155,24 @@ class TargetForbidden(Refused):
     code = "target-forbidden"
 
 
+class UnknownLabel(InvalidRequest):
+    """Raised when a rule of alarms names a label that does not exist."""
+
+    code = "unknown-label"
+
+
+class NotNumeric(InvalidRequest):
+    """Raised when a rule of alarms compares numbers, but the identifier or the value is no number."""
+
+    code = "not-numeric"
+
+
+class RuleTooWide(InvalidRequest):
+    """Raised when the labels or models of a rule of alarms select too many devices."""
+
+    code = "rule-too-wide"
+
+
 class NotLoggedIn(Refused):
     """Raised when the access token of a REST request is missing, invalid or expired. Log in again."""
 
@@ -195,6 +213,18 @@ class Conflict(Refused):
     """Base class of errors of REST requests that conflict with the current state of the service."""
 
     code, http = "conflict", 409
+
+
+class VersionConflict(Conflict):
+    """Raised when a resource was changed after it was read. Read it again, and repeat the change."""
+
+    code = "version-conflict"
+
+
+class BuiltinRule(Conflict):
+    """Raised when a built-in rule of alarms is deleted. Disable it instead."""
+
+    code = "builtin-rule"
 
 
 class AlreadyExists(Conflict):

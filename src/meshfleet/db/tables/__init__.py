@@ -6,7 +6,7 @@ code point, so that both databases return the same order.
 """
 
 from meshfleet.db.tables.accounts import account, api_key, audit, secret, session
-from meshfleet.db.tables.alarms import alarm, alarm_condition, alarm_event, alarm_progress
+from meshfleet.db.tables.alarms import alarm, alarm_condition, alarm_event, alarm_progress, alarm_rule
 from meshfleet.db.tables.broker import (
     broker_message,
     broker_owner,
@@ -46,6 +46,7 @@ __all__ = [
     "alarm_condition",
     "alarm_event",
     "alarm_progress",
+    "alarm_rule",
     "anchor_reading",
     "api_key",
     "audit",

@@ -332,7 +332,8 @@ class _Evaluation:
         PostgreSQL executes nothing more in this transaction.
         """
         try:
-            found = watch.find(Sight(self._connection, self._now, known, self._service))
+            facts = (self._connection, self._now, known, self._service, watch.thresholds_in_force)
+            found = watch.find(Sight(*facts))
             faults = None if found is None else {each.number: each for each in found}
         except Exception as exc:
             if isinstance(exc, FleetError | SQLAlchemyError) and not isinstance(exc, MalformedInput):
