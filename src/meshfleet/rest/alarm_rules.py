@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
 
-from meshfleet.rest.alarms import AlarmSeverity
+from meshfleet.rest.alarms import AlarmSeverity  # noqa: TC001 # msgspec reads it
 from meshfleet.rest.bodies import DeviceIdText, RequestBody, ResponseBody, TimeText
 
 ALARM_RULES_PATH: Final = "/api/v1/alarm-rules"

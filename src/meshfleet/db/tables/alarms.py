@@ -34,9 +34,9 @@ alarm_rule = Table(
 )
 """Rules of users, and built-in rules that were changed. `body` is JSON.
 
-`builtin` is the name of a built-in rule, NULL for a rule of a user. `applied_version` is the version with which
-the rules were evaluated last: if it is another one, the conditions of the rule end. The row of a rule that is
-`deleted` stays until they have ended.
+`builtin` is the name of a built-in rule, NULL for a rule of a user. `applied_version` is the version with
+which the rules were evaluated last: if it is another one, the conditions of the rule end. The row of a rule
+that is `deleted` stays until they have ended.
 """
 
 alarm_condition = Table(
@@ -56,7 +56,7 @@ alarm_condition = Table(
 )
 """Conditions that rules have found, now or in the last day: one row for each rule and subject.
 
-`rule` is the name of a built-in rule, or the kind and the row id of a rule of a user, such as `measurement/7`.
+`rule` is the name of a built-in rule, or kind and row id of a rule of a user, such as `measurement/7`.
 `subject` is a device, a gateway, or 0 for the whole fleet. `device` is the device or gateway of which the
 condition is, so that the row is deleted together with it; `gateway` is the gateway by which alarms of devices
 are grouped. `since` is the time at which the present state of the subject began, `due` the time of the next

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SELECT_DIFFERENT: Final = """
     SELECT alarm.id FROM alarm
     LEFT JOIN alarm_condition AS member ON member.alarm = alarm.id
-        AND member.rule = CASE WHEN alarm.rule = 'gateways-lost' THEN 'gateway-offline' ELSE alarm.rule END
+        AND (alarm.rule <> 'gateways-lost' OR member.rule = 'gateway-offline')
     WHERE alarm.state IN ('open', 'acknowledged')
     GROUP BY alarm.id, alarm.members HAVING count(member.subject) <> alarm.members
 """
@@ -33,7 +33,8 @@ _MAX_DELETED: Final = 1000
 _MAX_LOADED: Final = 1000
 """Maximum number of alarms that one query loads."""
 
-_COUNT_MEMBERS: Final = (
+_COUNT_MEMBERS: Final = "SELECT state, count(*) FROM alarm_condition WHERE alarm = ? GROUP BY state"
+_COUNT_MEMBERS_OF_RULE: Final = (
     "SELECT state, count(*) FROM alarm_condition WHERE alarm = ? AND rule = ? GROUP BY state"
 )
 _COUNT_AFFECTED: Final = (
@@ -56,6 +57,11 @@ class EndReason(StrEnum):
     """The gateway is not claimed any more."""
     DELETED = "deleted"
     """The members were deleted."""
+    OUT_OF_SCOPE = "out-of-scope"
+    """The rule is not for the members any more."""
+    RULE_CHANGED = "rule-changed"
+    RULE_DISABLED = "rule-disabled"
+    RULE_DELETED = "rule-deleted"
 
 
 class AlarmEventKind(StrEnum):
@@ -211,9 +217,13 @@ class AlarmTable:
         `reason` says why the condition leaves the alarm, if it does.
         """
         if condition.alarm is not None:
-            self._touched.add(condition.alarm)
-            if reason is not None:
-                self._end_reasons[condition.alarm] = reason
+            self.touch_alarm(condition.alarm, reason)
+
+    def touch_alarm(self, number: int, reason: EndReason | None = None) -> None:
+        """Count the members of an alarm again, as `touch` does."""
+        self._touched.add(number)
+        if reason is not None:
+            self._end_reasons[number] = reason
 
     def count_remaining(self, condition: Condition) -> None:
         """Count the affected devices before a condition leaves its alarm, which may then be cleared."""
@@ -330,7 +340,8 @@ class AlarmTable:
 
     def _recount(self, record: AlarmRecord) -> None:
         """Count the members of an alarm and the devices that it affects. Clear it if it has none."""
-        own = self._count_members(record.id, record.rule)
+        is_common = record.rule == Rule.GATEWAYS_LOST
+        own = self._count_members(record.id, Rule.GATEWAYS_LOST if is_common else None)
         if not own:
             self._clear(record)
             return
@@ -341,7 +352,7 @@ class AlarmTable:
         elif not is_recovering and record.recovering_since is not None:
             record.recovering_since = None
             self._add_event(record.id, AlarmEventKind.RELAPSED)
-        if record.rule == Rule.GATEWAYS_LOST:  # its members are the gateways, not the fleet
+        if is_common:  # its members are the gateways, not the fleet
             own = self._count_members(record.id, Rule.GATEWAY_OFFLINE)
         total = sum(own.values())
         if record.members and total != record.members:
@@ -361,9 +372,12 @@ class AlarmTable:
         record.members, record.recovering_since = 0, None
         self._add_event(record.id, kind, reason=reason, affected=record.most_affected, back=record.back)
 
-    def _count_members(self, number: int, rule: str) -> Mapping[str, int]:
-        """Count the conditions of a rule that belong to an alarm, by state."""
-        rows = bulk.query_rows(self._connection, _COUNT_MEMBERS, (number, rule))
+    def _count_members(self, number: int, rule: Rule | None) -> Mapping[str, int]:
+        """Count the conditions that belong to an alarm, by state; only those of a rule, unless it is None."""
+        if rule is None:
+            rows = bulk.query_rows(self._connection, _COUNT_MEMBERS, (number,))
+        else:
+            rows = bulk.query_rows(self._connection, _COUNT_MEMBERS_OF_RULE, (number, str(rule)))
         return {row[0]: row[1] for row in rows}
 
     def _count_affected(self, number: int) -> int:

@@ -95,8 +95,8 @@ BUILTIN_RULES: Final[Mapping[Rule, BuiltinRule]] = {
     ),
     Rule.DISK: BuiltinRule(
         "Disk",
-        "When less than {freePercent} % or 2 GiB of the disk have been free for {wait}, or it is full within 7"
-        " days.",
+        "When less than {freePercent} % or 2 GiB of the disk have been free for {wait}, or it is full within"
+        " 7 days.",
     ),
     Rule.CERTIFICATE: BuiltinRule("Certificate", "When the TLS certificate ends within 30 days."),
     Rule.BACKUP_OLD: BuiltinRule("Backup old", "When the last backup is older than {days} days."),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 from sqlalchemy import delete, func, insert, select, update
@@ -43,11 +43,21 @@ from meshfleet.service.alarms.user_rules.definition import UserRule, decode_body
 from meshfleet.service.audit import log as audit_log
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sqlalchemy import Connection, Row
 
     from meshfleet.service.actor import Actor
 
 _USER_RULE_ID: Final = re.compile(r"rule-([1-9][0-9]{0,17})")
+
+
+class ChangedRule(NamedTuple):
+    """Version of a rule that is not evaluated yet."""
+
+    id: int
+    version: int
+    is_deleted: bool
 
 
 def list_rules(connection: Connection) -> AlarmRuleList:
@@ -167,12 +177,23 @@ def load_changes(connection: Connection) -> dict[Rule, RuleChange]:
     return {Rule(row.builtin): _to_change(row) for row in rows if row.builtin in BUILTIN_RULES}
 
 
-def mark_applied(connection: Connection) -> None:
-    """Record that the conditions of all changed rules have ended. Remove the rows of deleted rules."""
+def find_changed(connection: Connection) -> list[ChangedRule]:
+    """Return the rules that were changed since they were evaluated last."""
     columns = alarm_rule.c
-    connection.execute(delete(alarm_rule).where(columns.deleted))
-    is_changed = columns.applied_version != columns.version
-    connection.execute(update(alarm_rule).where(is_changed).values(applied_version=columns.version))
+    query = select(columns.id, columns.version, columns.deleted).where(
+        columns.deleted | (columns.applied_version != columns.version)
+    )
+    return [ChangedRule(row.id, row.version, bool(row.deleted)) for row in connection.execute(query)]
+
+
+def mark_applied(connection: Connection, changed: Iterable[ChangedRule]) -> None:
+    """Record that the conditions of changed rules have ended. Remove the rows of deleted rules."""
+    for each in changed:
+        is_rule = alarm_rule.c.id == each.id
+        if each.is_deleted:
+            connection.execute(delete(alarm_rule).where(is_rule))
+        else:
+            connection.execute(update(alarm_rule).where(is_rule).values(applied_version=each.version))
 
 
 # Rows

@@ -11,6 +11,7 @@ from meshfleet.rest.alarms import AlarmAction, AlarmState, AlarmSubject
 from meshfleet.service.alarms.alarms import EndReason
 from meshfleet.service.alarms.diagnosis import DeviceCause
 from meshfleet.service.alarms.rules import Rule
+from meshfleet.service.alarms.user_rules import alarm_text
 from meshfleet.service.alarms.watches.registry import WATCHES
 from meshfleet.service.alarms.watches.watch import WatchedAlarm
 from meshfleet.service.alarms.wording import count, format_duration
@@ -99,6 +100,10 @@ _END_SENTENCES: Final[Mapping[str, str]] = {
     EndReason.MERGED: "Gateway {name} was offline, together with many others: they have an alarm in common.",
     EndReason.RELEASED: "Gateway {name} was offline when it was released.",
     EndReason.DELETED: "The devices of this alarm at {name} were deleted.",
+    EndReason.OUT_OF_SCOPE: "The rule of this alarm is not for its devices any more.",
+    EndReason.RULE_CHANGED: "The rule of this alarm was changed. What is still wrong opens an alarm again.",
+    EndReason.RULE_DISABLED: "The rule of this alarm was disabled.",
+    EndReason.RULE_DELETED: "The rule of this alarm was deleted.",
 }
 
 
@@ -133,6 +138,18 @@ def _describe_devices(record: AlarmRecord, name: str, params: dict[str, Any]) ->
     return f"{subject} {_DEVICE_CAUSES.get(record.cause, 'stopped reporting')}."
 
 
+def _describe_values(record: AlarmRecord, name: str, _params: dict[str, Any]) -> str:
+    watched = _to_watched(record, name)
+    return alarm_text.describe_values(
+        watched.facts, members=watched.members, is_over=watched.is_over, length=watched.length
+    )
+
+
+def _describe_share(record: AlarmRecord, name: str, _params: dict[str, Any]) -> str:
+    watched = _to_watched(record, name)
+    return alarm_text.describe_share(watched.facts, is_over=watched.is_over, length=watched.length)
+
+
 def _describe_other(record: AlarmRecord, name: str, _params: dict[str, Any]) -> str:
     """Describe an alarm of a rule of a later version, which was in use before."""
     return f"{name or 'The fleet'}: {record.rule} ({record.cause})."
@@ -142,13 +159,22 @@ _SENTENCES: Final[Mapping[str, _Describe]] = {
     Rule.GATEWAYS_LOST: _describe_fleet,
     Rule.GATEWAY_OFFLINE: _describe_gateway,
     Rule.DEVICE_OFFLINE: _describe_devices,
+    Rule.MEASUREMENT: _describe_values,
+    Rule.LABEL_OFFLINE: _describe_share,
 }
+_ACTIONS: Final[Mapping[str, Callable[[Mapping[str, Any]], AlarmAction]]] = {
+    Rule.MEASUREMENT: alarm_text.choose_value_action,
+    Rule.LABEL_OFFLINE: alarm_text.choose_share_action,
+}
+"""Actions of rules of users."""
 
 
 def _choose_action(record: AlarmRecord, subject: NamedSubject | None) -> AlarmAction:
     """Return what to do first about an alarm."""
     if (watch := WATCHES.get(record.rule)) is not None:
         return watch.choose_action(_load_facts(record))
+    if (choose_action := _ACTIONS.get(record.rule)) is not None:
+        return choose_action(_load_facts(record))
     if subject is None:
         return AlarmAction(code="check-network", text="Check the network of this service.", href="/gateways")
     mac = mac_from_int(subject.number)

@@ -45,7 +45,7 @@ class Judgment:
     peak: Value | None
     """Worst value since the fault began."""
     back_at: int | None = None
-    """Time since which all is well; None while it is not."""
+    """Time since which all is well, or was before the fault was forgotten; None while it is not."""
     opens: int = 0
     """How often the device became a member of an alarm, until `remembered_until`."""
     remembered_until: int | None = None
@@ -141,10 +141,10 @@ def _continue_well(judgment: Judgment, time: int, timing: Timing) -> Judgment | 
             if judgment.remembered_until is None or time >= judgment.remembered_until:
                 return None
         case _:
-            if judgment.back_at is None:
+            if judgment.state is ConditionState.ACTIVE or judgment.back_at is None:
                 judgment.state, judgment.back_at = ConditionState.CLEARING, time
             if time - judgment.back_at >= compute_watch_time(judgment.opens, timing.back):
-                judgment.state, judgment.back_at = ConditionState.QUIET, None
+                judgment.state = ConditionState.QUIET
                 judgment.remembered_until = time + DAY_MS
     return judgment
 
@@ -176,10 +176,12 @@ class Threshold(NamedTuple):
         """Return the worse of two values of a fault."""
         if self.operator not in _COMPARISONS or first is None or second is None:
             return second
-        return max(first, second, key=self._measure)  # type: ignore[type-var] # numbers
+        return max(first, second, key=self.measure)
 
-    def _measure(self, value: Value) -> float:
-        """Return how far a number is beyond the threshold."""
+    def measure(self, value: Value | None) -> float:
+        """Return how far a value is beyond the threshold; 0 for what is no number."""
+        if self.operator not in _COMPARISONS or value is None:
+            return 0
         number, limit = float(value), float(self.value)
         if self.operator is RuleOperator.ABOVE:
             return number - limit
