@@ -12,6 +12,7 @@ from meshfleet.rest.alarms import AlarmSeverity  # noqa: TC001 # msgspec reads i
 from meshfleet.rest.bodies import DeviceIdText, RequestBody, ResponseBody, TimeText
 
 ALARM_RULES_PATH: Final = "/api/v1/alarm-rules"
+RULE_PREVIEW_PATH: Final = f"{ALARM_RULES_PATH}/preview"
 
 MAX_USER_RULES: Final = 1000
 """Maximum number of rules of users."""

@@ -80,7 +80,7 @@ class RuleHarness(StoredAlarms):
         """Let a device report temperatures, one every some minutes."""
         for each in values:
             at = self.ingest.now + int(every * MINUTE)
-            await self.send(temperature(at, each, device=device, seq=at // 1000 % 60_000), minutes=every)
+            await self.send(temperature(at, each, device=device, seq=at // 60_000 % 200), minutes=every)
 
     def close(self) -> None:
         """Wait for running work and close."""
@@ -88,17 +88,17 @@ class RuleHarness(StoredAlarms):
 
     # Rules, labels and devices
 
-    def add_rule(self, **changes: Any) -> AlarmRuleBody:
-        """Create a rule."""
-        return self.database.write_now(
-            rule_store.create_rule, build_rule(**changes), by=SERVICE, now=self.now
-        )
+    async def add_rule(self, **changes: Any) -> AlarmRuleBody:
+        """Create a rule, and evaluate it."""
+        rule = build_rule(**changes)
+        created = self.database.write_now(rule_store.create_rule, rule, by=SERVICE, now=self.now)
+        await self.runner.evaluate()
+        return created
 
     async def change_rule(self, identity: str, **changes: Any) -> None:
         """Replace a rule, and evaluate it."""
-        self.database.write_now(
-            rule_store.replace_rule, identity, build_rule(**changes), by=SERVICE, now=self.now
-        )
+        rule = build_rule(**changes)
+        self.database.write_now(rule_store.replace_rule, identity, rule, by=SERVICE, now=self.now)
         await self.runner.evaluate()
 
     def delete_rule(self, identity: str) -> None:

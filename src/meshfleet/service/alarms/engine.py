@@ -38,7 +38,7 @@ from meshfleet.service.presence.changes import PresenceCause
 from meshfleet.service.presence.last_seen import DEFAULT_INTERVAL_MS, MISSED_HEARTBEATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -137,7 +137,7 @@ class _Evaluation:
         }
         self._faults: dict[Subject, Fault] = {}
         """Faults that watches have found now."""
-        self._disabled: Set[Rule] = frozenset()
+        self._disabled: frozenset[Rule] = frozenset()
         """Rules of which nothing is an alarm."""
 
     def run(

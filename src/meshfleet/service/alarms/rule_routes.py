@@ -2,12 +2,21 @@
 
 from litestar import Router, delete, get, post, put
 from litestar.di import NamedDependency as Given
-from litestar.params import FromPath, JSONBody
+from litestar.params import FromPath, JSONBody, SkipValidation
 
 from meshfleet.db import Database
-from meshfleet.rest.alarm_rules import ALARM_RULES_PATH, AlarmRuleBody, AlarmRuleList, NewAlarmRule
+from meshfleet.db.samples.sample import SampleStore
+from meshfleet.rest.alarm_rules import (
+    ALARM_RULES_PATH,
+    AlarmRuleBody,
+    AlarmRuleList,
+    NewAlarmRule,
+    RulePreview,
+    RulePreviewRequest,
+)
 from meshfleet.service.actor import Actor
 from meshfleet.service.alarms import rule_store
+from meshfleet.service.alarms.user_rules import preview
 from meshfleet.service.clock import Now
 from meshfleet.service.http.request import decode_segment
 
@@ -60,6 +69,17 @@ async def reset_alarm_rule(
     return await database.write(rule_store.reset_rule, decode_segment(rule_id), by=actor, now=now())
 
 
+@post("/preview", status_code=200)
+async def preview_alarm_rule(
+    data: JSONBody[RulePreviewRequest],
+    database: Given[Database],
+    samples: Given[SkipValidation[SampleStore]],
+    now: Given[Now],
+) -> RulePreview:
+    """Say what a rule would have found in the samples of the last seven days. Nothing is stored."""
+    return await preview.preview_rule(database, samples, data.rule, now=now())
+
+
 router = Router(
     ALARM_RULES_PATH,
     route_handlers=[
@@ -69,6 +89,7 @@ router = Router(
         change_alarm_rule,
         remove_alarm_rule,
         reset_alarm_rule,
+        preview_alarm_rule,
     ],
     tags=["Alarms"],
 )

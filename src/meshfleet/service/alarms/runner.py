@@ -63,8 +63,8 @@ class AlarmRunner:
 
         `is_receiving` returns whether the broker delivers reports: without them, silence means nothing.
         `read_service_facts` is called in a thread before each evaluation; without it nothing is known about
-        the service itself. `user_rules` are evaluated together with the built-in ones. `owner` is the token that proves that no other process evaluates rules; None if
-        there can be none.
+        the service itself. `user_rules` are evaluated together with the built-in ones. `owner` is the token
+        that proves that no other process evaluates rules; None if there can be none.
         """
         self._database = database
         self._on_changed = on_changed

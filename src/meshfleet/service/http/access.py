@@ -113,6 +113,7 @@ REQUIRED_ROLES: Final[Mapping[str, Role | None]] = {
     "POST /api/v1/alarms/{alarm_id}/unsilence": Role.OPERATOR,
     "GET /api/v1/alarm-rules": Role.VIEWER,
     "POST /api/v1/alarm-rules": Role.OPERATOR,
+    "POST /api/v1/alarm-rules/preview": Role.OPERATOR,
     "GET /api/v1/alarm-rules/{rule_id}": Role.VIEWER,
     "PUT /api/v1/alarm-rules/{rule_id}": Role.OPERATOR,
     "DELETE /api/v1/alarm-rules/{rule_id}": Role.OPERATOR,

@@ -31,11 +31,14 @@ def describe_values(facts: Mapping[str, Any], *, members: int, is_over: bool, le
     if members > 1:
         worst = "" if facts["value"] is None else f"; the worst, {who}, {_describe_value(facts)}"
         return f"{count(members, 'device')}: {condition}{worst}."
-    if facts["operator"] == RuleOperator.SILENT_FOR:
-        return f"{who} has not reported {name_identifier(facts['identifier'])} since {since}."
-    if facts["operator"] in {RuleOperator.EQUALS, RuleOperator.CHANGES_TO}:
-        return f"{who}: {condition} since {since}."
-    return f"{who} {_describe_value(facts)}, {_describe_limit(facts)} since {since}."
+    match facts["operator"]:
+        case RuleOperator.SILENT_FOR:
+            what = f" has not reported {name_identifier(facts['identifier'])}"
+        case RuleOperator.EQUALS | RuleOperator.CHANGES_TO:
+            what = f": {condition}"
+        case _:
+            what = f" {_describe_value(facts)}, {_describe_limit(facts)}"
+    return f"{who}{what} since {since}."
 
 
 def describe_share(facts: Mapping[str, Any], *, is_over: bool, length: str) -> str:

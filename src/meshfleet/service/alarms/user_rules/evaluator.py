@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec.structs import astuple
 from sqlalchemy.exc import SQLAlchemyError
 
-from meshfleet.db.samples import SampleQuery
 from meshfleet.errors import FleetError
 from meshfleet.service.alarms import rule_store
-from meshfleet.service.alarms.user_rules import label_share, missing_values, rule_scopes
+from meshfleet.service.alarms.user_rules import label_share, missing_values, queries
 from meshfleet.service.alarms.user_rules.state_machine import restart
 from meshfleet.service.alarms.user_rules.tracker import (
-    VALUE_KINDS,
     RuleTracker,
     WatchedRule,
     read_observation,
@@ -46,8 +44,6 @@ _MAX_LOOKUPS: Final = 200
 _MAX_WRITTEN: Final = 500
 """Maximum number of devices whose judgments one evaluation writes: meanwhile no report is committed."""
 _NEWEST_SAMPLES: Final = 10
-HISTORY_MS: Final = 7 * 24 * 3600 * 1000
-MAX_AHEAD_MS: Final = 600_000
 
 
 class _Snapshot(NamedTuple):
@@ -115,7 +111,7 @@ class UserRules:
                 writer.write(each)
         except (FleetError, SQLAlchemyError):
             raise
-        except Exception:
+        except Exception:  # noqa: BLE001 # a defect here must not stop the built-in rules
             if not self._is_failing:
                 _log.exception("rules of users cannot be evaluated: internal error; others are not affected")
             self._is_failing = True
@@ -173,10 +169,10 @@ class UserRules:
             return True
         if not self.tracker.rules:
             return False
-        newest = rule_scopes.find_newest_change(connection)
+        newest = queries.find_newest_change(connection)
         if newest <= self._audit_position:
             return False
-        if rule_scopes.has_scope_changed(connection, self._audit_position, newest):
+        if queries.has_scope_changed(connection, self._audit_position, newest):
             return True
         self._audit_position = newest
         return False
@@ -186,10 +182,10 @@ class UserRules:
         watched = [each for each in rules if each.is_enabled and not each.is_deleted]
         return _Snapshot(
             rule_store.find_revision(connection),
-            rule_scopes.find_newest_change(connection),
+            queries.find_newest_change(connection),
             rules,
-            {each.id: rule_scopes.load_scope(connection, each) for each in watched},
-            {each.id: rule_scopes.load_judgments(connection, each) for each in watched},
+            {each.id: queries.load_scope(connection, each) for each in watched},
+            {each.id: queries.load_judgments(connection, each) for each in watched},
         )
 
     def _use(self, snapshot: _Snapshot, now: int) -> None:
@@ -211,23 +207,11 @@ class UserRules:
         remaining = _MAX_LOOKUPS
         for each in rules:
             for device in list(islice(each.candidates, remaining)):
-                newest = await self._samples.read(build_query(device, each.rule, now), _read_newest)
+                newest = await self._samples.read(queries.build_query(device, each.rule, now), _read_newest)
                 each.candidates.pop(device, None)
                 remaining -= 1
                 if newest:
                     each.feed(device, newest[0], newest[1] if len(newest) > 1 else None)
-
-
-def build_query(device: int, rule: UserRule, now: int, *, newest_first: bool = True) -> SampleQuery:
-    """Return the query of the values of a device in the last week that a rule compares."""
-    return SampleQuery(
-        device=device,
-        kinds=VALUE_KINDS,
-        identifier=rule.identifier,
-        since=now - HISTORY_MS,
-        until=now + MAX_AHEAD_MS,
-        newest_first=newest_first,
-    )
 
 
 def _read_newest(samples: Iterable[StoredSample]) -> list[Observation]:

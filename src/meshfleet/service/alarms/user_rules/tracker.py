@@ -36,6 +36,7 @@ VALUE_KINDS: Final = frozenset({SampleKind.PROPERTY, SampleKind.MEASUREMENT, Sam
 MAX_GROUPED: Final = 50_000
 MAX_SINGLE: Final = 1_000
 """Maximum number of devices at fault of a rule whose devices have an alarm in common, or one each."""
+_MAX_EXACT_INTEGER: Final = 2**53
 _MAX_CANDIDATES: Final = 10_000
 """Maximum number of devices of a rule that wait for a look at their newest sample. Others heal later."""
 _REFRESH_MS: Final = 5 * 60_000
@@ -63,6 +64,8 @@ def read_observation(row: SampleRow) -> Observation | None:
     value = from_sample_value(row[5], row[ROW_EXTRAS])
     if time is None or not isinstance(value, float | int | str):
         return None  # a record, a list, or a value that could not be decoded
+    if isinstance(value, int) and abs(value) > _MAX_EXACT_INTEGER:
+        return None  # no sensor measures this; as a float it may not even exist
     return Observation(time, value)
 
 
@@ -137,7 +140,7 @@ class WatchedRule:
         before = self.judgments.get(device)
         self.unverified.discard(device)
         is_bad = self.threshold.is_bad(found.value, before)
-        if is_bad is None:
+        if is_bad is None or (is_bad and not self.has_room(device)):
             return
         is_edge = self.threshold.operator is RuleOperator.CHANGES_TO
         if is_bad and before is None and is_edge and not self._has_changed(previous):

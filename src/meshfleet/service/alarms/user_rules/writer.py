@@ -41,7 +41,7 @@ _DELETE_FORGOTTEN: Final = (
     " AND (substr(rule, 1, 12) = 'measurement/' OR substr(rule, 1, 14) = 'label-offline/')"
 )
 _SELECT_LOSS: Final = (
-    "SELECT 1 FROM connectivity WHERE device = ? AND NOT connected AND time > ? AND time <= ? LIMIT 1"
+    "SELECT 1 FROM connectivity WHERE device = ? AND NOT connected AND time >= ? AND time <= ? LIMIT 1"
 )
 _UPSERT: Final = "UPDATE SET " + ", ".join(
     f"{each.name} = excluded.{each.name}"

@@ -1,14 +1,16 @@
-"""Devices that rules of users are for, and what is stored of them."""
+"""Queries of rules of users: devices that they are for, their samples, and what is stored of them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
 from meshfleet.db import bulk
+from meshfleet.db.samples import SampleQuery
 from meshfleet.service.alarms.conditions import ConditionState
+from meshfleet.service.alarms.rules import DAY_MS
 from meshfleet.service.alarms.user_rules.checks import MAX_SCOPE_DEVICES, SELECT_LABELED, SELECT_OF_MODELS
 from meshfleet.service.alarms.user_rules.state_machine import Judgment
-from meshfleet.service.alarms.user_rules.tracker import Scope
+from meshfleet.service.alarms.user_rules.tracker import VALUE_KINDS, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from meshfleet.service.alarms.user_rules.definition import UserRule
+
+HISTORY_MS: Final = 7 * DAY_MS
+"""Age of samples that are looked at."""
+_MAX_AHEAD_MS: Final = 600_000
+"""Time by which a sample may be ahead of the clock of the service."""
 
 _SELECT_STORED: Final = """
     SELECT subject, state, since, opens, remembered_until FROM alarm_condition WHERE rule = ?
@@ -65,6 +72,18 @@ def has_scope_changed(connection: Connection, after: int, until: int) -> bool:
     """Return whether labels were attached, removed or deleted, or devices deleted, in a range of changes."""
     rows = bulk.query_rows(connection, _SELECT_ACTIONS, (after, until))
     return not _SCOPE_ACTIONS.isdisjoint(row[0] for row in rows)
+
+
+def build_query(device: int, rule: UserRule, now: int, *, newest_first: bool = True) -> SampleQuery:
+    """Return the query of the values of a device in the last week that a rule compares."""
+    return SampleQuery(
+        device=device,
+        kinds=VALUE_KINDS,
+        identifier=rule.identifier,
+        since=now - HISTORY_MS,
+        until=now + _MAX_AHEAD_MS,
+        newest_first=newest_first,
+    )
 
 
 def _load_devices(connection: Connection, query: str, keys: Sequence[int] | Sequence[str]) -> set[int]:
