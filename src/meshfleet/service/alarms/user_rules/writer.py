@@ -145,22 +145,24 @@ class RuleWriter:
             restart(judgment)
             is_member = judgment.is_member
             self.restarted.append((work.rule.id, 0 if device is None else device.id))
-        if not is_member:
-            if was_member:
-                self._end(stored, EndReason.WELL)
-            return None if judgment is None else _to_row(device, judgment, None, "")
-        assert judgment is not None  # noqa: S101 # a member
-        facts = self._build_facts(work, device, judgment, devices)
         condition = Condition(
             Subject(work.rule.kind, 0 if device is None else device.id),
             None if device is None else device.id,
             None if device is None else device.gateway,
             stored.state if was_member else ConditionState.PENDING,
-            since=judgment.since,
+            since=0 if judgment is None else judgment.since,
             due=None,
             cause=stored.cause,
             alarm=stored.alarm,
         )
+        if judgment is None or not is_member:
+            if was_member:
+                self._end(stored, EndReason.WELL)
+                if work.worst is not None:  # the sentence may have named the one that is well
+                    facts = self._build_facts(work, device, work.worst[1], devices)
+                    self._alarms.worsen(condition, work.rule.severity, facts, updates_facts=True)
+            return None if judgment is None else _to_row(device, judgment, None, "")
+        facts = self._build_facts(work, device, judgment, devices)
         if was_member:
             self._alarms.touch(condition)
             self._alarms.worsen(condition, work.rule.severity, facts, updates_facts=True)
