@@ -71,6 +71,11 @@ class RuleScope(RulePart, frozen=True, kw_only=True):
     models: RuleNames = ()
     """Model numbers, such as `0018`."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the rule is for all devices."""
+        return not (self.labels or self.except_labels or self.models)
+
 
 class NewAlarmRule(RequestBody, frozen=True, kw_only=True):
     """Request to create a rule, or to replace the settings of one (rest-284)."""

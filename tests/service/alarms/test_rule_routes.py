@@ -186,8 +186,14 @@ def test_there_are_at_most_1000_rules_of_users(service: RunningService) -> None:
     query = select(alarm_rule.c.body)
     stored = service.database.read_now(lambda connection: connection.execute(query).scalar_one())
     values = {
-        **{"kind": "measurement", "enabled": True, "body": stored, "deleted": False},
-        **{"version": 1, "applied_version": 1, "updated_at": 0, "updated_by": "test"},
+        "kind": "measurement",
+        "enabled": True,
+        "body": stored,
+        "deleted": False,
+        "version": 1,
+        "applied_version": 1,
+        "updated_at": 0,
+        "updated_by": "test",
     }
     service.database.write_now(lambda connection: connection.execute(insert(alarm_rule), [values] * 999))
     response = service.operator.post(PATH, json=FREEZERS)

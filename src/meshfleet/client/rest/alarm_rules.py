@@ -52,9 +52,12 @@ class AlarmRules(RestResource):
     async def change(self, rule: str | AlarmRuleBody, **changes: Any) -> AlarmRuleBody:
         """Change some fields of a rule, such as `enabled=False` or `for_seconds=900`. Its alarms end.
 
+        Of `thresholds`, those that are not given stay.
         Raise `VersionConflict` if someone else changes it at the same time.
         """
         present = await self.show(rule)
+        if "thresholds" in changes:
+            changes["thresholds"] = {**present.thresholds, **changes["thresholds"]}
         try:
             new = msgspec.structs.replace(to_request(present), **changes)
         except TypeError as exc:

@@ -27,7 +27,6 @@ from meshfleet.rest.alarm_rules import (
     AlarmRuleList,
     NewAlarmRule,
     RuleConditionView,
-    RuleScope,
     RuleScopeView,
 )
 from meshfleet.service.alarms.builtin_rules import (
@@ -240,7 +239,7 @@ def _check_builtin(rule: Rule, new: NewAlarmRule) -> NewAlarmRule | None:
             ("forSeconds", new.for_seconds, limits.for_seconds is None),
             ("clearSeconds", new.clear_seconds, limits.clear_seconds is None),
             ("when", new.when, True),
-            ("scope", None if new.scope == RuleScope() else new.scope, True),
+            ("scope", None if new.scope.is_empty else new.scope, True),
             ("label", new.label, True),
             ("sharePercent", new.share_percent, True),
         )

@@ -96,7 +96,7 @@ def _check_measurement_fields(new: NewAlarmRule) -> list[Fault]:
 def _check_label_fields(new: NewAlarmRule) -> list[Fault]:
     faults = [
         Fault(name, "is only for measurement")
-        for name, value in (("when", new.when), ("scope", None if new.scope == RuleScope() else new.scope))
+        for name, value in (("when", new.when), ("scope", None if new.scope.is_empty else new.scope))
         if value is not None
     ]
     faults += [

@@ -77,6 +77,16 @@ class UserRules:
 
         Return whether there is something to write.
         """
+        self._work = []
+        try:
+            await self._prepare()
+        except (FleetError, SQLAlchemyError):
+            raise
+        except Exception:  # noqa: BLE001 # a defect here must not stop the built-in rules
+            self._log_defect()
+        return bool(self._work)
+
+    async def _prepare(self) -> None:
         now = self._now()
         is_due = self._refreshed_at is None or not 0 <= now - self._refreshed_at < _REFRESH_MS
         if is_due or await self._database.read(self._has_changed):
@@ -93,7 +103,6 @@ class UserRules:
                 connected = await self._database.read(missing_values.load_connected, silent)
                 missing_values.judge_silence(each, connected, now)
         self._work = self._collect_work(rules)
-        return bool(self._work)
 
     def apply(self, connection: Connection, now: int, alarms: AlarmTable, *, is_quiet: bool) -> None:
         """Write what has changed in the transaction of all rules. While it is quiet, nothing opens or ends.
@@ -112,9 +121,7 @@ class UserRules:
         except (FleetError, SQLAlchemyError):
             raise
         except Exception:  # noqa: BLE001 # a defect here must not stop the built-in rules
-            if not self._is_failing:
-                _log.exception("rules of users cannot be evaluated: internal error; others are not affected")
-            self._is_failing = True
+            self._log_defect()
             return
         self._is_failing = False
         self._writer = writer
@@ -138,6 +145,12 @@ class UserRules:
         for number, device in writer.unknown:
             if (rule := self.tracker.rules.get(number)) is not None:
                 rule.forget(device)
+
+    def _log_defect(self) -> None:
+        """Log an exception that is handled, unless the last evaluation failed, too."""
+        if not self._is_failing:
+            _log.exception("rules of users cannot be evaluated: internal error; others are not affected")
+        self._is_failing = True
 
     def _collect_work(self, rules: Iterable[WatchedRule]) -> list[RuleWork]:
         """Copy what is to be written: samples arrive while the transaction runs in its thread."""
@@ -207,8 +220,8 @@ class UserRules:
         remaining = _MAX_LOOKUPS
         for each in rules:
             for device in list(islice(each.candidates, remaining)):
+                each.candidates.pop(device, None)  # a sample that arrives during the read is looked up again
                 newest = await self._samples.read(queries.build_query(device, each.rule, now), _read_newest)
-                each.candidates.pop(device, None)
                 remaining -= 1
                 if newest:
                     each.feed(device, newest[0], newest[1] if len(newest) > 1 else None)

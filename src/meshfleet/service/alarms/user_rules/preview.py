@@ -85,7 +85,7 @@ async def preview_rule(
     started = monotonic()
     target = await database.read(_load_target, new, now)
     if target.rule.kind is Rule.LABEL_OFFLINE:
-        return await _preview_share(database, target, now)
+        return await _preview_share(database, target)
     found: dict[tuple[int, str], History] = {}
     is_exact = target.size == len(target.devices)
     for device in target.devices:
@@ -184,7 +184,7 @@ def _load_target(connection: Connection, new: NewAlarmRule, now: int) -> _Target
     return _Target(rule, size, devices, losses)
 
 
-async def _preview_share(database: Database, target: _Target, now: int) -> RulePreview:
+async def _preview_share(database: Database, target: _Target) -> RulePreview:
     """Say what a rule for a label finds now: how many devices were offline before is not stored."""
     body = target.rule.body
     share = await database.read(count_devices, body.label or "")

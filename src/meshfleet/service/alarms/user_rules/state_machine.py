@@ -80,7 +80,7 @@ def advance(judgment: Judgment | None, step: Step, timing: Timing, threshold: Th
 
 
 def restart(judgment: Judgment) -> None:
-    """Let the time that runs begin again with the last sample: nothing was known of the device for a while."""
+    """Let the time that runs begin again with the last sample: meanwhile nothing was known of the device."""
     if judgment.state is ConditionState.ACTIVE:
         judgment.state = ConditionState.PENDING
         judgment.since = judgment.seen

@@ -8,7 +8,7 @@ that heals with the next sample of the device, which is compared with the stored
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from meshfleet.db.samples import SampleKind
@@ -214,7 +214,7 @@ class WatchedRule:
             self.forget(device)
 
     def forget_old(self, now: int) -> None:
-        """Forget devices that were well for a day, and whether the rule was too wide if it is not any more."""
+        """Forget devices that were well for a day, and that the rule was too wide if it is not any more."""
         old = [
             device
             for device, each in self.judgments.items()
@@ -296,7 +296,7 @@ def reuse_rules(
     scopes: Mapping[int, Scope],
     stored: Snapshot,
 ) -> list[WatchedRule]:
-    """Return the enabled rules with their present devices. Those that were not changed keep their judgments."""
+    """Return the enabled rules with their present devices. Those that were not changed keep judgments."""
     found = []
     for rule in rules:
         if not rule.is_enabled or rule.is_deleted:
