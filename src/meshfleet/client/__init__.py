@@ -20,6 +20,15 @@ from meshfleet.protocol.codes import AccessType, AckType, Kind, Operation, Origi
 from meshfleet.protocol.products import UpdateMethod
 from meshfleet.protocol.responses import ApiVersionResponse, ReadDecodedResponse, ReadResponse, Response
 from meshfleet.rest.accounts import ApiKey, ApiKeyKind, AuditRow, IssuedApiKey, Me, Role, User
+from meshfleet.rest.alarm_rules import (
+    AlarmRuleBody,
+    NewAlarmRule,
+    RuleCondition,
+    RuleOperator,
+    RulePreview,
+    RulePreviewExample,
+    RuleScope,
+)
 from meshfleet.rest.alarms import (
     Acknowledgment,
     Alarm,
@@ -162,6 +171,7 @@ __all__ = [
     "AlarmMember",
     "AlarmRoute",
     "AlarmRule",
+    "AlarmRuleBody",
     "AlarmSeverity",
     "AlarmState",
     "AlarmStateFilter",
@@ -243,6 +253,7 @@ __all__ = [
     "Me",
     "Mesh",
     "Moment",
+    "NewAlarmRule",
     "NewFloor",
     "NewRequest",
     "NewSilence",
@@ -282,6 +293,11 @@ __all__ = [
     "Role",
     "RouteHours",
     "RouteMatch",
+    "RuleCondition",
+    "RuleOperator",
+    "RulePreview",
+    "RulePreviewExample",
+    "RuleScope",
     "Sample",
     "SampleGap",
     "SampleKind",

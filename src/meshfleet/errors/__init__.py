@@ -155,6 +155,24 @@ class TargetForbidden(Refused):
     code = "target-forbidden"
 
 
+class UnknownLabel(InvalidRequest):
+    """Raised when a rule of alarms names a label that does not exist."""
+
+    code = "unknown-label"
+
+
+class NotNumeric(InvalidRequest):
+    """Raised when a rule of alarms compares numbers, but the identifier or the value is no number."""
+
+    code = "not-numeric"
+
+
+class RuleTooWide(InvalidRequest):
+    """Raised when the labels or models of a rule of alarms select too many devices."""
+
+    code = "rule-too-wide"
+
+
 class NotLoggedIn(Refused):
     """Raised when the access token of a REST request is missing, invalid or expired. Log in again."""
 
@@ -198,9 +216,15 @@ class Conflict(Refused):
 
 
 class VersionConflict(Conflict):
-    """Raised when another user has changed what a request replaces. Read it again, and repeat the change."""
+    """Raised when a resource was changed after it was read. Read it again, and repeat the change."""
 
     code, http = "version-conflict", 412
+
+
+class BuiltinRule(Conflict):
+    """Raised when a built-in rule of alarms is deleted. Disable it instead."""
+
+    code = "builtin-rule"
 
 
 class AlreadyExists(Conflict):

@@ -46,6 +46,8 @@ class AlarmRule(StrEnum):
     CERTIFICATE = "certificate"
     BACKUP_OLD = "backup-old"
     VERSION_SKEW = "version-skew"
+    LABEL_OFFLINE = "label-offline"
+    MEASUREMENT = "measurement"
 
 
 class AlarmSeverity(StrEnum):

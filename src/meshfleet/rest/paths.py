@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from meshfleet.errors.protocol import MalformedText
+from meshfleet.rest.alarm_rules import ALARM_RULES_PATH
 from meshfleet.rest.alarms import ALARMS_PATH
 from meshfleet.rest.channels import CHANNELS_PATH
 from meshfleet.rest.firmware import FIRMWARE_PATH
@@ -104,6 +105,11 @@ def updates_path(device: DeviceId) -> str:
 def alarm_path(alarm: str) -> str:
     """Return the REST path of an alarm (rest-269)."""
     return f"{ALARMS_PATH}/{_quote_segment(alarm)}"
+
+
+def alarm_rule_path(rule: str) -> str:
+    """Return the REST path of a rule of alarms (rest-284)."""
+    return f"{ALARM_RULES_PATH}/{_quote_segment(rule)}"
 
 
 def silence_path(silence: str) -> str:

@@ -18,7 +18,7 @@ from meshfleet.service.accounts.passwords import PASSWORD_HASHER, PasswordVerifi
 from meshfleet.service.accounts.throttle import LoginThrottle
 from meshfleet.service.actor import Actor
 from meshfleet.service.alarms import routes as alarm_routes
-from meshfleet.service.alarms import silence_routes
+from meshfleet.service.alarms import rule_routes, silence_routes
 from meshfleet.service.asyncapi import MessagingDocument
 from meshfleet.service.asyncapi import routes as asyncapi_routes
 from meshfleet.service.audit import routes as audit_routes
@@ -117,6 +117,7 @@ _ROUTERS: Final = (
     alarm_routes.router,
     alarm_routes.attention_router,
     alarm_routes.device_router,
+    rule_routes.router,
     silence_routes.router,
     channel_routes.router,
     channel_routes.alarm_route_router,

@@ -18,6 +18,7 @@ from meshfleet.service import clock, metric_table
 from meshfleet.service.alarms.probes import RelayProber
 from meshfleet.service.alarms.runner import AlarmRunner
 from meshfleet.service.alarms.service_facts import ServiceFactsReader
+from meshfleet.service.alarms.user_rules.evaluator import UserRules
 from meshfleet.service.backfill import store as backfill_store
 from meshfleet.service.backfill.acknowledger import SampleAcknowledger
 from meshfleet.service.backfill.gap_check import run_gap_checks
@@ -243,6 +244,7 @@ class Runtime:
             retention_ms=_to_millis(settings.retention.connectivity),
             now=clock.now,
         )
+        user_rules = UserRules(database, samples, now=clock.now)
         self._alarms = AlarmRunner(
             database,
             self._on_alarms_changed,
@@ -257,6 +259,7 @@ class Runtime:
             ).read,
             owner=None if database.is_sqlite else owner,
             retention_ms=_to_millis(settings.retention.alarm),
+            user_rules=user_rules,
             now=clock.now,
         )
         self._relay_prober = RelayProber(
@@ -292,6 +295,7 @@ class Runtime:
             self._readings,
             api.live.reports,
             api.parent_tracker,
+            user_rules.tracker,
         ):
             self._ingest.subscribe(subscriber)
         self._homeassistant = HomeAssistantIntegration(

@@ -144,7 +144,8 @@ def test_disks_and_certificates_are_judged_by_what_is_left(log: PresenceLog) -> 
             state = ConditionState.ACTIVE if is_open else ConditionState.PENDING
             known = {0: Condition(Subject(Rule.DISK, 0), None, None, state, since=0, due=None)}
             facts = ServiceFacts(disk_free=int(free), disk_total=total, disk_full_at=full_at)
-            found = list(DISK.find(Sight(connection, log.now, known, facts)) or ())
+            sight = Sight(connection, log.now, known, facts, DISK.thresholds_in_force)
+            found = list(DISK.find(sight) or ())
             if [each.severity for each in found] != [expected] * (expected is not None):
                 wrong.append(f"disk {free / GIB:.1f} of {total // GIB} GiB, {days} days, {is_open}: {found}")
         for days, severity in CERTIFICATE_CASES:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from meshfleet.cli.arguments import ALARM, DEVICE, DURATION, PAST_TIME
+from meshfleet.cli.commands.alarm_rules import rules
 from meshfleet.cli.commands.silences import silences
 from meshfleet.cli.completers import complete_devices, complete_gateways
 from meshfleet.cli.options import TEXT
@@ -47,6 +48,9 @@ _EVENT_COLUMNS: Final = (
 @click.group()
 def alarms() -> None:
     """Show what needs attention, acknowledge and silence alarms."""
+
+
+alarms.add_command(rules)
 
 
 @alarms.command("list")

@@ -8,6 +8,7 @@ from meshfleet.client.blocking.event_loop import EventLoopThread
 from meshfleet.client.blocking.proxies import ContextProxy, Proxy, wrap_generator, wrap_method
 from meshfleet.client.rest import (
     accounts,
+    alarm_rules,
     alarms,
     channels,
     devices,
@@ -206,6 +207,23 @@ class Alarms(Proxy[alarms.Alarms]):
     delete_silence = wrap_method(alarms.Alarms.delete_silence)
 
 
+class AlarmRules(Proxy[alarm_rules.AlarmRules]):
+    """Rules of alarms: built-in ones, which admins change, and those of users.
+
+    Methods accept the id of a rule (`rule-3`, or the name of a built-in rule such as `battery-low`) or an
+    `AlarmRuleBody` object.
+    """
+
+    list = wrap_method(alarm_rules.AlarmRules.list)
+    show = wrap_method(alarm_rules.AlarmRules.show)
+    create = wrap_method(alarm_rules.AlarmRules.create)
+    replace = wrap_method(alarm_rules.AlarmRules.replace)
+    change = wrap_method(alarm_rules.AlarmRules.change)
+    reset = wrap_method(alarm_rules.AlarmRules.reset)
+    delete = wrap_method(alarm_rules.AlarmRules.delete)
+    preview = wrap_method(alarm_rules.AlarmRules.preview)
+
+
 class Channels(Proxy[channels.Channels]):
     """Channels to which messages about alarms are sent, and the routes that lead to them.
 
@@ -277,6 +295,7 @@ class Fleet(ContextProxy[fleet.Fleet]):
         self.firmware = FirmwareImages(target.firmware, loop_thread)
         self.jobs = Jobs(target.jobs, loop_thread)
         self.alarms = Alarms(target.alarms, loop_thread)
+        self.alarm_rules = AlarmRules(target.alarm_rules, loop_thread)
         self.channels = Channels(target.channels, loop_thread)
         self.users = Users(target.users, loop_thread)
         self.api_keys = ApiKeys(target.api_keys, loop_thread)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from meshfleet.client.arguments import check_timeout
 from meshfleet.client.rest.accounts import ApiKeys, Audit, Users
+from meshfleet.client.rest.alarm_rules import AlarmRules
 from meshfleet.client.rest.alarms import Alarms
 from meshfleet.client.rest.channels import Channels
 from meshfleet.client.rest.devices import Devices, Gateways, Labels
@@ -138,6 +139,7 @@ class Fleet:
         self.firmware = FirmwareImages(self._caller)
         self.jobs = Jobs(self._caller)
         self.alarms = Alarms(self._caller)
+        self.alarm_rules = AlarmRules(self._caller)
         self.channels = Channels(self._caller)
         self.users = Users(self._caller)
         self.api_keys = ApiKeys(self._caller)

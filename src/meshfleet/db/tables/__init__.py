@@ -6,7 +6,14 @@ code point, so that both databases return the same order.
 """
 
 from meshfleet.db.tables.accounts import account, api_key, audit, secret, session
-from meshfleet.db.tables.alarms import alarm, alarm_condition, alarm_event, alarm_progress, silence
+from meshfleet.db.tables.alarms import (
+    alarm,
+    alarm_condition,
+    alarm_event,
+    alarm_progress,
+    alarm_rule,
+    silence,
+)
 from meshfleet.db.tables.broker import (
     broker_message,
     broker_owner,
@@ -46,6 +53,7 @@ __all__ = [
     "alarm_condition",
     "alarm_event",
     "alarm_progress",
+    "alarm_rule",
     "anchor_reading",
     "api_key",
     "audit",

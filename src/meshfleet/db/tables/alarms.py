@@ -1,10 +1,43 @@
-"""Tables of alarms: conditions that rules watch, alarms with their events, and the progress of evaluation."""
+"""Tables of alarms: rules, their conditions, alarms with their events, and the progress of evaluation."""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, ForeignKey, Index, Integer, SmallInteger, Table, Text, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    SmallInteger,
+    Table,
+    Text,
+    text,
+)
 
 from meshfleet.db.tables.columns import RowId, metadata
+
+alarm_rule = Table(
+    "alarm_rule",
+    metadata,
+    Column("id", RowId, primary_key=True, autoincrement=True),
+    Column("builtin", Text, unique=True),
+    Column("kind", Text, nullable=False),
+    Column("enabled", Boolean, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("applied_version", Integer, nullable=False),
+    Column("deleted", Boolean, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    Column("updated_by", Text, nullable=False),
+    sqlite_autoincrement=True,
+)
+"""Rules of users, and built-in rules that were changed. `body` is JSON.
+
+`builtin` is the name of a built-in rule, NULL for a rule of a user. `applied_version` is the version with
+which the rules were evaluated last: if it is another one, the conditions of the rule end. The row of a rule
+that is `deleted` stays until they have ended.
+"""
 
 alarm_condition = Table(
     "alarm_condition",
@@ -29,6 +62,7 @@ alarm_condition = Table(
 )
 """Conditions that rules have found, now or in the last day: one row for each rule and subject.
 
+`rule` is the name of a built-in rule, or kind and row id of a rule of a user, such as `measurement/7`.
 `subject` is a device, a gateway, or 0 for the whole fleet. `device` is the device or gateway of which the
 condition is, so that the row is deleted together with it; `gateway` is the gateway by which alarms of devices
 are grouped. `since` is the time at which the present state of the subject began, `due` the time of the next

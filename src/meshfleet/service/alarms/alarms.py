@@ -27,7 +27,7 @@ _SELECT_DIFFERENT: Final = """
     SELECT alarm.id FROM alarm
     LEFT JOIN alarm_condition AS member ON member.alarm = alarm.id
         AND member.rule = CASE alarm.rule WHEN 'gateways-lost' THEN 'gateway-offline'
-            WHEN 'relay-lost' THEN 'device-offline' ELSE alarm.rule END
+            WHEN 'relay-lost' THEN 'device-offline' ELSE member.rule END
     WHERE alarm.state IN ('open', 'acknowledged')
     GROUP BY alarm.id, alarm.members HAVING count(member.subject) <> alarm.members
 """
@@ -37,7 +37,8 @@ _MAX_DELETED: Final = 1000
 _MAX_LOADED: Final = 1000
 """Maximum number of alarms that one query loads."""
 
-_COUNT_MEMBERS: Final = (
+_COUNT_MEMBERS: Final = "SELECT state, count(*) FROM alarm_condition WHERE alarm = ? GROUP BY state"
+_COUNT_MEMBERS_OF_RULE: Final = (
     "SELECT state, count(*) FROM alarm_condition WHERE alarm = ? AND rule = ? GROUP BY state"
 )
 _COUNT_AFFECTED: Final = (
@@ -74,6 +75,11 @@ class EndReason(StrEnum):
     """The members were deleted."""
     PARKED = "parked"
     """The members carry the label `parked`: they are in no alarm."""
+    OUT_OF_SCOPE = "out-of-scope"
+    """The rule is not for the members any more."""
+    RULE_CHANGED = "rule-changed"
+    RULE_DISABLED = "rule-disabled"
+    RULE_DELETED = "rule-deleted"
 
 
 class AlarmEventKind(StrEnum):
@@ -390,7 +396,8 @@ class AlarmTable:
 
     def _recount(self, record: AlarmRecord) -> None:
         """Count the members of an alarm and the devices that it affects. Clear it if it has none."""
-        own = self._count_members(record.id, record.rule)
+        is_common = record.rule in MEMBER_RULES
+        own = self._count_members(record.id, Rule(record.rule) if is_common else None)
         if not own:
             self._clear(record)
             return
@@ -429,9 +436,12 @@ class AlarmTable:
         record.members, record.recovering_since = 0, None
         self._add_event(record.id, kind, reason=reason, affected=record.most_affected, back=record.back)
 
-    def _count_members(self, number: int, rule: str) -> Mapping[str, int]:
-        """Count the conditions of a rule that belong to an alarm, by state."""
-        rows = bulk.query_rows(self._connection, _COUNT_MEMBERS, (number, rule))
+    def _count_members(self, number: int, rule: Rule | None) -> Mapping[str, int]:
+        """Count the conditions that belong to an alarm, by state; only those of a rule, unless it is None."""
+        if rule is None:
+            rows = bulk.query_rows(self._connection, _COUNT_MEMBERS, (number,))
+        else:
+            rows = bulk.query_rows(self._connection, _COUNT_MEMBERS_OF_RULE, (number, str(rule)))
         return {row[0]: row[1] for row in rows}
 
     def _count_affected(self, number: int) -> int:

@@ -36,6 +36,7 @@ _UPSERT: Final = "UPDATE SET " + ", ".join(
 )
 _SHIFT: Final = (
     "UPDATE alarm_condition SET since = since + ?, due = due + ?, remembered_until = remembered_until + ?"
+    " WHERE substr(rule, 1, 12) <> 'measurement/'"
 )
 _KNOWN_RULES: Final = frozenset(map(str, Rule))
 
@@ -107,8 +108,7 @@ class Condition:
 
     def compute_watch_time(self, delay: int) -> int:
         """Return the milliseconds for which the subject must be well: longer with each time it opened."""
-        repeats = self.opens - 1
-        return max(delay, REPEAT_DELAYS[min(repeats, len(REPEAT_DELAYS)) - 1]) if repeats > 0 else delay
+        return compute_watch_time(self.opens, delay)
 
     def activate(self, alarm: int, cause: str, now: int) -> None:
         """Make a pending condition a member of an alarm."""
@@ -135,8 +135,17 @@ class Condition:
         self.due = self.remembered_until = now + DAY_MS
 
 
+def compute_watch_time(opens: int, delay: int) -> int:
+    """Return the milliseconds for which a subject must be well that opened so often within a day."""
+    repeats = opens - 1
+    return max(delay, REPEAT_DELAYS[min(repeats, len(REPEAT_DELAYS)) - 1]) if repeats > 0 else delay
+
+
 def shift_times(connection: Connection, by: int) -> None:
-    """Move the times of all conditions, after the clock was set back by `-by` milliseconds."""
+    """Move the times of conditions, after the clock was set back by `-by` milliseconds.
+
+    Those of measurements are times of samples, by the clocks of gateways.
+    """
     bulk.execute_one(connection, _SHIFT, (by, by, by))
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, Protocol
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from meshfleet.db import bulk
 from meshfleet.errors import FleetError
 from meshfleet.errors.protocol import MalformedInput
-from meshfleet.service.alarms import progress
+from meshfleet.service.alarms import progress, rule_changes
 from meshfleet.service.alarms.absences import compute_patience, find_last_loss
 from meshfleet.service.alarms.alarms import AlarmGroup, AlarmTable, EndReason
 from meshfleet.service.alarms.conditions import (
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from meshfleet.service.alarms.builtin_rules import RuleChange
     from meshfleet.service.alarms.progress import ConnectionChange
     from meshfleet.service.alarms.watches.watch import Fault, ServiceFacts, Watch
 
@@ -83,6 +85,13 @@ _SELECT_RELEASED: Final = """
 """
 
 
+class RuleExtension(Protocol):
+    """Rules that are evaluated in the same transaction, with conditions of their own."""
+
+    def apply(self, connection: Connection, now: int, alarms: AlarmTable, *, is_quiet: bool) -> None:
+        """Write what has changed. While it is quiet, no alarm opens or ends."""
+
+
 def evaluate(  # noqa: PLR0913 # keyword-only after the times
     connection: Connection,
     now: int,
@@ -92,16 +101,18 @@ def evaluate(  # noqa: PLR0913 # keyword-only after the times
     watches: Iterable[Watch] = (),
     service: ServiceFacts | None = None,
     failing: set[Rule] | None = None,
+    changes: Mapping[Rule, RuleChange] = MappingProxyType({}),
+    user_rules: RuleExtension | None = None,
 ) -> set[int]:
     """Evaluate the rules at a time, a Unix time in milliseconds. Return the row ids of changed alarms.
 
     Without `is_receiving`, reports could not be received since the last evaluation: no alarm opens or ends
     for a while, except for those about this service. `watches` are those that look at their facts now.
     `service` is None if nothing is known about this service. `failing` are the rules whose watches have a
-    defect: it is updated, so that each is logged once.
+    defect: it is updated, so that each is logged once. `changes` are built-in rules that were changed.
     """
     evaluation = _Evaluation(connection, now, times, service, set() if failing is None else failing)
-    return evaluation.run(watches, is_receiving=is_receiving)
+    return evaluation.run(watches, changes, user_rules, is_receiving=is_receiving)
 
 
 class _Evaluation:
@@ -133,8 +144,17 @@ class _Evaluation:
         }
         self._faults: dict[Subject, Fault] = {}
         """Faults that watches have found now."""
+        self._disabled: frozenset[Rule] = frozenset()
+        """Rules of which nothing is an alarm."""
 
-    def run(self, watches: Iterable[Watch], *, is_receiving: bool) -> set[int]:
+    def run(
+        self,
+        watches: Iterable[Watch],
+        changes: Mapping[Rule, RuleChange],
+        user_rules: RuleExtension | None,
+        *,
+        is_receiving: bool,
+    ) -> set[int]:
         before = progress.load_progress(self._connection)
         if before is not None and self._now < before.evaluated_at:
             shift_times(self._connection, self._now - before.evaluated_at)
@@ -146,14 +166,20 @@ class _Evaluation:
             is_gap = not 0 <= self._now - before.evaluated_at <= self._times.outage
             was_away = is_gap or not is_receiving
             quiet_until = self._now + self._times.settling if was_away else before.quiet_until
+        self._disabled = rule_changes.end_changed_rules(
+            self._conditions, self._alarms, changes, self._now, self._times
+        )
         self._apply_changes(batch.changes)
         self._compare_with_devices()
         self._remove_released()
         self._apply_parking()
-        self._check_fleet()
+        if Rule.GATEWAYS_LOST not in self._disabled:
+            self._check_fleet()
         self._relays.check_roots()
         for watch in watches:
             self._apply_watch(watch)
+        if user_rules is not None:
+            user_rules.apply(self._connection, self._now, self._alarms, is_quiet=self._now < quiet_until)
         if self._now >= quiet_until:
             self._judge(self._conditions.load_due(self._now, _MAX_DUE))
         else:
@@ -358,7 +384,8 @@ class _Evaluation:
         PostgreSQL executes nothing more in this transaction.
         """
         try:
-            found = watch.find(Sight(self._connection, self._now, known, self._service))
+            sight = Sight(self._connection, self._now, known, self._service, watch.thresholds_in_force)
+            found = watch.find(sight)
             faults = None if found is None else {each.number: each for each in found}
             parked = self._parked.find({each.device for each in (faults or {}).values() if each.device})
             if parked and faults is not None:
@@ -410,7 +437,9 @@ class _Evaluation:
         for condition in sorted(conditions, key=lambda each: (_RULE_ORDER[each.subject.rule], each.due or 0)):
             if condition.due is None or condition.due > self._now:
                 continue  # another condition may have changed it meanwhile
-            if condition.is_parked:
+            if condition.is_parked or (
+                condition.subject.rule in self._disabled and condition.state is ConditionState.PENDING
+            ):
                 condition.due = None
             elif condition.state is ConditionState.PENDING:
                 self._judges.get(condition.subject.rule, self._judge_watched)(condition)
@@ -498,7 +527,7 @@ class _Evaluation:
             condition.due = self._now + self._times.device_offline
         elif facts.gateway is None or not facts.is_gateway_connected:
             condition.due = None  # it is checked again when its gateway is back
-        elif not self._relays.judge(condition, facts.gateway, cause):
+        elif Rule.RELAY_LOST in self._disabled or not self._relays.judge(condition, facts.gateway, cause):
             self._alarms.join(
                 condition, AlarmGroup(Rule.DEVICE_OFFLINE, cause, facts.gateway), Severity.WARNING
             )

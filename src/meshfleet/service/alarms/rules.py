@@ -65,10 +65,21 @@ class Rule(StrEnum):
     """Backups are made, but the last one is old."""
     VERSION_SKEW = "version-skew"
     """Devices run older firmware than the newest that was released for their model."""
+    LABEL_OFFLINE = "label-offline"
+    """A large share of the devices with a label is disconnected: a rule of a user."""
+    MEASUREMENT = "measurement"
+    """Devices report values that a rule of a user names."""
 
 
 DEVICE_RULES: Final = frozenset(
-    {Rule.RELAY_LOST, Rule.DEVICE_OFFLINE, Rule.DEVICE_UNSTABLE, Rule.SAMPLES_LOST, Rule.BATTERY_LOW}
+    {
+        Rule.RELAY_LOST,
+        Rule.DEVICE_OFFLINE,
+        Rule.DEVICE_UNSTABLE,
+        Rule.SAMPLES_LOST,
+        Rule.BATTERY_LOW,
+        Rule.MEASUREMENT,
+    }
 )
 """Rules whose members are devices, which the alarm affects."""
 GATEWAY_RULES: Final = frozenset(
@@ -86,6 +97,10 @@ GATEWAY_RULES: Final = frozenset(
 
 SERVICE_RULES: Final = frozenset({Rule.BROKER, Rule.INGEST_LAG, Rule.DISK, Rule.CERTIFICATE, Rule.BACKUP_OLD})
 """Rules about this service, which is known also while no reports arrive, and directly after a start."""
+
+
+USER_RULES: Final = (Rule.MEASUREMENT, Rule.LABEL_OFFLINE)
+"""Kinds of rules that users write. Their conditions are those of single rules, such as `measurement/7`."""
 
 
 class Severity(IntEnum):

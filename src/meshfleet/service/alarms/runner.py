@@ -11,11 +11,12 @@ from sqlalchemy.exc import DBAPIError
 from meshfleet.db import bulk
 from meshfleet.errors import FleetError
 from meshfleet.mqtt.broker import check_ownership
-from meshfleet.service.alarms import engine, progress
+from meshfleet.service.alarms import engine, progress, rule_store
 from meshfleet.service.alarms.alarms import delete_ended_alarms
+from meshfleet.service.alarms.builtin_rules import change_times, change_watches
 from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import DEFAULT_TIMES, AlarmTimes
-from meshfleet.service.alarms.watches.registry import WatchSchedule
+from meshfleet.service.alarms.watches.registry import WATCHES, WatchSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from meshfleet.db import Database
     from meshfleet.service.alarms.rules import Rule
+    from meshfleet.service.alarms.user_rules.evaluator import UserRules
     from meshfleet.service.alarms.watches.watch import ServiceFacts, Watch
     from meshfleet.service.clock import Now
 
@@ -55,14 +57,15 @@ class AlarmRunner:
         owner: bytes | None,
         retention_ms: int | None,
         times: AlarmTimes = DEFAULT_TIMES,
+        user_rules: UserRules | None = None,
         now: Now,
     ) -> None:
         """Create a runner that reports the row ids of changed alarms to `on_changed`.
 
         `is_receiving` returns whether the broker delivers reports: without them, silence means nothing.
         `read_service_facts` is called in a thread before each evaluation; without it nothing is known about
-        the service itself. `owner` is the token that proves that no other process evaluates rules; None if
-        there can be none.
+        the service itself. `user_rules` are evaluated together with the built-in ones. `owner` is the token
+        that proves that no other process evaluates rules; None if there can be none.
         """
         self._database = database
         self._on_changed = on_changed
@@ -73,6 +76,7 @@ class AlarmRunner:
         self.retention_ms = retention_ms
         """Milliseconds for which alarms are kept after their end; None keeps them forever."""
         self._times = times
+        self._user_rules = user_rules
         self._now = now
         self._deleted_at = 0
         self._worked_at: int | None = None
@@ -104,7 +108,9 @@ class AlarmRunner:
         now, is_receiving = self._now(), self._is_receiving()
         watches = self._schedule.list_due(now)
         looking = {each.rule for each in watches}
-        if is_receiving and self._has_started and not await self._database.read(_is_due, now, looking):
+        has_work = self._user_rules is not None and await self._user_rules.prepare()
+        is_due = has_work or not (is_receiving and self._has_started)
+        if not is_due and not await self._database.read(_is_due, now, looking):
             return
         service = None
         if self._read_service_facts is not None:
@@ -114,6 +120,8 @@ class AlarmRunner:
         changed = await self._database.write(
             self._evaluate, now, service, watches, is_receiving=is_receiving and self._has_started
         )
+        if self._user_rules is not None:
+            self._user_rules.confirm()
         self._schedule.record_looks(watches, now)
         self._has_started = True
         if changed:
@@ -138,15 +146,21 @@ class AlarmRunner:
     ) -> set[int]:
         if self._owner is not None:
             check_ownership(connection, self._owner)
-        return engine.evaluate(
+        changed_rules = rule_store.find_changed(connection)
+        changes = rule_store.load_changes(connection)
+        changed = engine.evaluate(
             connection,
             now,
-            self._times,
+            change_times(self._times, changes),
             is_receiving=is_receiving,
-            watches=watches,
+            watches=change_watches(watches, changes),
             service=service,
             failing=self._failing,
+            changes=changes,
+            user_rules=self._user_rules,
         )
+        rule_store.mark_applied(connection, changed_rules)
+        return changed
 
 
 def _is_due(connection: Connection, now: int, looking: Collection[Rule]) -> bool:
@@ -156,6 +170,7 @@ def _is_due(connection: Connection, now: int, looking: Collection[Rule]) -> bool
         before is None
         or not 0 <= now - before.evaluated_at < _IDLE_MS
         or progress.load_newest_position(connection) > before.position
+        or bool(rule_store.find_changed(connection))
         or any(
             # A fault opens its alarm only while its watch sees it, which it may not for long.
             rule in looking or rule not in WATCHES or state != ConditionState.PENDING

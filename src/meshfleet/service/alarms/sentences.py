@@ -9,6 +9,7 @@ from meshfleet.rest.alarms import AlarmAction, AlarmState, AlarmSubject, Certain
 from meshfleet.service.alarms.alarms import EndReason
 from meshfleet.service.alarms.diagnosis import DeviceCause
 from meshfleet.service.alarms.rules import BURST_CAUSE, UNKNOWN_CAUSE, Rule
+from meshfleet.service.alarms.user_rules import alarm_text
 from meshfleet.service.alarms.watches.registry import WATCHES
 from meshfleet.service.alarms.watches.watch import WatchedAlarm
 from meshfleet.service.alarms.wording import count, format_duration
@@ -94,6 +95,10 @@ _END_SENTENCES: Final[Mapping[str, str]] = {
     EndReason.RELEASED: "Gateway {name} was offline when it was released.",
     EndReason.PARKED: "This alarm at {name} is over because its devices are parked now.",
     EndReason.DELETED: "The devices of this alarm at {name} were deleted.",
+    EndReason.OUT_OF_SCOPE: "The rule of this alarm is not for its devices any more.",
+    EndReason.RULE_CHANGED: "The rule of this alarm was changed. What is still wrong opens an alarm again.",
+    EndReason.RULE_DISABLED: "The rule of this alarm was disabled.",
+    EndReason.RULE_DELETED: "The rule of this alarm was deleted.",
 }
 _RULE_END_SENTENCES: Final[Mapping[tuple[str, str], str]] = {
     (Rule.GATEWAY_OFFLINE, EndReason.MERGED): (
@@ -183,6 +188,18 @@ def _describe_devices(record: AlarmRecord, name: str, params: dict[str, Any]) ->
     return f"{subject} {_DEVICE_CAUSES.get(record.cause, 'stopped reporting')}.{_describe_trait(params)}"
 
 
+def _describe_values(record: AlarmRecord, name: str, _params: dict[str, Any]) -> str:
+    watched = _to_watched(record, name)
+    return alarm_text.describe_values(
+        watched.facts, members=watched.members, is_over=watched.is_over, length=watched.length
+    )
+
+
+def _describe_share(record: AlarmRecord, name: str, _params: dict[str, Any]) -> str:
+    watched = _to_watched(record, name)
+    return alarm_text.describe_share(watched.facts, is_over=watched.is_over, length=watched.length)
+
+
 def _describe_other(record: AlarmRecord, name: str, _params: dict[str, Any]) -> str:
     """Describe an alarm of a rule of a later version, which was in use before."""
     return f"{name or 'The fleet'}: {record.rule} ({record.cause})."
@@ -193,24 +210,34 @@ _SENTENCES: Final[Mapping[str, _Describe]] = {
     Rule.GATEWAY_OFFLINE: _describe_gateway,
     Rule.RELAY_LOST: _describe_relay,
     Rule.DEVICE_OFFLINE: _describe_devices,
+    Rule.MEASUREMENT: _describe_values,
+    Rule.LABEL_OFFLINE: _describe_share,
 }
+_ACTIONS: Final[Mapping[str, Callable[[Mapping[str, Any]], AlarmAction]]] = {
+    Rule.MEASUREMENT: alarm_text.choose_value_action,
+    Rule.LABEL_OFFLINE: alarm_text.choose_share_action,
+}
+"""Actions of rules of users."""
 
 
 def _choose_action(record: AlarmRecord, subject: NamedSubject | None) -> AlarmAction:
     """Return what to do first about an alarm."""
     if (watch := WATCHES.get(record.rule)) is not None:
         return watch.choose_action(record.load_facts())
+    if (choose_action := _ACTIONS.get(record.rule)) is not None:
+        return choose_action(record.load_facts())
     if subject is None:
         return AlarmAction(code="check-network", text="Check the network of this service.", href="/gateways")
     mac = mac_from_int(subject.number)
     href = f"/devices/{to_device_id(mac)}" if subject.kind == "device" else f"/gateways/{mac}"
+    code, text = "check-devices", "Check the devices at their places."
     if record.rule == Rule.GATEWAY_OFFLINE:
-        return AlarmAction(code="check-gateway", text="Check its power and network.", href=href)
-    if record.rule == Rule.RELAY_LOST:
-        return AlarmAction(code="check-relay", text="Go there and check its power.", href=href)
-    if record.cause == DeviceCause.BATTERY_EMPTY:
-        return AlarmAction(code="replace-battery", text="Replace the batteries.", href=href)
-    return AlarmAction(code="check-devices", text="Check the devices at their places.", href=href)
+        code, text = "check-gateway", "Check its power and network."
+    elif record.rule == Rule.RELAY_LOST:
+        code, text = "check-relay", "Go there and check its power."
+    elif record.cause == DeviceCause.BATTERY_EMPTY:
+        code, text = "replace-battery", "Replace the batteries."
+    return AlarmAction(code=code, text=text, href=href)
 
 
 def _describe_back(params: dict[str, Any]) -> str:

@@ -61,7 +61,8 @@ _SELECT_NAMES: Final = "SELECT id, name FROM device WHERE id IN numbers"
 _SELECT_MEMBERS: Final = (
     "SELECT alarm, min(subject) FROM alarm_condition"
     " WHERE alarm IN numbers AND device IS NOT NULL"
-    " AND rule IN ('device-offline', 'device-unstable', 'samples-lost', 'battery-low')"
+    " AND (rule IN ('device-offline', 'device-unstable', 'samples-lost', 'battery-low')"
+    " OR substr(rule, 1, 12) = 'measurement/')"
     " GROUP BY alarm HAVING count(*) = 1"
 )
 
@@ -165,12 +166,14 @@ def list_members(
     record = load_record(connection, number)
     if record.rule not in DEVICE_RULES | GATEWAY_RULES:
         return []
-    rule = MEMBER_RULES.get(record.rule, record.rule)
     columns = alarm_condition.c
+    is_member = columns.alarm == number
+    if (rule := MEMBER_RULES.get(record.rule)) is not None:
+        is_member &= columns.rule == str(rule)
     query = (
         select(columns.subject, device.c.name, columns.since, columns.state)
         .join(device, device.c.id == columns.subject)
-        .where(columns.alarm == number, columns.rule == rule, columns.subject > after)
+        .where(is_member, columns.subject > after)
         .where(columns.state.in_([ConditionState.ACTIVE, ConditionState.CLEARING]))
         .order_by(columns.subject)
         .limit(limit)

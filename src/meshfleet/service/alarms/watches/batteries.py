@@ -9,7 +9,7 @@ from meshfleet.protocol.ids import mac_from_int, to_device_id
 from meshfleet.rest.alarms import AlarmAction
 from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import LOW_BATTERY, Rule, Severity
-from meshfleet.service.alarms.watches.watch import Fault, Watch
+from meshfleet.service.alarms.watches.watch import Fault, RuleThreshold, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from meshfleet.service.alarms.conditions import Condition
     from meshfleet.service.alarms.watches.watch import Sight, WatchedAlarm
 
-_LOW: Final = 15
-_CHARGED: Final = 25
-"""A battery that was low, at 15 % or less, is not low any more from 25 % on, as when it is replaced."""
+_LOW: Final = RuleThreshold("lowPercent", 15, 1, 15)
+_CHARGED: Final = RuleThreshold("chargedPercent", 25, 16, 100)
+"""A battery that was low, at 15 % or less, is not low any more from 25 % on, as when it is replaced.
+
+Low can be less, but not more: the index holds no other levels.
+"""
 
 # An index holds only the rows of this condition. So a look costs as much as there are low batteries, and one
 # query by key for known conditions. With 10,000 low batteries that is 0.15 s every five minutes, and 0.4 s
@@ -66,7 +69,7 @@ def _find(sight: Sight) -> Iterator[Fault]:
     certain: dict[int, list[_Battery]] = {}
     for battery in batteries_by_device.values():
         condition = known.get(battery.device)
-        if not _is_low(battery, condition):
+        if not _is_low(battery, condition, sight.thresholds):
             continue
         if _is_certain(battery, condition):
             gateway = battery.gateway if condition is None else condition.gateway or battery.gateway
@@ -79,13 +82,14 @@ def _find(sight: Sight) -> Iterator[Fault]:
             yield _build_fault(battery, gateway, lowest)
 
 
-def _is_low(battery: _Battery, condition: Condition | None) -> bool:
+def _is_low(battery: _Battery, condition: Condition | None, thresholds: Mapping[str, float]) -> bool:
     """Return whether a battery is low, or whether that is not known now and it was low before."""
+    low = thresholds[_LOW.name]
     if condition is None or condition.state is ConditionState.CLEARING:
-        return battery.level <= _LOW
+        return battery.level <= low
     if not battery.is_connected:
         return True
-    return battery.level < _CHARGED if condition.is_member else battery.level <= _LOW
+    return battery.level < thresholds[_CHARGED.name] if condition.is_member else battery.level <= low
 
 
 def _is_certain(battery: _Battery, condition: Condition | None) -> bool:
@@ -154,4 +158,5 @@ BATTERIES: Final = Watch(
     find=_find,
     describe=_describe,
     choose_action=_choose_action,
+    thresholds=(_LOW, _CHARGED),
 )

@@ -9,7 +9,7 @@ from meshfleet.db import bulk
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.rest.alarms import AlarmAction
 from meshfleet.service.alarms.rules import Rule, Severity
-from meshfleet.service.alarms.watches.watch import Fault, Watch
+from meshfleet.service.alarms.watches.watch import Fault, RuleThreshold, Watch
 from meshfleet.service.alarms.wording import format_span
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ _SECOND_MS: Final = 1000
 _MINUTE_MS: Final = 60 * _SECOND_MS
 _HALF_HOUR_MS: Final = 30 * _MINUTE_MS
 _WRONG_MS: Final = _MINUTE_MS
-_RIGHT_MS: Final = 30 * _SECOND_MS
-"""A clock that was wrong by more than a minute is right again below half a minute."""
+_WRONG_SECONDS: Final = RuleThreshold("wrongSeconds", 60, 30, 86_400)
+"""A clock that was wrong by more than this is right again below half of it."""
 _DISBELIEVED_MS: Final = 9 * _MINUTE_MS
 """From ten minutes on, reports from the future are not believed any more."""
 _TIME_ZONE_MS: Final = 2 * _MINUTE_MS
@@ -59,9 +59,10 @@ def _find_common_offset(offsets: Mapping[int, int]) -> int | None:
 def _find_gateways(sight: Sight) -> Iterator[Fault]:
     offsets = _load_offsets(sight)
     common = _find_common_offset(offsets)
+    wrong = int(sight.thresholds[_WRONG_SECONDS.name] * _SECOND_MS)
     for number, offset in offsets.items():
         condition = sight.known.get(number)
-        limit = _RIGHT_MS if condition is not None and condition.is_member else _WRONG_MS
+        limit = wrong // 2 if condition is not None and condition.is_member else wrong
         is_common = common is not None and abs(offset - common) <= _SAME_MS
         if abs(offset) > limit and not is_common:
             yield _build_fault(number, offset, sight.now)
@@ -140,6 +141,7 @@ GATEWAY_CLOCKS: Final = Watch(
     find=_find_gateways,
     describe=_describe_gateway,
     choose_action=_choose_gateway_action,
+    thresholds=(_WRONG_SECONDS,),
 )
 SERVICE_CLOCK: Final = Watch(
     Rule.SERVICE_CLOCK,

@@ -9,7 +9,7 @@ from meshfleet.db.tables import active_condition
 from meshfleet.rest.alarms import AlarmAction
 from meshfleet.rest.jobs import Outcome, PauseReason, StopCause
 from meshfleet.service.alarms.rules import DAY_MS, Rule, Severity
-from meshfleet.service.alarms.watches.watch import Fault, Watch
+from meshfleet.service.alarms.watches.watch import Fault, RuleThreshold, Watch
 from meshfleet.service.alarms.wording import count, format_duration
 from meshfleet.service.clock import monotonic
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from meshfleet.service.alarms.watches.watch import Sight, WatchedAlarm
 
-_STUCK_MS: Final = 60 * 60_000
+_MINUTE_MS: Final = 60_000
+_STUCK_MINUTES: Final = RuleThreshold("minutes", 60, 5, 10_080)
 """Time without progress, after the last deadline of an update, from which on a job is stuck."""
 _FORGOTTEN_MS: Final = 7 * DAY_MS
 """Time after the end of a job for which its failed updates need attention."""
@@ -89,7 +90,7 @@ def _find_ended(sight: Sight) -> Iterator[Fault]:
 
 
 def _find_stuck(sight: Sight) -> Iterator[Fault]:
-    stuck_before = sight.now - _STUCK_MS
+    stuck_before = sight.now - int(sight.thresholds[_STUCK_MINUTES.name] * _MINUTE_MS)
     for number, updated_at, active, deadline in bulk.query_rows(
         sight.connection, _SELECT_STUCK, (stuck_before,)
     ):
@@ -165,4 +166,5 @@ STUCK_JOBS: Final = Watch(
     find=_find_stuck,
     describe=_describe_stuck,
     choose_action=_choose_action,
+    thresholds=(_STUCK_MINUTES,),
 )

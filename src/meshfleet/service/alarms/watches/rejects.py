@@ -10,7 +10,7 @@ from meshfleet.db import bulk
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.rest.alarms import AlarmAction
 from meshfleet.service.alarms.rules import Rule, Severity
-from meshfleet.service.alarms.watches.watch import Fault, Watch
+from meshfleet.service.alarms.watches.watch import Fault, RuleThreshold, Watch
 from meshfleet.service.ingest.rejects import MAX_REJECTS
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _MINUTE_MS: Final = 60_000
 _WINDOW_MS: Final = 10 * _MINUTE_MS
-_MAX_USUAL: Final = 10
+_MAX_USUAL: Final = RuleThreshold("reports", 10, 1, 1000)
 """Rejected reports of a gateway in ten minutes from which on more are an alarm. Healthy gateways have none.
 
 How many reports a gateway sends is counted only in memory, and only for two minutes: so no share is compared.
@@ -58,7 +58,9 @@ def _find(sight: Sight) -> Iterator[Fault]:
         return
     for gateway, by_reason in reasons.items():
         condition = sight.known.get(gateway)
-        if numbers[gateway] <= _MAX_USUAL and (condition is None or not condition.is_member):
+        if numbers[gateway] <= sight.thresholds[_MAX_USUAL.name] and (
+            condition is None or not condition.is_member
+        ):
             continue
         reason = min(by_reason, key=lambda each, counts=by_reason: (-counts[each], each))  # type: ignore[misc]
         yield Fault(
@@ -133,4 +135,5 @@ REJECTS: Final = Watch(
     find=_find,
     describe=_describe,
     choose_action=_choose_action,
+    thresholds=(_MAX_USUAL,),
 )

@@ -9,7 +9,7 @@ from meshfleet.db import bulk
 from meshfleet.errors.readiness import ReadinessCode
 from meshfleet.rest.alarms import AlarmAction
 from meshfleet.service.alarms.rules import DAY_MS, Rule, Severity
-from meshfleet.service.alarms.watches.watch import Fault, Watch
+from meshfleet.service.alarms.watches.watch import Fault, RuleThreshold, Watch
 from meshfleet.service.alarms.wording import format_duration
 from meshfleet.service.byte_format import format_bytes
 
@@ -64,9 +64,8 @@ def _choose_database_action(facts: Mapping[str, Any]) -> AlarmAction:
 
 # --- Broker and ingest ---
 
-_LAG_MS: Final = 30 * _SECOND_MS
-_NO_LAG_MS: Final = 10 * _SECOND_MS
-"""Reports that wait for more than 30 s wait too long; they do not any more below 10 s."""
+_LAG_SECONDS: Final = RuleThreshold("waitSeconds", 30, 5, 3600)
+"""Reports that wait for more than 30 s wait too long; they do not any more below a third of it."""
 
 
 def _find_broker(sight: Sight) -> Iterable[Fault] | None:
@@ -96,7 +95,8 @@ def _find_lag(sight: Sight) -> Iterable[Fault] | None:
     if sight.service is None:
         return None
     lag = sight.service.ingest_lag
-    if lag <= (_NO_LAG_MS if _is_open(sight) else _LAG_MS):
+    limit = int(sight.thresholds[_LAG_SECONDS.name] * _SECOND_MS)
+    if lag <= (limit // 3 if _is_open(sight) else limit):
         return ()
     # Counted from now: while the database was away, reports had to wait.
     return (Fault(_SUBJECT, sight.now, "slow-commits", SCOPE, Severity.CRITICAL, {"lag": lag}),)
@@ -116,7 +116,8 @@ def _choose_lag_action(_facts: Mapping[str, Any]) -> AlarmAction:
 
 # --- Disk ---
 
-_LOW_PERCENT, _VERY_LOW_PERCENT = 10, 3
+_LOW_PERCENT: Final = RuleThreshold("freePercent", 10, 3, 50)
+_VERY_LOW_PERCENT: Final = 3
 _LOW_BYTES, _VERY_LOW_BYTES = 2 << 30, 500 << 20
 _ENOUGH_PERCENT: Final = 2
 """Part of the disk that must be free in addition before the alarm ends."""
@@ -130,7 +131,7 @@ def _find_disk(sight: Sight) -> Iterable[Fault] | None:
         return None
     free, total, is_open = service.disk_free, service.disk_total, _is_open(sight)
     extra = total * _ENOUGH_PERCENT / 100 if is_open else 0
-    is_low = free < max(total * _LOW_PERCENT / 100, _LOW_BYTES) + extra
+    is_low = free < max(total * sight.thresholds[_LOW_PERCENT.name] / 100, _LOW_BYTES) + extra
     is_very_low = free < max(total * _VERY_LOW_PERCENT / 100, _VERY_LOW_BYTES)
     full_at = service.disk_full_at
     is_filling = full_at is not None and full_at - sight.now < (_NOT_SOON_MS if is_open else _SOON_MS)
@@ -198,15 +199,16 @@ def _choose_certificate_action(_facts: Mapping[str, Any]) -> AlarmAction:
 
 # --- Backups ---
 
-_OLD_BACKUP_MS: Final = 8 * DAY_MS
+_OLD_BACKUP_DAYS: Final = RuleThreshold("days", 8, 1, 365)
 _SELECT_BACKUP: Final = "SELECT max(finished_at) FROM backup WHERE has_samples"
 
 
 def _find_backup(sight: Sight) -> Iterable[Fault]:
     finished_at = bulk.query_rows(sight.connection, _SELECT_BACKUP, ())[0][0]
-    if finished_at is None or sight.now - finished_at <= _OLD_BACKUP_MS:
+    allowed = int(sight.thresholds[_OLD_BACKUP_DAYS.name] * DAY_MS)
+    if finished_at is None or sight.now - finished_at <= allowed:
         return ()  # who never made one makes them in another way, or needs none
-    since = finished_at + _OLD_BACKUP_MS
+    since = finished_at + allowed
     return (Fault(_SUBJECT, since, "no-backup", SCOPE, Severity.INFO, {"finishedAt": finished_at}),)
 
 
@@ -254,6 +256,7 @@ INGEST_LAG: Final = Watch(
     find=_find_lag,
     describe=_describe_lag,
     choose_action=_choose_lag_action,
+    thresholds=(_LAG_SECONDS,),
 )
 DISK: Final = Watch(
     Rule.DISK,
@@ -263,6 +266,7 @@ DISK: Final = Watch(
     find=_find_disk,
     describe=_describe_disk,
     choose_action=_choose_disk_action,
+    thresholds=(_LOW_PERCENT,),
 )
 CERTIFICATE: Final = Watch(
     Rule.CERTIFICATE,
@@ -281,4 +285,5 @@ BACKUP_OLD: Final = Watch(
     find=_find_backup,
     describe=_describe_backup,
     choose_action=_choose_backup_action,
+    thresholds=(_OLD_BACKUP_DAYS,),
 )

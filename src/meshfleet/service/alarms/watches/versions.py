@@ -17,7 +17,7 @@ from meshfleet.protocol.ids import Version, format_model_number
 from meshfleet.protocol.products import find_product_name
 from meshfleet.rest.alarms import AlarmAction
 from meshfleet.service.alarms.rules import DAY_MS, Rule, Severity
-from meshfleet.service.alarms.watches.watch import Fault, Watch
+from meshfleet.service.alarms.watches.watch import Fault, RuleThreshold, Watch
 from meshfleet.service.alarms.wording import count
 from meshfleet.service.jobs.compatibility import (
     DeviceFacts,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from meshfleet.service.alarms.watches.watch import Sight, WatchedAlarm
 
 _HOUR_MS: Final = 3_600_000
-_TIME_TO_UPDATE_MS: Final = 14 * DAY_MS
+_DAYS_TO_UPDATE: Final = RuleThreshold("days", 14, 1, 365)
 """Time after the release of a version in which devices need not run it."""
 _MAX_DEVICES: Final = 500
 
@@ -72,9 +72,10 @@ class _Release(NamedTuple):
 
 
 def _find(sight: Sight) -> Iterator[Fault]:
+    days = int(sight.thresholds[_DAYS_TO_UPDATE.name])
     busy = {row[0] for row in bulk.query_rows(sight.connection, _SELECT_BUSY_MODELS, ())}
     for model, release in _load_newest_releases(sight.connection).items():
-        if model in busy or sight.now - release.released_at < _TIME_TO_UPDATE_MS:
+        if model in busy or sight.now - release.released_at < days * DAY_MS:
             continue
         devices = _count_older(sight.connection, release.requirement)
         if devices:
@@ -91,6 +92,7 @@ def _find(sight: Sight) -> Iterator[Fault]:
                     "version": str(release.requirement.version),
                     "devices": min(devices, _MAX_DEVICES),
                     "more": devices > _MAX_DEVICES,
+                    "days": days,
                 },
             )
 
@@ -138,7 +140,8 @@ def _describe(alarm: WatchedAlarm) -> str:
     devices = count(facts["devices"], "device")
     verb = "runs" if facts["devices"] == 1 else "run"
     number = f"More than {devices}" if facts["more"] else devices
-    return f"{number} {name} {verb} older firmware than {version}, which is released for 14 days or longer."
+    released = f"which is released for {count(facts.get('days', _DAYS_TO_UPDATE.default), 'day')} or longer"
+    return f"{number} {name} {verb} older firmware than {version}, {released}."
 
 
 def _choose_action(facts: Mapping[str, Any]) -> AlarmAction:
@@ -153,4 +156,5 @@ VERSION_SKEW: Final = Watch(
     find=_find,
     describe=_describe,
     choose_action=_choose_action,
+    thresholds=(_DAYS_TO_UPDATE,),
 )

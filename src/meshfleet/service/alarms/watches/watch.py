@@ -63,6 +63,15 @@ class ServiceFacts(NamedTuple):
     """Time at which the TLS certificate ends; None without a certificate."""
 
 
+class RuleThreshold(NamedTuple):
+    """Number of a built-in rule that an admin can change."""
+
+    name: str
+    default: int
+    least: int
+    most: int
+
+
 class Sight(NamedTuple):
     """Facts that a watch looks at."""
 
@@ -72,6 +81,8 @@ class Sight(NamedTuple):
     """Conditions of the rule that are not forgotten, by subject: for thresholds that differ afterwards."""
     service: ServiceFacts | None = None
     """Facts about this service; None if they are not known now."""
+    thresholds: Mapping[str, float] = {}
+    """Numbers of the rule by their names."""
 
 
 class WatchedAlarm(NamedTuple):
@@ -101,3 +112,12 @@ class Watch(NamedTuple):
     describe: Callable[[WatchedAlarm], str]
     choose_action: Callable[[Mapping[str, Any]], AlarmAction]
     """Function that returns what to do first, from the facts of the alarm."""
+    thresholds: tuple[RuleThreshold, ...] = ()
+    """Numbers that an admin can change."""
+    changed_thresholds: Mapping[str, float] = {}
+    """Those that were changed."""
+
+    @property
+    def thresholds_in_force(self) -> dict[str, float]:
+        """Numbers of the rule by their names."""
+        return {each.name: each.default for each in self.thresholds} | dict(self.changed_thresholds)

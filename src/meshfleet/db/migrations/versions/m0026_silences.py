@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0027"
-down_revision = "0023"
+revision = "0026"
+down_revision = "0024"
 
 _ROW_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
