@@ -11,7 +11,8 @@ from meshfleet.errors import AlarmCleared, Conflict
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmState
 from meshfleet.service.alarms import views
-from meshfleet.service.alarms.alarms import AlarmEventKind, add_event
+from meshfleet.service.alarms.alarm_records import AlarmEventKind
+from meshfleet.service.alarms.alarms import add_event
 from meshfleet.service.audit import log as audit_log
 
 if TYPE_CHECKING:

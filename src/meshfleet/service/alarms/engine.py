@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from meshfleet.db import bulk
-from meshfleet.errors import FleetError
-from meshfleet.errors.protocol import MalformedInput
 from meshfleet.service.alarms import progress, rule_changes
 from meshfleet.service.alarms.absences import compute_patience, find_last_loss
-from meshfleet.service.alarms.alarms import AlarmGroup, AlarmTable, EndReason
+from meshfleet.service.alarms.alarm_records import EndReason
+from meshfleet.service.alarms.alarms import AlarmGroup, AlarmTable, mark_well
 from meshfleet.service.alarms.conditions import (
     FLEET,
     Condition,
@@ -35,7 +31,7 @@ from meshfleet.service.alarms.rules import (
     Rule,
     Severity,
 )
-from meshfleet.service.alarms.watches.watch import Sight
+from meshfleet.service.alarms.watched_rules import WatchedRules
 from meshfleet.service.presence.changes import PresenceCause
 from meshfleet.service.presence.last_seen import DEFAULT_INTERVAL_MS, MISSED_HEARTBEATS
 
@@ -46,9 +42,7 @@ if TYPE_CHECKING:
 
     from meshfleet.service.alarms.builtin_rules import RuleChange
     from meshfleet.service.alarms.progress import ConnectionChange
-    from meshfleet.service.alarms.watches.watch import Fault, ServiceFacts, Watch
-
-_log = logging.getLogger(__name__)
+    from meshfleet.service.alarms.watches.watch import ServiceFacts, Watch
 
 _MAX_DUE: Final = 2_000
 """Maximum number of conditions whose time has come that one evaluation handles."""
@@ -129,12 +123,19 @@ class _Evaluation:
         self._connection = connection
         self._now = now
         self._times = times
-        self._service = service
-        self._failing = failing
         self._conditions = ConditionTable(connection)
         self._parked = ParkedDevices(connection)
         self._alarms = AlarmTable(connection, now, times.reopen)
         self._relays = RelayRule(connection, now, times, self._conditions, self._alarms)
+        self._watched = WatchedRules(
+            connection,
+            now,
+            self._conditions,
+            self._alarms,
+            parked=self._parked,
+            service=service,
+            failing=failing,
+        )
         self._judges: dict[Rule, Callable[[Condition], None]] = {
             Rule.GATEWAYS_LOST: self._judge_fleet,
             Rule.GATEWAY_OFFLINE: self._judge_gateway,
@@ -142,8 +143,6 @@ class _Evaluation:
             Rule.DEVICE_OFFLINE: self._judge_device,
             Rule.RELAY_PROBE: self._conditions.remove,  # its result is too old
         }
-        self._faults: dict[Subject, Fault] = {}
-        """Faults that watches have found now."""
         self._disabled: frozenset[Rule] = frozenset()
         """Rules of which nothing is an alarm."""
 
@@ -177,7 +176,7 @@ class _Evaluation:
             self._check_fleet()
         self._relays.check_roots()
         for watch in watches:
-            self._apply_watch(watch)
+            self._watched.apply(watch)
         if user_rules is not None:
             user_rules.apply(self._connection, self._now, self._alarms, is_quiet=self._now < quiet_until)
         if self._now >= quiet_until:
@@ -258,14 +257,7 @@ class _Evaluation:
         return condition
 
     def _mark_well(self, subject: Subject, delay: int) -> None:
-        condition = self._conditions.find(subject)
-        if condition is None:
-            return
-        if condition.state is ConditionState.PENDING and not condition.opens:
-            self._conditions.remove(condition)
-            return
-        condition.mark_well(self._now, delay)
-        self._alarms.touch(condition)
+        mark_well(self._conditions, self._alarms, subject, self._now, delay=delay)
 
     def _compare_with_devices(self) -> None:
         """End faults of devices that are connected, whatever the history says: it may have been deleted."""
@@ -358,78 +350,6 @@ class _Evaluation:
         if len(away) <= 1 or 100 * len(away) <= (100 - GATEWAYS_BACK_PERCENT) * total:
             self._mark_well(fleet.subject, self._times.gateway_back)
 
-    # Watches
-
-    def _apply_watch(self, watch: Watch) -> None:
-        """Compare what a watch finds with the stored conditions of its rule."""
-        known = {each.subject.number: each for each in self._conditions.load_rule(watch.rule)}
-        faults = self._find_faults(watch, known)
-        if faults is None:
-            return
-        self._conditions.load_subjects(sorted(faults.keys() - known.keys()))
-        changing = (known.get(number) for number, fault in faults.items() if fault.changes_alarm)
-        self._alarms.load_all(
-            {each.alarm for each in changing if each is not None and each.alarm is not None}
-        )
-        for fault in faults.values():
-            self._apply_fault(watch, fault)
-        for number, condition in known.items():
-            if number not in faults and condition.is_at_fault:
-                self._mark_well(condition.subject, watch.back)
-
-    def _find_faults(self, watch: Watch, known: Mapping[int, Condition]) -> dict[int, Fault] | None:
-        """Return what a watch finds, by the number of the subject; None if that is not known now.
-
-        A defect of one watch must not stop all rules. Errors of the database are raised: after one of them
-        PostgreSQL executes nothing more in this transaction.
-        """
-        try:
-            sight = Sight(self._connection, self._now, known, self._service, watch.thresholds_in_force)
-            found = watch.find(sight)
-            faults = None if found is None else {each.number: each for each in found}
-            parked = self._parked.find({each.device for each in (faults or {}).values() if each.device})
-            if parked and faults is not None:
-                faults = {number: each for number, each in faults.items() if each.device not in parked}
-        except Exception as exc:
-            if isinstance(exc, FleetError | SQLAlchemyError) and not isinstance(exc, MalformedInput):
-                raise
-            if watch.rule not in self._failing:
-                self._failing.add(watch.rule)
-                _log.exception(
-                    "alarms of the rule %s cannot be evaluated: internal error; other rules are not affected",
-                    watch.rule,
-                )
-            return None
-        self._failing.discard(watch.rule)
-        return faults
-
-    def _apply_fault(self, watch: Watch, fault: Fault) -> None:
-        subject = Subject(watch.rule, fault.number)
-        self._faults[subject] = fault
-        condition = self._conditions.find(subject)
-        due = max(self._now, fault.since + watch.wait) if fault.is_certain else None
-        if condition is None:
-            pending = ConditionState.PENDING
-            condition = Condition(subject, fault.device, fault.gateway, pending, since=fault.since, due=due)
-            self._conditions.add(condition)
-        elif condition.state is ConditionState.ACTIVE:
-            if fault.changes_alarm:
-                self._alarms.worsen(condition, fault.severity, fault.facts, updates_facts=fault.updates_facts)
-        elif condition.state is ConditionState.PENDING:
-            if condition.due is None or not fault.is_certain:
-                condition.due = due
-        elif fault.is_certain or condition.state is ConditionState.QUIET:
-            condition.mark_faulty(fault.since, due)
-            condition.gateway = fault.gateway
-            self._alarms.touch(condition)
-
-    def _judge_watched(self, condition: Condition) -> None:
-        """Open the alarm of a fault that a watch has found now. Without a look nothing is known."""
-        fault = self._faults.get(condition.subject)
-        if fault is not None:
-            group = AlarmGroup(condition.subject.rule, fault.cause, fault.gateway, fault.scope)
-            self._alarms.join(condition, group, fault.severity, fault.facts)
-
     # Time
 
     def _judge(self, conditions: Iterable[Condition]) -> None:
@@ -442,7 +362,7 @@ class _Evaluation:
             ):
                 condition.due = None
             elif condition.state is ConditionState.PENDING:
-                self._judges.get(condition.subject.rule, self._judge_watched)(condition)
+                self._judges.get(condition.subject.rule, self._watched.judge)(condition)
             elif condition.state is ConditionState.CLEARING:
                 self._end(condition)
             else:

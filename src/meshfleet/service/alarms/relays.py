@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from meshfleet.db import bulk
 from meshfleet.protocol.ids import mac_from_int
 from meshfleet.rest.alarms import Certainty
-from meshfleet.service.alarms.alarms import AlarmGroup, EndReason
+from meshfleet.service.alarms.alarm_records import EndReason
+from meshfleet.service.alarms.alarms import AlarmGroup
 from meshfleet.service.alarms.conditions import Condition, ConditionState, Subject
 from meshfleet.service.alarms.diagnosis import DeviceCause
 from meshfleet.service.alarms.mesh import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshfleet.service.alarms.alarms import EndReason
+from meshfleet.service.alarms.alarm_records import EndReason
 from meshfleet.service.alarms.builtin_rules import CONNECTION_RULES
 from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import Rule

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from meshfleet.protocol.ids import mac_from_int, to_device_id
 from meshfleet.rest.alarms import AlarmAction, AlarmState, AlarmSubject, Certainty
-from meshfleet.service.alarms.alarms import EndReason
+from meshfleet.service.alarms.alarm_records import EndReason
 from meshfleet.service.alarms.diagnosis import DeviceCause
 from meshfleet.service.alarms.rules import BURST_CAUSE, UNKNOWN_CAUSE, Rule
 from meshfleet.service.alarms.user_rules import alarm_text
@@ -17,7 +17,7 @@ from meshfleet.service.alarms.wording import count, format_duration
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from meshfleet.service.alarms.alarms import AlarmRecord
+    from meshfleet.service.alarms.alarm_records import AlarmRecord
 
 _DEVICE_CAUSES: Final[Mapping[str, str]] = {
     DeviceCause.BATTERY_EMPTY: "stopped with an empty battery",

@@ -14,7 +14,8 @@ from meshfleet.db.tables import alarm, alarm_condition, device_label, label, sil
 from meshfleet.protocol.ids import Mac, mac_to_int, parse_device_id, to_mac
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmState
-from meshfleet.service.alarms.alarms import AlarmEventKind, add_event
+from meshfleet.service.alarms.alarm_records import AlarmEventKind
+from meshfleet.service.alarms.alarms import add_event
 from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import Rule
 from meshfleet.service.alarms.silence_commands import decode_silence, load_times

@@ -37,7 +37,8 @@ from meshfleet.rest.alarms import (
 )
 from meshfleet.rest.channels import ChannelKind
 from meshfleet.service.alarms import progress
-from meshfleet.service.alarms.alarms import MEMBER_RULES, AlarmRecord, to_records
+from meshfleet.service.alarms.alarm_records import AlarmRecord, to_records
+from meshfleet.service.alarms.alarms import MEMBER_RULES
 from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import DEVICE_RULES, GATEWAY_RULES, Severity
 from meshfleet.service.alarms.sentences import NamedSubject, describe

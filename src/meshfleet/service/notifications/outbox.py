@@ -16,7 +16,8 @@ from sqlalchemy import delete, exists, func, insert, or_, select, update
 from meshfleet.db.tables import alarm_event, channel, notification
 from meshfleet.db.tables.notifications import IS_UNSENT, IS_WAITING
 from meshfleet.rest.channels import DeliveryState
-from meshfleet.service.alarms.alarms import AlarmEventKind, delete_old_events
+from meshfleet.service.alarms.alarm_records import AlarmEventKind
+from meshfleet.service.alarms.alarms import delete_old_events
 from meshfleet.service.notifications.channels import to_channel
 from meshfleet.service.notifications.delivery import DeliveryResult, Outcome
 from meshfleet.service.notifications.messages import EventMessage, HumanMessage, MessageKind

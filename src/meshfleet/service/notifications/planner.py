@@ -27,7 +27,8 @@ from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmState
 from meshfleet.rest.channels import AlarmRoute, ChannelKind, DeliveryState
 from meshfleet.service.alarms import silence_overlay, views
-from meshfleet.service.alarms.alarms import AlarmEventKind, AlarmRecord, EndReason, add_event, to_records
+from meshfleet.service.alarms.alarm_records import AlarmEventKind, AlarmRecord, EndReason, to_records
+from meshfleet.service.alarms.alarms import add_event
 from meshfleet.service.alarms.rules import Rule, Severity
 from meshfleet.service.notifications import outbox
 from meshfleet.service.notifications import views as channel_views

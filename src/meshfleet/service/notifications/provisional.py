@@ -21,14 +21,8 @@ from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmState
 from meshfleet.rest.channels import ChannelKind
 from meshfleet.service.alarms import views
-from meshfleet.service.alarms.alarms import (
-    AlarmEventKind,
-    AlarmGroup,
-    AlarmRecord,
-    EndReason,
-    add_event,
-    to_records,
-)
+from meshfleet.service.alarms.alarm_records import AlarmEventKind, AlarmRecord, EndReason, to_records
+from meshfleet.service.alarms.alarms import AlarmGroup, add_event
 from meshfleet.service.alarms.rules import DEFAULT_TIMES, Rule, Severity
 from meshfleet.service.alarms.watches.service import DATABASE, SCOPE
 from meshfleet.service.notifications import composer

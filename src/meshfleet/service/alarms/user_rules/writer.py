@@ -9,7 +9,8 @@ from meshfleet.db import bulk
 from meshfleet.db.tables import alarm_condition
 from meshfleet.protocol.ids import mac_from_int, to_device_id
 from meshfleet.service.alarms import rule_store
-from meshfleet.service.alarms.alarms import AlarmGroup, EndReason
+from meshfleet.service.alarms.alarm_records import EndReason
+from meshfleet.service.alarms.alarms import AlarmGroup
 from meshfleet.service.alarms.conditions import Condition, ConditionState, Subject
 from meshfleet.service.alarms.rules import Rule
 from meshfleet.service.alarms.user_rules.state_machine import restart
