@@ -51,8 +51,8 @@ def create(service: RunningService, **changes: Any) -> Any:
 def test_a_rule_of_a_user_is_created_changed_and_deleted(service: RunningService) -> None:
     created = create(service)
     assert created["sentence"] == (
-        "When temperature is above -15 °C for 15 min on a device labeled Freezer not labeled parked, a critical"
-        " alarm opens; it ends after 5 min at -17 °C or less."
+        "When temperature is above -15 °C for 15 min on a device labeled Freezer not labeled parked, a"
+        " critical alarm opens; it ends after 5 min at -17 °C or less."
     )
     path = f"{PATH}/{created['id']}"
     assert service.viewer.get(path).json() == created
