@@ -49,7 +49,7 @@ class RulePart(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown
 
 
 class RuleCondition(RulePart, frozen=True, kw_only=True):
-    """What a rule of the kind `measurement` compares."""
+    """Comparison of reported values by a rule of the kind `measurement`."""
 
     identifier: Annotated[str, Meta(min_length=1, max_length=100)]
     """Hex id or name."""
@@ -167,7 +167,7 @@ class RulePreviewExample(ResponseBody, frozen=True, kw_only=True):
 
 
 class RulePreview(ResponseBody, frozen=True, kw_only=True):
-    """What a rule would have found in samples that are stored (rest-288)."""
+    """Result of a rule that is tried with stored samples (rest-288)."""
 
     matches: int
     """Number of checked devices that would be members of an alarm now."""

@@ -240,14 +240,9 @@ async def test_other_comparisons(harness: RuleHarness) -> None:
     for value in (21, 25, 31, -1):
         before = len(harness.told())
         await harness.report(value, device=D)
-        opened.append([each.cause for each in harness.alarms(state="open")])
+        opened.append(sorted(each.cause for each in harness.alarms(state="open")))
         assert len(harness.told()) > before
-    assert opened == [["equals"], ["changes-to"], ["outside"], ["outside", "below"]] or opened == [
-        ["equals"],
-        ["changes-to"],
-        ["outside"],
-        ["below", "outside"],
-    ]
+    assert opened == [["equals"], ["changes-to"], ["outside"], ["below", "outside"]]
 
 
 @pytest.mark.rule("rest-285")

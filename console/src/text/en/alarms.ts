@@ -102,6 +102,14 @@ export const alarms = {
       name: "Firmware outdated",
       text: "Opens when devices run older firmware than the newest that was released for their model. Ends when they are updated.",
     },
+    "label-offline": {
+      name: "Label offline",
+      text: "A rule of your own: opens when a share of the devices with a label is offline. Ends when it is 5 points less.",
+    },
+    measurement: {
+      name: "Values of devices",
+      text: "A rule of your own: opens when devices report certain values. Ends when they are well for some time.",
+    },
   },
   filters: { label: "Filters", severity: "Severity", rule: "Rule", any: "All", clear: "Clear filters" },
   empty: {

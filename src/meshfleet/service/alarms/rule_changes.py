@@ -1,4 +1,4 @@
-"""What a change of a built-in rule does to its conditions and alarms."""
+"""Effects of a change of a built-in rule on its conditions and alarms."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ _NEWEST_SAMPLES: Final = 10
 
 
 class _Snapshot(NamedTuple):
-    """What is stored about rules of users."""
+    """Rules of users as they are stored, with their devices and judgments."""
 
     revision: tuple[int, int, int]
     audit_position: int

@@ -48,7 +48,7 @@ def load_connected(connection: Connection, devices: Sequence[int]) -> list[tuple
 def judge_silence(rule: WatchedRule, connected: Iterable[tuple[int, int]], now: int) -> None:
     """Judge silent devices, and those that were silent.
 
-    Nothing is known of a device that is not connected, and its silence counts anew when it is back.
+    Nothing is known of a device that is not connected, and its silence counts from its return on.
     """
     rule.looked_at = now
     rule.unverified.clear()

@@ -53,7 +53,7 @@ _SELECT_LOSSES: Final = (
 
 
 class _Target(NamedTuple):
-    """What a preview looks at."""
+    """Rule of a preview, and the devices whose samples it looks at."""
 
     rule: UserRule
     size: int
@@ -72,7 +72,7 @@ class Membership:
 
 @dataclass(slots=True)
 class History:
-    """What a rule found in the samples of a device."""
+    """Memberships that a rule found in the samples of a device."""
 
     memberships: list[Membership] = field(default_factory=list)
     judgment: Judgment | None = None

@@ -52,7 +52,7 @@ _UPSERT: Final = "UPDATE SET " + ", ".join(
 
 
 class RuleWork(NamedTuple):
-    """What is to be written of a rule: copies of judgments that have changed; None for what is well."""
+    """Judgments of a rule to write: copies of those that have changed; None for a device that is well."""
 
     rule: UserRule
     judgments: Mapping[int, Judgment | None]

@@ -115,7 +115,7 @@ class Watch(NamedTuple):
     thresholds: tuple[RuleThreshold, ...] = ()
     """Numbers that an admin can change."""
     changed_thresholds: Mapping[str, float] = {}
-    """Those that were changed."""
+    """Values of the numbers that were changed."""
 
     @property
     def thresholds_in_force(self) -> dict[str, float]:
