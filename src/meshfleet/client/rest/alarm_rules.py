@@ -49,7 +49,7 @@ class AlarmRules(RestResource):
         """Replace the settings of a rule. Its alarms end. Built-in rules need the role admin."""
         return await self._caller.put(AlarmRuleBody, alarm_rule_path(to_rule_id(rule)), new)
 
-    async def change(self, rule: str | AlarmRuleBody, **changes: Any) -> AlarmRuleBody:
+    async def change(self, rule: str | AlarmRuleBody, /, **changes: Any) -> AlarmRuleBody:
         """Change some fields of a rule, such as `enabled=False` or `for_seconds=900`. Its alarms end.
 
         Of `thresholds`, those that are not given stay.

@@ -212,7 +212,7 @@ def _check_labels_exist(connection: Connection, place: str, texts: Sequence[str]
 def _check_width(connection: Connection, labels: Sequence[str], models: Sequence[str]) -> None:
     numbers = [int(each, 16) for each in models]
     for query, keys in ((SELECT_LABELED, list(labels)), (SELECT_OF_MODELS, numbers)):
-        if keys and len(bulk.query_in(connection, f"{query} LIMIT {MAX_SCOPE_DEVICES + 1}", keys)) > (  # type: ignore[arg-type] # numbers or texts
+        if keys and len(bulk.query_in(connection, f"{query} LIMIT {MAX_SCOPE_DEVICES + 1}", keys)) > (
             MAX_SCOPE_DEVICES
         ):
             reason = f"more than {MAX_SCOPE_DEVICES:,} devices have these labels or models: name fewer"

@@ -229,7 +229,7 @@ class UserRules:
 
 def _read_newest(samples: Iterable[StoredSample]) -> list[Observation]:
     """Return the newest two values, the newest first."""
-    found = (read_observation(astuple(each)) for each in islice(samples, _NEWEST_SAMPLES))  # type: ignore[arg-type] # the fields of a row
+    found = (read_observation(astuple(each)) for each in islice(samples, _NEWEST_SAMPLES))
     values = (each for each in found if each is not None)
     return sorted(values, key=lambda each: each.time, reverse=True)[:2]
 

@@ -150,7 +150,7 @@ def _was_away(judgment: Judgment, losses: Sequence[int]) -> bool:
 def _read_observations(samples: Iterable[StoredSample]) -> list[Observation]:
     found: list[Observation] = []
     for each in samples:
-        observation = read_observation(astuple(each))  # type: ignore[arg-type] # the fields of a row
+        observation = read_observation(astuple(each))
         if observation is not None:
             found.append(observation)
         if len(found) >= _MAX_SAMPLES:
