@@ -29,18 +29,10 @@ def place(create_installation: Callable[[], Installation]) -> Installation:
 def downgrade(data: Path) -> None:
     """Undo the last migration."""
     with closing(sqlite3.connect(data / "meshfleet.sqlite")) as database, database:
-        for table in ("channel_alarm", "notification", "notification_route", "channel"):
-            database.execute(f"DROP TABLE {table}")
-        for index in (
-            "alarm_not_announced",
-            "alarm_silenced_until",
-            "device_state_low_battery",
-            "hole_lost_at",
-        ):
+        for index in ("alarm_silence", "alarm_condition_parked"):
             database.execute(f"DROP INDEX ix_{index}")
-        columns = [row[1] for row in database.execute("PRAGMA table_info(alarm)")]
-        for name in columns[columns.index("version") + 1 :]:  # those that the migration added
-            database.execute(f"ALTER TABLE alarm DROP COLUMN {name}")
+        database.execute("ALTER TABLE alarm DROP COLUMN silence")
+        database.execute("DROP TABLE silence")
         database.execute("UPDATE alembic_version SET version_num = ?", (OLDER,))
 
 

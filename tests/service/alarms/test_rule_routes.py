@@ -177,7 +177,7 @@ def test_admins_change_built_in_rules(service: RunningService) -> None:
 
 
 def test_all_rules_that_open_alarms_are_listed() -> None:
-    assert {*BUILTIN_RULES, *USER_RULES, Rule.GATEWAY_RETURN} == {*Rule}
+    assert {*BUILTIN_RULES, *USER_RULES, Rule.GATEWAY_RETURN, Rule.RELAY_PROBE} == {*Rule}
 
 
 @pytest.mark.rule("rest-284")
