@@ -28,7 +28,7 @@ _SELECT_GATEWAYS: Final = (
     " WHERE gateway IN numbers AND rule = 'device-offline' AND state = 'pending'"
 )
 _SELECT_ALARM: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE alarm = ?"  # noqa: S608
-_SELECT_RULE: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE rule = ? AND state <> 'quiet'"  # noqa: S608
+_SELECT_RULES: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE rule IN numbers AND state <> 'quiet'"  # noqa: S608
 _SELECT_DUE: Final = f"SELECT {_COLUMNS} FROM alarm_condition WHERE due <= ? ORDER BY due LIMIT ?"  # noqa: S608
 _DELETE: Final = "DELETE FROM alarm_condition WHERE rule = ? AND subject = ?"
 _UPSERT: Final = "UPDATE SET " + ", ".join(
@@ -157,6 +157,7 @@ class ConditionTable:
         self._loaded: dict[Subject, Condition] = {}
         self._saved: dict[Subject, tuple[object, ...]] = {}
         """Row of each condition as it is in the database."""
+        self._loaded_rules: set[Rule] = set()
 
     def load_subjects(self, numbers: Collection[int]) -> None:
         """Load all conditions of devices and gateways."""
@@ -170,9 +171,16 @@ class ConditionTable:
         found = self._keep(bulk.query_in(self._connection, _SELECT_GATEWAYS, sorted(gateways)))
         return [each for each in found if each.state is ConditionState.PENDING]
 
+    def load_rules(self, rules: Iterable[Rule]) -> None:
+        """Load the conditions of rules with one query: an evaluation looks at those of twenty."""
+        missing = sorted(set(rules) - self._loaded_rules)
+        if missing:
+            self._keep(bulk.query_in(self._connection, _SELECT_RULES, missing))
+            self._loaded_rules.update(missing)
+
     def load_rule(self, rule: Rule) -> list[Condition]:
         """Load the conditions of a rule, except for those that are only remembered."""
-        self._keep(bulk.query_rows(self._connection, _SELECT_RULE, (rule,)))
+        self.load_rules([rule])
         return [
             each
             for each in self._loaded.values()

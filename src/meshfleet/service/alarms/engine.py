@@ -36,7 +36,7 @@ from meshfleet.service.presence.changes import PresenceCause
 from meshfleet.service.presence.last_seen import DEFAULT_INTERVAL_MS, MISSED_HEARTBEATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -50,6 +50,8 @@ _MAX_COUNTED: Final = 50
 """Maximum number of lost gateways whose devices are counted again in each evaluation."""
 _KEPT_RULES: Final = frozenset({Rule.GATEWAY_OFFLINE, Rule.DEVICE_OFFLINE})
 """Rules whose faults are not found again: they are kept while the device is parked."""
+_ALWAYS_LOADED: Final = frozenset({Rule.GATEWAY_OFFLINE, Rule.RELAY_LOST})
+"""Rules whose conditions each evaluation needs."""
 _RULE_ORDER: Final = {rule: number for number, rule in enumerate(Rule)}
 
 _COUNT_CONNECTED: Final = """
@@ -92,7 +94,7 @@ def evaluate(  # noqa: PLR0913 # keyword-only after the times
     times: AlarmTimes,
     *,
     is_receiving: bool = True,
-    watches: Iterable[Watch] = (),
+    watches: Collection[Watch] = (),
     service: ServiceFacts | None = None,
     failing: set[Rule] | None = None,
     changes: Mapping[Rule, RuleChange] = MappingProxyType({}),
@@ -148,7 +150,7 @@ class _Evaluation:
 
     def run(
         self,
-        watches: Iterable[Watch],
+        watches: Collection[Watch],
         changes: Mapping[Rule, RuleChange],
         user_rules: RuleExtension | None,
         *,
@@ -165,6 +167,7 @@ class _Evaluation:
             is_gap = not 0 <= self._now - before.evaluated_at <= self._times.outage
             was_away = is_gap or not is_receiving
             quiet_until = self._now + self._times.settling if was_away else before.quiet_until
+        self._conditions.load_rules({*_ALWAYS_LOADED, *(each.rule for each in watches)})
         self._disabled = rule_changes.end_changed_rules(
             self._conditions, self._alarms, changes, self._now, self._times
         )
