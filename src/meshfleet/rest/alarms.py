@@ -164,6 +164,8 @@ class Diagnosis(ResponseBody, frozen=True, kw_only=True):
     code: str
     """Stable code; later versions may add codes."""
     sentence: str
+    explanation: str
+    """The sentence without "... has been offline for ..." or "... is cut off", beside `since` (rest-294)."""
     certainty: Certainty
     since: TimeText
     """When the device connected or disconnected last."""

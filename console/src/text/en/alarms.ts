@@ -124,13 +124,20 @@ export const alarms = {
     addChannel: "Add a channel.",
     all: (total: number) => (total === 1 ? "All alarms" : `All ${formatCount(total)} alarms`),
   },
+  openers: {
+    gateway: "Open the gateway",
+    gateways: "Open the gateways",
+    device: "Open the device",
+    job: "Open the job",
+    channels: "Open the channels",
+    other: "Open the page",
+  },
   detail: {
     title: "Alarm",
     missing: "Alarm not found",
     missingLead: "It never existed, or it was deleted because it is old.",
     todo: "What to do",
     watched: "All is well again since",
-    openers: { gateway: "Open the gateway", gateways: "Open the gateways", device: "Open the device", job: "Open the job", channels: "Open the channels", other: "Open the page" },
     facts: {
       title: "Details",
       severity: "Severity",
