@@ -17,6 +17,7 @@ from meshfleet.rest.channels import ChannelKind
 from meshfleet.service import clock, metric_table
 from meshfleet.service.alarms.runner import AlarmRunner
 from meshfleet.service.alarms.service_facts import ServiceFactsReader
+from meshfleet.service.availability.recorder import AvailabilityRecorder
 from meshfleet.service.backfill import store as backfill_store
 from meshfleet.service.backfill.acknowledger import SampleAcknowledger
 from meshfleet.service.backfill.gap_check import run_gap_checks
@@ -241,6 +242,7 @@ class Runtime:
             retention_ms=_to_millis(settings.retention.connectivity),
             now=clock.now,
         )
+        self._availability = AvailabilityRecorder(_to_millis(settings.retention.availability))
         self._alarms = AlarmRunner(
             database,
             self._on_alarms_changed,
@@ -255,6 +257,7 @@ class Runtime:
             ).read,
             owner=None if database.is_sqlite else owner,
             retention_ms=_to_millis(settings.retention.alarm),
+            availability=self._availability,
             now=clock.now,
         )
         installation = format_instance_id(instance)
@@ -378,6 +381,7 @@ class Runtime:
         self._presence.retention_ms = _to_millis(settings.retention.connectivity)
         self._positions.retention_ms = _to_millis(settings.retention.connectivity)
         self._alarms.retention_ms = _to_millis(settings.retention.alarm)
+        self._availability.retention_ms = _to_millis(settings.retention.availability)
         self._api.parent_tracker.retention_ms = _to_millis(settings.retention.link)
         self._api.storage_monitor.set_retention(settings.retention)
         self._api.positions.readings.retention_ms = settings.retention.readings * 1000

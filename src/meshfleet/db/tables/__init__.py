@@ -6,7 +6,8 @@ code point, so that both databases return the same order.
 """
 
 from meshfleet.db.tables.accounts import account, api_key, audit, secret, session
-from meshfleet.db.tables.alarms import alarm, alarm_condition, alarm_event, alarm_progress
+from meshfleet.db.tables.alarms import alarm, alarm_condition, alarm_event, alarm_progress, alarm_seen
+from meshfleet.db.tables.availability import availability, fleet_count
 from meshfleet.db.tables.broker import (
     broker_message,
     broker_owner,
@@ -46,9 +47,11 @@ __all__ = [
     "alarm_condition",
     "alarm_event",
     "alarm_progress",
+    "alarm_seen",
     "anchor_reading",
     "api_key",
     "audit",
+    "availability",
     "backup",
     "broker_message",
     "broker_owner",
@@ -66,6 +69,7 @@ __all__ = [
     "evidence",
     "execution",
     "firmware",
+    "fleet_count",
     "floor",
     "foreign_name",
     "gateway",

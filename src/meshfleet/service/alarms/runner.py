@@ -15,6 +15,7 @@ from meshfleet.service.alarms import engine, progress
 from meshfleet.service.alarms.alarms import delete_ended_alarms
 from meshfleet.service.alarms.rules import DEFAULT_TIMES, AlarmTimes
 from meshfleet.service.alarms.watches.registry import WATCHES
+from meshfleet.service.devices import fleet_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from meshfleet.db import Database
     from meshfleet.service.alarms.rules import Rule
     from meshfleet.service.alarms.watches.watch import ServiceFacts, Watch
+    from meshfleet.service.availability.recorder import AvailabilityRecorder
     from meshfleet.service.clock import Now
 
 _log = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ class AlarmRunner:
         read_service_facts: Callable[[], ServiceFacts] | None = None,
         owner: bytes | None,
         retention_ms: int | None,
+        availability: AvailabilityRecorder | None = None,
         times: AlarmTimes = DEFAULT_TIMES,
         now: Now,
     ) -> None:
@@ -61,7 +64,7 @@ class AlarmRunner:
         `is_receiving` returns whether the broker delivers reports: without them, silence means nothing.
         `read_service_facts` is called in a thread before each evaluation; without it nothing is known about
         the service itself. `owner` is the token that proves that no other process evaluates rules; None if
-        there can be none.
+        there can be none. `availability` records with each evaluation how many devices are online.
         """
         self._database = database
         self._on_changed = on_changed
@@ -71,6 +74,7 @@ class AlarmRunner:
         self._owner = owner
         self.retention_ms = retention_ms
         """Milliseconds for which alarms are kept after their end; None keeps them forever."""
+        self._availability = availability
         self._times = times
         self._now = now
         self._deleted_at = 0
@@ -141,7 +145,10 @@ class AlarmRunner:
     ) -> set[int]:
         if self._owner is not None:
             check_ownership(connection, self._owner)
-        return engine.evaluate(
+        if not self._has_started:
+            fleet_count.count_again(connection)
+        fleet_count.merge_counts(connection)
+        changed = engine.evaluate(
             connection,
             now,
             self._times,
@@ -150,6 +157,12 @@ class AlarmRunner:
             service=service,
             failing=self._failing,
         )
+        if self._availability is not None:
+            current = progress.load_progress(connection)
+            # After the service was away, devices count as connected until they have been silent for long.
+            is_known = is_receiving and current is not None and current.quiet_until <= now
+            self._availability.record(connection, now, is_known=is_known)
+        return changed
 
 
 def _is_due(connection: Connection, now: int) -> bool:

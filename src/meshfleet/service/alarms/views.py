@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -33,6 +34,7 @@ from meshfleet.rest.alarms import (
     Attention,
     AttentionCounts,
     HiddenAlarms,
+    UnreadAlarms,
     Verdict,
 )
 from meshfleet.rest.channels import ChannelKind
@@ -42,6 +44,7 @@ from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import DEVICE_RULES, GATEWAY_RULES, Rule, Severity
 from meshfleet.service.alarms.sentences import NamedSubject, describe
 from meshfleet.service.alarms.wording import count
+from meshfleet.service.devices.fleet_count import load_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -64,6 +67,12 @@ _SELECT_MEMBERS: Final = (
     " AND rule IN ('device-offline', 'device-unstable', 'samples-lost', 'battery-low')"
     " GROUP BY alarm HAVING count(*) = 1"
 )
+
+
+def parse_alarm_id(text: str) -> int | None:
+    """Return the row id of an alarm such as `alarm-12`; None if this is not the id of an alarm."""
+    found = ALARM_ID.fullmatch(text)
+    return None if found is None else int(found[1])
 
 
 class AlarmListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -212,20 +221,12 @@ def list_events(
     ]
 
 
-def build_attention(connection: Connection, now: int) -> Attention:
-    """Say what needs attention now. Alarms that are silenced do not."""
-    query = AlarmListing(states=_UNFINISHED)
+def build_attention(connection: Connection, now: int, unread: UnreadAlarms | None = None) -> Attention:
+    """Say what needs attention now. Alarms that are silenced do not. `unread` is what a user has not seen."""
     counts = _count_connected(connection)
-    listed = list_alarms(
-        connection, query, after=None, limit=MAX_ATTENTION_ITEMS, now=now, with_silenced=False
-    )
+    listed = _list_urgent(connection, now)
     items = [each.body for each in listed]
-    columns = alarm.c
-    is_unfinished = columns.state.in_(_UNFINISHED)
-    counted = select(columns.state, columns.severity, func.count()).where(is_unfinished)
-    rows = connection.execute(counted.where(_is_not_silenced(now)).group_by(columns.state, columns.severity))
-    numbers = {(state, severity): number for state, severity, number in rows}
-    silenced = select(func.count()).where(is_unfinished, columns.silenced_until > now)
+    numbers, silenced = _count_unfinished(connection, now)
     evaluated = progress.load_progress(connection)
     is_known = evaluated is not None and now - evaluated.evaluated_at <= _UNKNOWN_MS
     is_settled = evaluated is not None and evaluated.evaluated_at >= evaluated.quiet_until
@@ -235,9 +236,45 @@ def build_attention(connection: Connection, now: int) -> Attention:
         counts=counts,
         items=items,
         more=sum(numbers.values()) - len(items),
-        hidden=HiddenAlarms(silenced=connection.execute(silenced).scalar_one()),
+        hidden=HiddenAlarms(silenced=silenced),
+        unread=unread,
         channels_configured=_has_channels(connection),
     )
+
+
+def _list_urgent(connection: Connection, now: int) -> list[ListedAlarm]:
+    """List the most severe alarms that are not over; one state at a time, as the index has this order."""
+    found = [
+        each
+        for state in _UNFINISHED
+        for each in list_alarms(
+            connection,
+            AlarmListing(states=(state,)),
+            after=None,
+            limit=MAX_ATTENTION_ITEMS,
+            now=now,
+            with_silenced=False,
+        )
+    ]
+    return sorted(found, key=lambda each: each.position, reverse=True)[:MAX_ATTENTION_ITEMS]
+
+
+def _count_unfinished(connection: Connection, now: int) -> tuple[Counter[tuple[str, int]], int]:
+    """Count the alarms that are not over by state and severity, and those left out as they are silenced.
+
+    Each query needs only its index: there may be ten thousand alarms.
+    """
+    columns = alarm.c
+    group = (columns.state, columns.severity)
+    query = select(*group, func.count()).where(columns.state.in_(_UNFINISHED)).group_by(*group)
+    numbers = Counter({(state, severity): number for state, severity, number in connection.execute(query)})
+    silenced = Counter(
+        {
+            (state, severity): number
+            for state, severity, number in connection.execute(query.where(columns.silenced_until > now))
+        }
+    )
+    return numbers - silenced, silenced.total()
 
 
 def _is_not_silenced(now: int) -> ColumnElement[bool]:
@@ -310,13 +347,13 @@ def _format_optional(time: int | None) -> str | None:
 
 
 def _count_connected(connection: Connection) -> AttentionCounts:
+    fleet = load_count(connection)
     by_state = select(device.c.connected, func.count()).group_by(device.c.connected)
-    devices: dict[bool, int] = dict(map(tuple, connection.execute(by_state)))
     of_gateways = by_state.join(gateway, gateway.c.device == device.c.id)
     gateways: dict[bool, int] = dict(map(tuple, connection.execute(of_gateways)))
     return AttentionCounts(
-        devices=sum(devices.values()),
-        connected=devices.get(True, 0),
+        devices=fleet.devices,
+        connected=fleet.connected,
         gateways=sum(gateways.values()),
         gateways_connected=gateways.get(True, 0),
     )
