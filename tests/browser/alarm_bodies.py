@@ -28,6 +28,7 @@ from meshfleet.rest.alarms import (
     Attention,
     AttentionCounts,
     HiddenAlarms,
+    UnreadAlarms,
     Verdict,
 )
 
@@ -124,6 +125,7 @@ class RoutedAlarms:
         self.verdict = Verdict(tone="ok", sentence="All 126 devices are online.")
         self.more = 0
         self.channels_configured = True
+        self.unread = UnreadAlarms(count=0, critical=False, up_to=0)
         self.queries: list[dict[str, list[str]]] = []
         """Queries of the requests for the list."""
         self.sent: list[tuple[str, Any]] = []
@@ -144,6 +146,7 @@ class RoutedAlarms:
                 items=items,
                 more=self.more,
                 hidden=HiddenAlarms(silenced=len(found) - len(items)),
+                unread=self.unread,
                 channels_configured=self.channels_configured,
             ),
         )

@@ -122,6 +122,8 @@ export const alarms = {
     silenced: (number: number) => (number === 1 ? "1 alarm is silenced." : `${formatCount(number)} alarms are silenced.`),
     notSent: "Alarms are not sent anywhere.",
     addChannel: "Add a channel.",
+    more: "More actions for this alarm",
+    details: "Details",
     all: (total: number) => (total === 1 ? "All alarms" : `All ${formatCount(total)} alarms`),
   },
   openers: {
