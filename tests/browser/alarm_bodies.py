@@ -15,12 +15,16 @@ from meshfleet.rest.alarms import (
     ATTENTION_PATH,
     Acknowledgment,
     Alarm,
+    AlarmAcknowledgment,
+    AlarmAcknowledgments,
     AlarmAction,
     AlarmCause,
     AlarmEvent,
     AlarmEventPage,
     AlarmMember,
     AlarmMemberPage,
+    AlarmNews,
+    AlarmNewsPage,
     AlarmPage,
     AlarmSeverity,
     AlarmState,
@@ -122,6 +126,7 @@ class RoutedAlarms:
         self.alarms = {each.id: each for each in alarms}
         self.events: list[AlarmEvent] = [build_event("opened")]
         self.members: list[AlarmMember] = [build_member(1)]
+        self.news: list[AlarmNews] = []
         self.verdict = Verdict(tone="ok", sentence="All 126 devices are online.")
         self.more = 0
         self.channels_configured = True
@@ -156,6 +161,14 @@ class RoutedAlarms:
         found = _ONE.fullmatch(parts.path)
         if parts.path == ALARMS_PATH:
             self._answer_list(route, parse_qs(parts.query))
+        elif parts.path == f"{ALARMS_PATH}/events":
+            _fulfill(route, AlarmNewsPage(items=self.news, next_token=None))
+        elif parts.path == f"{ALARMS_PATH}/seen":
+            self.sent.append(("seen", route.request.post_data_json))
+            self.unread = UnreadAlarms(count=0, critical=False, up_to=self.unread.up_to)
+            _fulfill(route, self.unread)
+        elif parts.path == f"{ALARMS_PATH}/acknowledge":
+            self._acknowledge(route)
         elif found is None or found[1] not in self.alarms:
             route.continue_()
         elif route.request.method == "POST":
@@ -180,6 +193,14 @@ class RoutedAlarms:
             and (severities is None or each.severity in severities)
         ]
         return sorted(found, key=lambda each: (_SEVERITIES.index(each.severity), -int(each.id[6:])))
+
+    def _acknowledge(self, route: Route) -> None:
+        ids = route.request.post_data_json["ids"]
+        self.sent.append(("acknowledge", ids))
+        for each in ids:
+            self.alarms[each] = acknowledge(self.alarms[each], "operator")
+        items = [AlarmAcknowledgment(id=each, acknowledged=True, code=None) for each in ids]
+        _fulfill(route, AlarmAcknowledgments(items=items))
 
     def _change(self, route: Route, alarm: str, action: str) -> None:
         self.sent.append((f"{alarm}/{action}", route.request.post_data_json))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, insert, select
 
-from meshfleet.db.tables import device, fleet_count
+from meshfleet.db.tables import alarm, device, fleet_count
 from meshfleet.protocol.ids import Mac
+from meshfleet.service.alarms import views
 from meshfleet.service.devices import fleet_count as counts
 from meshfleet.service.devices import registry
 from tests.service.alarms.alarm_harness import MINUTE
@@ -17,6 +19,8 @@ from tests.service.http.running_service import run_service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from sqlalchemy import Connection
 
     from meshfleet.db import Database
     from tests.service.http.running_service import RunningService
@@ -99,7 +103,7 @@ def test_many_alarms_are_acknowledged_with_an_answer_for_each(service: RunningSe
 def load_counts(database: Database) -> tuple[tuple[int, int], tuple[int, int], int]:
     """Return the kept numbers of devices, those that are counted, and the number of kept rows."""
 
-    def load(connection: Any) -> tuple[tuple[int, int], tuple[int, int], int]:
+    def load(connection: Connection) -> tuple[tuple[int, int], tuple[int, int], int]:
         states = list(connection.execute(select(device.c.connected)).scalars())
         rows = connection.execute(select(fleet_count)).all()
         return tuple(counts.load_count(connection)), (len(states), sum(states)), len(rows)
@@ -125,3 +129,86 @@ def test_the_numbers_of_devices_are_kept_by_what_changes_them(database: Database
     database.write_now(counts.add_to_count, devices=7)
     database.write_now(counts.count_again)
     assert load_counts(database) == (kept, counted, 1)
+
+
+@pytest.mark.rule("rest-273")
+def test_eight_fleets_have_a_sentence_each(service: RunningService) -> None:
+    log = PresenceLog(service.database, service.clock())
+    said: list[tuple[str, str]] = []
+
+    def look() -> None:
+        attention = service.viewer.get("/api/v1/attention").json()
+        said.append((attention["verdict"]["tone"], attention["verdict"]["sentence"]))
+
+    def run(minutes: int) -> None:
+        log.run(minutes * MINUTE)
+        service.clock.move(seconds=minutes * MINUTE)
+
+    look()
+    gateways = [log.add_gateway(number, 3) for number in range(1, 4)]
+    run(3)
+    look()
+    for office, (first, *_) in gateways:
+        log.set_device(first, office, connected=False)
+        run(11)
+        look()
+    for office, devices in gateways:
+        log.change(*devices[1:], connected=False, cause=log.WITH_GATEWAY, gateway=office)
+        log.set_gateway(office, connected=False)
+    run(6)
+    look()
+
+    def open_many(connection: Connection) -> None:
+        (row,) = connection.execute(select(alarm).where(alarm.c.rule == "gateways-lost")).mappings()
+        copies = [
+            {**row, "id": number, "key": f"gateways-lost/test/{number}"} for number in range(1_000, 10_999)
+        ]
+        connection.execute(insert(alarm), copies)
+
+    service.database.write_now(open_many)
+    look()
+    attention = service.viewer.get("/api/v1/attention").json()
+    assert (len(attention["items"]), attention["more"]) == (50, 10_003 - 50)
+    service.clock.move(seconds=3 * MINUTE)
+    look()
+    assert said == [
+        ("unknown", "No gateway is set up yet. Claim the first one."),
+        ("ok", "All 12 devices are online."),
+        ("warning", "11 of 12 devices are online. 1 thing needs you."),
+        ("warning", "10 of 12 devices are online. 2 things need you."),
+        ("warning", "9 of 12 devices are online. 3 things need you."),
+        ("critical", "None of 12 devices is online. 4 things need you."),
+        ("critical", "None of 12 devices is online. 10,003 things need you."),
+        ("unknown", "The state of the fleet is not known yet."),
+    ]
+
+
+@pytest.mark.both_databases
+def test_what_needs_attention_is_found_with_indexes(database: Database) -> None:
+    """No query may read a whole table: of a million devices, or of ten thousand alarms."""
+    log = PresenceLog(database)
+    log.add_gateway(1, 3)
+    statements: list[tuple[str, Any]] = []
+
+    def note(*arguments: Any) -> None:
+        statements.append((arguments[2], arguments[3]))
+
+    def explain(connection: Connection) -> list[str]:
+        event.listen(connection, "before_cursor_execute", note)
+        views.build_attention(connection, log.now)
+        event.remove(connection, "before_cursor_execute", note)
+        if connection.dialect.name != "sqlite":
+            connection.exec_driver_sql("SET LOCAL enable_seqscan = off")
+        prefix = "EXPLAIN QUERY PLAN " if connection.dialect.name == "sqlite" else "EXPLAIN "
+        return [
+            str(row[-1])
+            for statement, values in statements
+            for row in connection.exec_driver_sql(prefix + statement, values)
+        ]
+
+    plan = database.read_now(explain)
+    assert plan
+    scans = [
+        each for each in plan if re.search(r"^SCAN (?:device|alarm)\b|Seq Scan on (?:device|alarm)\b", each)
+    ]
+    assert scans == []

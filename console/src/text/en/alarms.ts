@@ -99,6 +99,14 @@ export const alarms = {
       text: "Opens when devices run older firmware than the newest that was released for their model. Ends when they are updated.",
     },
   },
+  bulk: {
+    label: "Selected alarms",
+    select: (sentence: string) => `Select: ${sentence}`,
+    selected: (number: number) => `${formatCount(number)} selected`,
+    clear: "Clear selection",
+    over: (number: number) => (number === 1 ? "1 alarm has ended in the meantime." : `${formatCount(number)} alarms have ended in the meantime.`),
+  },
+  keys: { next: "Next alarm", previous: "Previous alarm", acknowledge: "Acknowledge the alarm, or the selected ones", silence: "Silence the alarm" },
   filters: { label: "Filters", severity: "Severity", rule: "Rule", any: "All", clear: "Clear filters" },
   empty: {
     open: "No open alarms.",

@@ -16,7 +16,6 @@ from meshfleet.db.tables import (
     alarm_event,
     channel,
     device,
-    gateway,
     notification_route,
 )
 from meshfleet.errors import NotFound
@@ -61,6 +60,11 @@ _UNKNOWN_MS: Final = 2 * 60_000
 _UNFINISHED: Final = (str(AlarmState.OPEN), str(AlarmState.ACKNOWLEDGED))
 
 _SELECT_NAMES: Final = "SELECT id, name FROM device WHERE id IN numbers"
+# A cross join: SQLite would read all devices first, and look up which of them are gateways.
+_COUNT_GATEWAYS: Final = (
+    "SELECT count(*), coalesce(sum(CASE WHEN device.connected THEN 1 ELSE 0 END), 0)"
+    " FROM gateway CROSS JOIN device WHERE device.id = gateway.device"
+)
 _SELECT_MEMBERS: Final = (
     "SELECT alarm, min(subject) FROM alarm_condition"
     " WHERE alarm IN numbers AND device IS NOT NULL"
@@ -348,14 +352,12 @@ def _format_optional(time: int | None) -> str | None:
 
 def _count_connected(connection: Connection) -> AttentionCounts:
     fleet = load_count(connection)
-    by_state = select(device.c.connected, func.count()).group_by(device.c.connected)
-    of_gateways = by_state.join(gateway, gateway.c.device == device.c.id)
-    gateways: dict[bool, int] = dict(map(tuple, connection.execute(of_gateways)))
+    gateways, connected = bulk.query_rows(connection, _COUNT_GATEWAYS, ())[0]
     return AttentionCounts(
         devices=fleet.devices,
         connected=fleet.connected,
-        gateways=sum(gateways.values()),
-        gateways_connected=gateways.get(True, 0),
+        gateways=gateways,
+        gateways_connected=int(connected),
     )
 
 
@@ -370,20 +372,26 @@ def _build_verdict(
     }
     if not is_known or not (is_settled or urgent[AlarmState.OPEN]):
         return Verdict(tone="unknown", sentence="The state of the fleet is not known yet.")
-    online = f"{counts.connected} of {count(counts.devices, 'device')} are online."
-    if counts.connected == counts.devices:
-        online = (
-            "The only device is online."
-            if counts.devices == 1
-            else f"All {counts.devices} devices are online."
-        )
+    online = _describe_online(counts)
     if urgent[AlarmState.OPEN]:
         verb = "needs" if urgent[AlarmState.OPEN] == 1 else "need"
         is_critical = numbers.get((AlarmState.OPEN, Severity.CRITICAL))
-        sentence = f"{online} {count(urgent[AlarmState.OPEN], 'thing')} {verb} you."
+        things = "1 thing" if urgent[AlarmState.OPEN] == 1 else f"{urgent[AlarmState.OPEN]:,} things"
+        sentence = f"{online} {things} {verb} you."
         return Verdict(tone="critical" if is_critical else "warning", sentence=sentence)
     if urgent[AlarmState.ACKNOWLEDGED]:
         verb = "is" if urgent[AlarmState.ACKNOWLEDGED] == 1 else "are"
         sentence = f"{online} {count(urgent[AlarmState.ACKNOWLEDGED], 'alarm')} {verb} acknowledged."
         return Verdict(tone="warning", sentence=sentence)
     return Verdict(tone="ok", sentence=online)
+
+
+def _describe_online(counts: AttentionCounts) -> str:
+    if counts.devices == 1:
+        return f"The only device is {'online' if counts.connected else 'offline'}."
+    if counts.connected == counts.devices:
+        return f"All {counts.devices:,} devices are online."
+    if not counts.connected:
+        return f"None of {counts.devices:,} devices is online."
+    verb = "is" if counts.connected == 1 else "are"
+    return f"{counts.connected:,} of {counts.devices:,} devices {verb} online."

@@ -5,11 +5,11 @@ import { clock } from "../../../clock.svelte";
 import type { Part } from "./hours.svelte";
 
 const words = en.overview.availability;
-const shares = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 1 });
+const shares = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 
 /** Format a share of the devices; all only if none is missing. */
 export function formatShare(share: number): string {
-  return shares.format(share < 1 ? Math.min(share, 0.999) : 1);
+  return `${shares.format(share < 1 ? Math.min(100 * share, 99.9) : 100)} %`;
 }
 
 export function formatPeriod({ start, end }: Part): string {
