@@ -55,7 +55,7 @@ SERVICE_ORDER = (
     *("sockets", "secret_store", "transport", "locks", "backup", "systemd", "server_certificate", "reload"),
     *("http", "audit", "accounts", "catalogue", "console", "asyncapi", "devices", "labels"),
     *("ingest", "backfill", "telemetry", "sites", "positions", "influx", "presence", "requests", "metadata"),
-    *("gateways", "jobs", "storage", "alarms", "notifications", "fleet_metrics"),
+    *("gateways", "jobs", "storage", "availability", "alarms", "notifications", "fleet_metrics"),
     *("firmware", "topology", "live", "operations"),
     "metric_table",
     *("embedded_broker", "external_broker", "homeassistant"),

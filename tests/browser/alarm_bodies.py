@@ -15,12 +15,16 @@ from meshfleet.rest.alarms import (
     ATTENTION_PATH,
     Acknowledgment,
     Alarm,
+    AlarmAcknowledgment,
+    AlarmAcknowledgments,
     AlarmAction,
     AlarmCause,
     AlarmEvent,
     AlarmEventPage,
     AlarmMember,
     AlarmMemberPage,
+    AlarmNews,
+    AlarmNewsPage,
     AlarmPage,
     AlarmSeverity,
     AlarmState,
@@ -28,6 +32,7 @@ from meshfleet.rest.alarms import (
     Attention,
     AttentionCounts,
     HiddenAlarms,
+    UnreadAlarms,
     Verdict,
 )
 
@@ -121,9 +126,11 @@ class RoutedAlarms:
         self.alarms = {each.id: each for each in alarms}
         self.events: list[AlarmEvent] = [build_event("opened")]
         self.members: list[AlarmMember] = [build_member(1)]
+        self.news: list[AlarmNews] = []
         self.verdict = Verdict(tone="ok", sentence="All 126 devices are online.")
         self.more = 0
         self.channels_configured = True
+        self.unread = UnreadAlarms(count=0, critical=False, up_to=0)
         self.queries: list[dict[str, list[str]]] = []
         """Queries of the requests for the list."""
         self.sent: list[tuple[str, Any]] = []
@@ -144,6 +151,7 @@ class RoutedAlarms:
                 items=items,
                 more=self.more,
                 hidden=HiddenAlarms(silenced=len(found) - len(items)),
+                unread=self.unread,
                 channels_configured=self.channels_configured,
             ),
         )
@@ -153,6 +161,14 @@ class RoutedAlarms:
         found = _ONE.fullmatch(parts.path)
         if parts.path == ALARMS_PATH:
             self._answer_list(route, parse_qs(parts.query))
+        elif parts.path == f"{ALARMS_PATH}/events":
+            _fulfill(route, AlarmNewsPage(items=self.news, next_token=None))
+        elif parts.path == f"{ALARMS_PATH}/seen":
+            self.sent.append(("seen", route.request.post_data_json))
+            self.unread = UnreadAlarms(count=0, critical=False, up_to=self.unread.up_to)
+            _fulfill(route, self.unread)
+        elif parts.path == f"{ALARMS_PATH}/acknowledge":
+            self._acknowledge(route)
         elif found is None or found[1] not in self.alarms:
             route.continue_()
         elif route.request.method == "POST":
@@ -177,6 +193,14 @@ class RoutedAlarms:
             and (severities is None or each.severity in severities)
         ]
         return sorted(found, key=lambda each: (_SEVERITIES.index(each.severity), -int(each.id[6:])))
+
+    def _acknowledge(self, route: Route) -> None:
+        ids = route.request.post_data_json["ids"]
+        self.sent.append(("acknowledge", ids))
+        for each in ids:
+            self.alarms[each] = acknowledge(self.alarms[each], "operator")
+        items = [AlarmAcknowledgment(id=each, acknowledged=True, code=None) for each in ids]
+        _fulfill(route, AlarmAcknowledgments(items=items))
 
     def _change(self, route: Route, alarm: str, action: str) -> None:
         self.sent.append((f"{alarm}/{action}", route.request.post_data_json))

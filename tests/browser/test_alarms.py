@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshfleet.rest.accounts import Role
-from meshfleet.rest.alarms import AlarmSeverity, Verdict
+from meshfleet.rest.alarms import AlarmNews, AlarmSeverity, UnreadAlarms, Verdict
 from tests.browser.alarm_bodies import (
     RoutedAlarms,
     acknowledge,
@@ -21,6 +21,7 @@ from tests.browser.alarm_bodies import (
     clear,
     format_time,
 )
+from tests.browser.axe import find_violations
 from tests.browser.conftest import check_fits_width, go_to_page_by_key, visit, wait_until_connected
 
 if TYPE_CHECKING:
@@ -170,6 +171,37 @@ def test_an_alarm_is_acknowledged_and_gets_a_note(open_as: Open, page: Page, bro
     expect(main).to_contain_text("Cleared")
 
 
+def test_alarms_are_worked_through_with_the_keyboard(open_as: Open, page: Page) -> None:
+    open_as("/healthz", Role.OPERATOR)
+    routed = RoutedAlarms(page, [build_alarm(number) for number in (1, 2, 3)])
+    page.goto("/alarms")
+    links = rows(page).locator(".alarm > a")
+    expect(links).to_have_count(3)
+    for key, number in (("j", 0), ("j", 1), ("j", 2), ("k", 1)):
+        page.keyboard.press(key)
+        expect(links.nth(number)).to_be_focused()
+    page.keyboard.press("e")
+    expect(rows(page).nth(1)).to_contain_text("Acknowledged by operator")
+    page.keyboard.press("s")
+    expect(page.get_by_role("dialog", name="Silence this alarm")).to_be_visible()
+    page.keyboard.press("Escape")
+    for number in (0, 2):
+        rows(page).nth(number).get_by_role("checkbox").check()
+    selected = page.get_by_role("group", name="Selected alarms")
+    expect(selected).to_contain_text("2 selected")
+    assert find_violations(page) == []
+    check_fits_width(page, 390)
+    heights = page.get_by_role("main").locator("button, select, label:has(input)")
+    assert min(heights.evaluate_all("all => all.map((each) => each.offsetHeight)")) >= MIN_TARGET
+    selected.get_by_role("button", name="Acknowledge").click()
+    expect(selected).to_have_count(0)
+    expect(rows(page).nth(2)).to_contain_text("Acknowledged by operator")
+    assert routed.sent == [("acknowledge", ["alarm-2"]), ("acknowledge", ["alarm-3", "alarm-1"])]
+    links.first.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Gateway Hall 3 is offline.")
+
+
 def test_on_a_phone_the_buttons_of_an_alarm_are_at_hand(open_as: Open, page: Page) -> None:
     open_as("/healthz", Role.OPERATOR)
     routed = RoutedAlarms(page, [build_alarm(7)])
@@ -218,6 +250,30 @@ def test_the_overview_says_what_needs_attention(open_as: Open, page: Page) -> No
     expect(urgent.first.get_by_role("link", name="Check its power and network.")).to_have_attribute(
         "href", "/gateways/02005e000001"
     )
+    # What happened since the user looked last; opening it marks it as seen.
+    routed.news = [
+        AlarmNews(
+            number=9,
+            time=format_time(1),
+            kind="opened",
+            alarm="alarm-8",
+            severity=AlarmSeverity.CRITICAL,
+            sentence="Gateway Hall 8 is offline.",
+        )
+    ]
+    routed.unread = UnreadAlarms(count=2, critical=True, up_to=9)
+    page.reload()
+    expect(page).to_have_title("(2) Overview · Meshfleet")
+    page.get_by_role("button", name="News of alarms: 2 unread").click()
+    news = page.get_by_role("list", name="What happened last")
+    expect(news).to_contain_text("Opened: Gateway Hall 8 is offline.")
+    expect(page).to_have_title("Overview · Meshfleet")
+    assert routed.sent == [("seen", {"upTo": 9})]
+    assert find_violations(page) == []
+    check_fits_width(page, 320)
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.keyboard.press("Escape")
+    expect(news).to_have_count(0)
     page.get_by_role("link", name="All 12 alarms").click()
     expect(rows(page)).to_have_count(8)
     visit(page, "/")

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from meshfleet.rest.accounts import Role
-from tests.browser.conftest import visit, wait_until, watching_websockets
+from tests.browser.conftest import check_fits_width, visit, wait_until, watching_websockets
 from tests.browser.device_page import TRACKER, measurements, newest_row
 
 if TYPE_CHECKING:
@@ -99,6 +99,33 @@ def test_an_event_is_not_undone_by_an_older_response(open_as: Open, page: Page, 
     finally:
         demo.call("PUT", f"{address}/friendly-name", {"name": before})
     expect(page.get_by_role("heading", level=1)).to_have_text(before)
+
+
+def test_a_device_that_is_offline_says_why_and_what_to_do(
+    open_as: Open, page: Page, demo: ServiceProcess
+) -> None:
+    open_as(f"/devices/{SILENT}", Role.OPERATOR)
+    banner = page.get_by_role("region", name="What is wrong")
+    reason = re.compile(r"Offline since .*\. The battery was at 0 % .*Replace the battery")
+    expect(banner).to_contain_text(reason)
+    assert banner.get_by_role("button").all_inner_texts() == ["Label for replacement", "Ask it now"]
+    # What it needs first is no update.
+    buttons = page.get_by_role("main").get_by_role("button").or_(page.get_by_role("link", name="Update…"))
+    names = buttons.all_inner_texts()
+    assert names.index("Rename") < names.index("Update…")
+    check_fits_width(page, 320)
+
+    # A device that answers, with the diagnosis of the other one.
+    diagnosis = demo.call("GET", f"/api/v1/devices/{SILENT}/diagnosis")
+    page.route("**/diagnosis", lambda route: route.fulfill(json=diagnosis))
+    visit(page, f"/devices/{TRACKER}")
+    expect(banner).to_contain_text(reason)
+    banner.get_by_role("button", name="Ask it now").click()
+    expect(banner).to_contain_text("It answered.")
+    banner.get_by_role("button", name="Label for replacement").click()
+    expect(banner.get_by_role("button", name="Labeled for replacement")).to_be_visible()
+    page.get_by_role("button", name="Remove replace battery").click()
+    expect(banner.get_by_role("button", name="Label for replacement")).to_be_visible()
 
 
 @pytest.mark.part("long")

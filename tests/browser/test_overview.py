@@ -57,6 +57,20 @@ def test_every_number_links_to_the_devices_it_counts(open_as: Open, page: Page, 
     expect(labels.get_by_role("link", name="Lager 2 / Rampe")).to_have_attribute(
         "href", "/devices?Label=Lager%202%20%2F%20Rampe"
     )
+    health = page.get_by_role("list", name="Gateways that need a look")
+    expect(health.get_by_role("listitem")).to_have_count(1)
+    expect(health).to_contain_text("Offline")
+    expect(page.get_by_role("list", name="Firmware by model")).to_contain_text(re.compile(r"\d+ of \d+ run"))
+    # The strip of bars, and the same numbers as a table with a button for what changed.
+    hours = page.get_by_role("region", name="Availability").first
+    expect(hours.locator(".part")).to_have_count(25)
+    hours.get_by_text("Show as table").click()
+    hours.get_by_role("button", name=re.compile(r":00\W\d\d:00$")).first.click()
+    changes = hours.get_by_role("region", name="What changed")
+    expect(changes.get_by_role("listitem").first).to_contain_text("online")
+    hours.get_by_role("button", name="7 d").click()
+    expect(hours.locator(".part")).to_have_count(57)
+    expect(changes).to_have_count(0)
     offline.click()
     expect(page).to_have_url(f"{demo.url}/devices?Connected=false")
 

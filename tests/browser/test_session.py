@@ -105,7 +105,7 @@ def test_a_plan_is_kept_for_the_same_user_but_not_for_another(
     _sign_in(form, "operator")
     expect(name).to_have_value(text)
     expect(name).to_be_focused()
-    expect(page).to_have_title("New update job · Meshfleet")
+    expect(page).to_have_title(re.compile("New update job · Meshfleet$"))
     wait_until_connected(page)
     page.get_by_role("button", name="Next", exact=True).click()
     expect(page.get_by_role("region", name="What will happen")).to_contain_text("will be updated")

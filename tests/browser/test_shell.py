@@ -224,7 +224,7 @@ def _check_shortcuts(page: Page) -> None:
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
     go_to_page_by_key(page, "l", "Labels")
-    expect(page).to_have_title("Labels · Meshfleet")
+    expect(page).to_have_title(re.compile("Labels · Meshfleet$"))
     expect(page.get_by_role("main")).to_be_focused()
     page.get_by_role("button", name="Account").click()
     page.get_by_role("checkbox", name="Single-key shortcuts").uncheck()

@@ -167,6 +167,8 @@ class Diagnosis(ResponseBody, frozen=True, kw_only=True):
     code: str
     """Stable code; later versions may add codes."""
     sentence: str
+    explanation: str
+    """The sentence without "... has been offline for ..." or "... is cut off", beside `since` (rest-294)."""
     certainty: Certainty
     since: TimeText
     """When the device connected or disconnected last."""
@@ -232,6 +234,72 @@ class NewAlarmSilence(RequestBody, frozen=True, kw_only=True):
     """Note that is written on the alarm, such as the reason."""
 
 
+MAX_ACKNOWLEDGED: Final = 1000
+"""Maximum number of alarms that are acknowledged with one request."""
+
+
+class AlarmSelection(RequestBody, frozen=True, kw_only=True):
+    """Request to acknowledge several alarms (rest-291)."""
+
+    ids: Annotated[tuple[str, ...], Meta(min_length=1, max_length=MAX_ACKNOWLEDGED)]
+
+
+class AlarmAcknowledgment(ResponseBody, frozen=True, kw_only=True):
+    """What a request to acknowledge several alarms did to one of them."""
+
+    id: str
+    acknowledged: bool
+    """Whether the alarm is acknowledged now."""
+    code: Literal["not-found", "alarm-cleared"] | None
+    """Why it is not; null if it is."""
+
+
+class AlarmAcknowledgments(ResponseBody, frozen=True, kw_only=True):
+    """What a request to acknowledge several alarms did, in the order of the request."""
+
+    items: list[AlarmAcknowledgment]
+
+
+class SeenAlarms(RequestBody, frozen=True, kw_only=True):
+    """Request of a user who has seen the events of alarms (rest-290)."""
+
+    up_to: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    """Number of the newest event that the user has seen."""
+
+
+class UnreadAlarms(ResponseBody, frozen=True, kw_only=True):
+    """What a user has not seen yet of the alarms (rest-290)."""
+
+    count: int
+    """Number of alarms that were opened, became more severe or ended since."""
+    critical: bool
+    """Whether one of them is critical and not over."""
+    up_to: int
+    """Number of the newest event, for `PUT /api/v1/alarms/seen`."""
+
+
+class AlarmNews(ResponseBody, frozen=True, kw_only=True):
+    """Event of any alarm that people want to know of (rest-290)."""
+
+    number: int
+    """Number that grows with each event."""
+    time: TimeText
+    kind: str
+    """`opened`, `reopened`, `severity` or `cleared`; later versions may add kinds."""
+    alarm: AlarmIdText
+    severity: AlarmSeverity
+    """Severity of the alarm now."""
+    sentence: str
+    """What the alarm is about."""
+
+
+class AlarmNewsPage(ResponseBody, frozen=True, kw_only=True):
+    """Page of events of all alarms, the newest first."""
+
+    items: list[AlarmNews]
+    next_token: str | None
+
+
 class Verdict(ResponseBody, frozen=True, kw_only=True):
     """State of the whole fleet in one sentence."""
 
@@ -267,5 +335,7 @@ class Attention(ResponseBody, frozen=True, kw_only=True):
     more: int
     """Number of alarms that are not in `items` because there are too many."""
     hidden: HiddenAlarms
+    unread: UnreadAlarms | None
+    """What the user has not seen yet; null for API keys."""
     channels_configured: bool
     """Whether alarms are sent anywhere: a channel that is not off, and a route that leads to it."""

@@ -22,6 +22,7 @@ from meshfleet.service.alarms import rule_routes, silence_routes
 from meshfleet.service.asyncapi import MessagingDocument
 from meshfleet.service.asyncapi import routes as asyncapi_routes
 from meshfleet.service.audit import routes as audit_routes
+from meshfleet.service.availability import routes as availability_routes
 from meshfleet.service.catalogue import routes as catalogue_routes
 from meshfleet.service.console import static_files
 from meshfleet.service.console.static_files import ConsoleMiddleware
@@ -119,6 +120,7 @@ _ROUTERS: Final = (
     alarm_routes.device_router,
     rule_routes.router,
     silence_routes.router,
+    availability_routes.router,
     channel_routes.router,
     channel_routes.alarm_route_router,
     firmware_routes.router,

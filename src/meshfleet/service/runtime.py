@@ -19,6 +19,7 @@ from meshfleet.service.alarms.probes import RelayProber
 from meshfleet.service.alarms.runner import AlarmRunner
 from meshfleet.service.alarms.service_facts import ServiceFactsReader
 from meshfleet.service.alarms.user_rules.evaluator import UserRules
+from meshfleet.service.availability.recorder import AvailabilityRecorder
 from meshfleet.service.backfill import store as backfill_store
 from meshfleet.service.backfill.acknowledger import SampleAcknowledger
 from meshfleet.service.backfill.gap_check import run_gap_checks
@@ -245,6 +246,7 @@ class Runtime:
             now=clock.now,
         )
         user_rules = UserRules(database, samples, now=clock.now)
+        self._availability = AvailabilityRecorder(_to_millis(settings.retention.availability))
         self._alarms = AlarmRunner(
             database,
             self._on_alarms_changed,
@@ -260,6 +262,7 @@ class Runtime:
             owner=None if database.is_sqlite else owner,
             retention_ms=_to_millis(settings.retention.alarm),
             user_rules=user_rules,
+            availability=self._availability,
             now=clock.now,
         )
         self._relay_prober = RelayProber(
@@ -392,6 +395,7 @@ class Runtime:
         self._presence.retention_ms = _to_millis(settings.retention.connectivity)
         self._positions.retention_ms = _to_millis(settings.retention.connectivity)
         self._alarms.retention_ms = _to_millis(settings.retention.alarm)
+        self._availability.retention_ms = _to_millis(settings.retention.availability)
         self._api.parent_tracker.retention_ms = _to_millis(settings.retention.link)
         self._api.storage_monitor.set_retention(settings.retention)
         self._api.positions.readings.retention_ms = settings.retention.readings * 1000

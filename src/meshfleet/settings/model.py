@@ -35,6 +35,8 @@ class Retention(Struct, frozen=True, kw_only=True):
     """Requests to devices, with their responses."""
     alarm: int | None = _ALARM_SECONDS
     """Alarms that are over, with what happened to them; long enough to compare a month with last year's."""
+    availability: int | None = _ALARM_SECONDS
+    """Share of the devices that were online, by hour."""
     readings: int = 3600
     """Single readings of devices by anchors; never forever, because they are also kept in memory."""
 

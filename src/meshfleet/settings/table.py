@@ -307,6 +307,7 @@ SETTINGS: Final = (
     _retention_setting("connectivity", "the history of connects and disconnects of devices"),
     _retention_setting("request", "the history of requests to devices"),
     _retention_setting("alarm", "alarms that are over"),
+    _retention_setting("availability", "how many devices were online in each hour"),
     Setting(
         "retention.readings",
         partial(parsers.parse_integer, least=60, most=86_400),

@@ -49,7 +49,7 @@ def set_state(log: PresenceLog, mac: str, **values: Any) -> None:
 
 
 @pytest.mark.both_databases
-@pytest.mark.rule("rest-275")
+@pytest.mark.rule("rest-275", "rest-294")
 def test_the_first_cause_that_applies_is_the_diagnosis(service: RunningService, log: PresenceLog) -> None:
     office, (online, empty, weak, silent, new) = log.add_gateway(1, 5)
     before = log.now
@@ -89,6 +89,8 @@ def test_the_first_cause_that_applies_is_the_diagnosis(service: RunningService, 
         found = diagnose(service, mac)
         assert (found["code"], found["certainty"], found["sentence"]) == (code, certainty, sentence)
         assert (found["action"] and found["action"]["code"]) == action
+        name = sentence.partition(" has been offline")[0]
+        assert found["explanation"] == sentence.removeprefix(f"{name} has been offline for 119 min. ")
     evidence = [each["text"] for each in diagnose(service, empty)["evidence"]]
     assert evidence == [
         "disconnected",
@@ -101,6 +103,7 @@ def test_the_first_cause_that_applies_is_the_diagnosis(service: RunningService, 
     log.set_gateway(office, connected=False)
     cut_off = diagnose(service, empty)
     assert (cut_off["code"], cut_off["action"]["href"]) == ("gateway-offline", f"/gateways/{office}")
+    assert cut_off["explanation"] == "Gateway Gateway 1 is offline."
     assert diagnose(service, office)["code"] == "no-connection"
     log.change(online, connected=False, cause=log.WITH_GATEWAY, gateway=office)
     log.now += MINUTE * 1000

@@ -39,7 +39,7 @@ export class AlarmList {
     const unlisten = live.subscribe({
       filter: { Types: ["alarm"] },
       onEvent: (event) => eventBuffer.add(event),
-      onResync: () => void this.#refresh(),
+      onResync: () => void this.refresh(),
     });
     return () => {
       unlisten();
@@ -63,8 +63,13 @@ export class AlarmList {
     this.pages.update((alarm) => pickNewer(alarm, changed.get(alarm.id)));
   }
 
-  /** Refresh after live events may have been missed: load the first page, and the listed alarms that are no longer in it. */
-  async #refresh(): Promise<void> {
+  /** Show alarms that the user has changed. */
+  update(alarms: readonly Alarm[]): void {
+    this.#apply(new Map(alarms.map((alarm) => [alarm.id, alarm])));
+  }
+
+  /** Refresh after alarms may have changed without an event: load the first page, and the listed ones not in it. */
+  async refresh(): Promise<void> {
     this.#refreshing?.abort();
     const refreshing = new AbortController();
     this.#refreshing = refreshing;

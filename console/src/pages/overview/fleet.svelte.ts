@@ -2,6 +2,7 @@
  * often. After an error the older data stay. */
 import type { Alarm } from "../../alarms/alarm-styles";
 import { type Schemas, api, requireBody, describeError } from "../../api/client";
+import { clock } from "../../clock.svelte";
 import { STATE_GROUPS, type JobEvents } from "../../jobs/job-events";
 import type { Job, JobState } from "../../jobs/states";
 
@@ -16,13 +17,14 @@ export interface Gateways {
   readonly hasConnected: boolean;
   /** MAC of a gateway that is not connected; null: all are connected. */
   readonly offlineMac: string | null;
-  /** Whether there are more gateways than were counted. */
-  readonly hasMore: boolean;
+  /** All gateways of a small fleet, or some of a large one that are offline. */
+  readonly listed: readonly Schemas["Gateway"][];
 }
 
 export interface Attention {
   readonly verdict: Schemas["Verdict"];
   readonly checkedAt: string;
+  readonly counts: Schemas["AttentionCounts"];
   /** Most urgent alarms; their rows stay while the user points at them. */
   readonly alarms: readonly Alarm[];
   /** Number of alarms that are not cleared. */
@@ -40,9 +42,12 @@ export type Part = "alarms" | "lists";
 const LIST_INTERVAL = 10_000;
 /** Maximum number of alarms that are listed. */
 const MAX_ALARMS = 7;
+/** Number of gateways up to which all are loaded. */
 const PAGE_SIZE = 100;
-/** Maximum number of pages of gateways that are counted. */
-const MAX_PAGES = 5;
+/** Number of gateways that are offline that are loaded of a larger fleet. */
+const MAX_OFFLINE = 10;
+/** Milliseconds for which update jobs are shown after their end. */
+const ENDED_INTERVAL = 24 * 3_600_000;
 /** Number of entries in each list. */
 const LIST_SIZE = 5;
 /** Number of devices up to which changed totals reload the alarms and lists at once: a new device may be the first. */
@@ -57,6 +62,8 @@ export class Fleet {
   rejects = $state.raw<readonly Reject[] | null>(null);
   /** Active update jobs, the newest first. */
   jobs = $state.raw<readonly Job[]>([]);
+  /** Update jobs that ended in the last day, the newest first. */
+  endedJobs = $state.raw<readonly Job[]>([]);
   problem = $state<string | null>(null);
 
   #request: AbortController | null = null;
@@ -78,10 +85,17 @@ export class Fleet {
     this.#attentionLoadedAt = -Infinity;
   }
 
+  /** Load the alarms again after the user has changed one. */
+  updateAlarm(changed: Alarm): void {
+    if (this.attention) this.attention = { ...this.attention, alarms: keepRows(this.attention.alarms, [changed]) };
+    this.expireAlarms();
+  }
+
   /** Update listed jobs in place. A job that enters or leaves an active state expires the lists; the events that a running
    * job sends every second do not. */
   applyJobEvents({ changed, deleted }: JobEvents): void {
     this.jobs = this.jobs.filter(({ id }) => !deleted.has(id)).map((job) => changed.get(job.id) ?? job);
+    this.endedJobs = this.endedJobs.filter(({ id }) => !deleted.has(id));
     for (const { id, state } of changed.values()) {
       const isListed = this.jobs.some((job) => job.id === id);
       if (isListed !== ACTIVE_STATES.includes(state) && this.#jobStates.get(id) !== state) this.expire();
@@ -124,7 +138,7 @@ export class Fleet {
     try {
       // A gateway is a device, too. Gateways are counted after devices and shown together with them: a gateway that is
       // claimed in between must not count as another device.
-      const gateways = await countGateways(signal);
+      const gateways = await loadGateways(this.#judgedCounts, signal);
       this.#showSummary(summary);
       this.gateways = gateways;
       await this.#loadLists(signal, isInUse);
@@ -147,10 +161,13 @@ export class Fleet {
     try {
       const { verdict, checkedAt, counts, items, more, hidden, channelsConfigured } = requireBody(await api.GET("/api/v1/attention", { signal }));
       const listed = this.attention?.alarms ?? [];
-      const alarms = listed.length > 0 && isInUse("alarms") ? keepRows(listed, items) : items.slice(0, MAX_ALARMS);
+      // Those that somebody takes care of come last.
+      const sorted = [...items].sort((a, b) => Number(a.state === "acknowledged") - Number(b.state === "acknowledged"));
+      const alarms = listed.length > 0 && isInUse("alarms") ? keepRows(listed, items) : sorted.slice(0, MAX_ALARMS);
       this.attention = {
         verdict,
         checkedAt,
+        counts,
         alarms,
         total: items.length + more,
         silenced: hidden.silenced,
@@ -175,34 +192,37 @@ export class Fleet {
   async #loadLists(signal: AbortSignal, isInUse: (part: Part) => boolean): Promise<void> {
     const active = { State: [...ACTIVE_STATES], MaxResults: LIST_SIZE };
     const jobs = requireBody(await api.GET("/api/v1/jobs", { params: { query: active }, signal })).items;
+    const over = { State: [...STATE_GROUPS.over], MaxResults: LIST_SIZE };
+    const ended = requireBody(await api.GET("/api/v1/jobs", { params: { query: over }, signal })).items;
     const newest = { MaxResults: LIST_SIZE };
     const rejects = requireBody(await api.GET("/api/v1/rejects", { params: { query: newest }, signal })).items;
     if (this.rejects !== null && isInUse("lists")) return;
     this.rejects = rejects;
     this.jobs = jobs;
+    const since = clock.read() - ENDED_INTERVAL;
+    this.endedJobs = ended.filter(({ finishedAt }) => finishedAt !== null && Date.parse(finishedAt) > since);
   }
 }
 
-async function countGateways(signal: AbortSignal): Promise<Gateways> {
-  let total = 0;
-  let offline = 0;
-  let hasConnected = false;
-  let offlineMac: string | null = null;
-  let token: string | null = null;
-  for (let page = 0; page < MAX_PAGES; page += 1) {
-    const query: { MaxResults: number; NextToken?: string } = { MaxResults: PAGE_SIZE };
-    if (token !== null) query.NextToken = token;
-    const body: Schemas["GatewayPage"] = requireBody(await api.GET("/api/v1/gateways", { params: { query }, signal }));
-    total += body.items.length;
-    const disconnected = body.items.filter((gateway) => !gateway.connected);
-    offline += disconnected.length;
+/** Load the gateways of a small fleet; of a larger one those that are offline, with the numbers of the service. */
+async function loadGateways(counts: Schemas["AttentionCounts"] | null, signal: AbortSignal): Promise<Gateways> {
+  const query = { MaxResults: PAGE_SIZE };
+  const { items, nextToken } = requireBody(await api.GET("/api/v1/gateways", { params: { query }, signal }));
+  const isSmall = nextToken === null;
+  const disconnected = isSmall ? items.filter((gateway) => !gateway.connected) : await loadOffline(signal);
+  return {
+    total: isSmall ? items.length : (counts?.gateways ?? items.length),
+    offline: isSmall || counts === null ? disconnected.length : counts.gateways - counts.gatewaysConnected,
     // A gateway that was connected once has reported its API version.
-    hasConnected ||= body.items.some((gateway) => gateway.connected || gateway.apiVersion !== null);
-    offlineMac ??= disconnected[0]?.mac ?? null;
-    token = body.nextToken;
-    if (token === null) break;
-  }
-  return { total, offline, hasConnected, offlineMac, hasMore: token !== null };
+    hasConnected: items.some((gateway) => gateway.connected || gateway.apiVersion !== null),
+    offlineMac: disconnected[0]?.mac ?? null,
+    listed: isSmall ? items : disconnected,
+  };
+}
+
+async function loadOffline(signal: AbortSignal): Promise<readonly Schemas["Gateway"][]> {
+  const query = { Connected: false, MaxResults: MAX_OFFLINE };
+  return requireBody(await api.GET("/api/v1/gateways", { params: { query }, signal })).items;
 }
 
 /** Return the listed alarms in their latest state. */

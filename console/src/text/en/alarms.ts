@@ -111,6 +111,14 @@ export const alarms = {
       text: "A rule of your own: opens when devices report certain values. Ends when they are well for some time.",
     },
   },
+  bulk: {
+    label: "Selected alarms",
+    select: (sentence: string) => `Select: ${sentence}`,
+    selected: (number: number) => `${formatCount(number)} selected`,
+    clear: "Clear selection",
+    over: (number: number) => (number === 1 ? "1 alarm has ended in the meantime." : `${formatCount(number)} alarms have ended in the meantime.`),
+  },
+  keys: { next: "Next alarm", previous: "Previous alarm", acknowledge: "Acknowledge the alarm, or the selected ones", silence: "Silence the alarm" },
   filters: { label: "Filters", severity: "Severity", rule: "Rule", any: "All", clear: "Clear filters" },
   empty: {
     open: "No open alarms.",
@@ -134,7 +142,17 @@ export const alarms = {
     silenced: (number: number) => (number === 1 ? "1 alarm is silenced." : `${formatCount(number)} alarms are silenced.`),
     notSent: "Alarms are not sent anywhere.",
     addChannel: "Add a channel.",
+    more: "More actions for this alarm",
+    details: "Details",
     all: (total: number) => (total === 1 ? "All alarms" : `All ${formatCount(total)} alarms`),
+  },
+  openers: {
+    gateway: "Open the gateway",
+    gateways: "Open the gateways",
+    device: "Open the device",
+    job: "Open the job",
+    channels: "Open the channels",
+    other: "Open the page",
   },
   detail: {
     title: "Alarm",
@@ -142,7 +160,6 @@ export const alarms = {
     missingLead: "It never existed, or it was deleted because it is old.",
     todo: "What to do",
     watched: "All is well again since",
-    openers: { gateway: "Open the gateway", gateways: "Open the gateways", device: "Open the device", job: "Open the job", channels: "Open the channels", other: "Open the page" },
     facts: {
       title: "Details",
       severity: "Severity",

@@ -51,6 +51,18 @@ export const shell = {
     pause: "Pause live values",
     resume: "Resume live values",
   },
+  bell: {
+    label: "News of alarms",
+    unread: (number: string) => `News of alarms: ${number} unread`,
+    more: (number: number) => `${number}+`,
+    title: "What happened last",
+    kinds: { opened: "Opened", reopened: "Opened again", severity: "More severe", cleared: "Ended" },
+    none: "No alarm yet.",
+    seen: "All are marked as seen.",
+    all: "All alarms",
+    notify: "Notify me in this browser of critical alarms",
+    forbidden: "The browser does not allow it. You can change that in its settings for this site.",
+  },
   search: {
     title: "Find",
     open: "Find a device, gateway, site, job or label",

@@ -19,19 +19,25 @@ from meshfleet.errors.protocol import MalformedInput
 from meshfleet.rest.alarms import (
     ALARMS_PATH,
     ATTENTION_PATH,
+    MAX_ACKNOWLEDGED,
     MAX_SILENCE_SECONDS,
     MIN_SILENCE_SECONDS,
     Alarm,
+    AlarmAcknowledgments,
     AlarmEventPage,
     AlarmMemberPage,
+    AlarmNewsPage,
     AlarmPage,
     AlarmRule,
+    AlarmSelection,
     AlarmSeverity,
     AlarmState,
     AlarmStateFilter,
     Attention,
     NewAlarmNote,
     NewAlarmSilence,
+    SeenAlarms,
+    UnreadAlarms,
 )
 from meshfleet.rest.paths import alarm_path, silence_path
 from meshfleet.rest.silences import SILENCES_PATH, NewSilence, Silence, SilenceList
@@ -40,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Sequence
 
     from meshfleet.client.arguments import Moment
-    from meshfleet.rest.alarms import AlarmEvent, AlarmMember
+    from meshfleet.rest.alarms import AlarmAcknowledgment, AlarmEvent, AlarmMember, AlarmNews
 
 
 class Alarms(RestResource):
@@ -94,9 +100,25 @@ class Alarms(RestResource):
         """List what happened to an alarm, the newest event first."""
         return self._caller.iterate_items(AlarmEventPage, f"{alarm_path(to_alarm_id(alarm))}/events")
 
+    def news(self) -> AsyncGenerator[AlarmNews, None]:
+        """List when alarms were opened, became more severe or ended, the newest first."""
+        return self._caller.iterate_items(AlarmNewsPage, f"{ALARMS_PATH}/events")
+
+    async def mark_seen(self, up_to: int) -> UnreadAlarms:
+        """Record that this user has seen the events of alarms up to a number. Return what is unread."""
+        return await self._caller.put(UnreadAlarms, f"{ALARMS_PATH}/seen", SeenAlarms(up_to=up_to))
+
     async def acknowledge(self, alarm: str | Alarm) -> Alarm:
         """Take on an alarm with its present members. A member that joins later opens it again."""
         return await self._post(alarm, "acknowledge")
+
+    async def acknowledge_all(self, alarms: Iterable[str | Alarm]) -> Sequence[AlarmAcknowledgment]:
+        """Take on up to 1,000 alarms. Return of each whether it is acknowledged now, and if not, why."""
+        body = AlarmSelection(ids=tuple(to_alarm_id(each) for each in alarms))
+        if not 1 <= len(body.ids) <= MAX_ACKNOWLEDGED:
+            raise MalformedInput("alarms", f"must be 1 to {MAX_ACKNOWLEDGED} alarms")
+        done = await self._caller.post(AlarmAcknowledgments, f"{ALARMS_PATH}/acknowledge", body)
+        return done.items
 
     async def unacknowledge(self, alarm: str | Alarm) -> Alarm:
         """Take an acknowledgment back."""

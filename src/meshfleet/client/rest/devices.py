@@ -19,6 +19,13 @@ from meshfleet.client.rest.http_caller import RestResource
 from meshfleet.client.rest.http_messages import build_query
 from meshfleet.client.rest.sites import to_site_id
 from meshfleet.rest.alarms import Diagnosis
+from meshfleet.rest.availability import (
+    AVAILABILITY_PATH,
+    DEFAULT_AVAILABILITY_POINTS,
+    FLEET_CONNECTIVITY_PATH,
+    Availability,
+    FleetConnectivityPage,
+)
 from meshfleet.rest.devices import (
     ConnectivityPage,
     Device,
@@ -67,14 +74,15 @@ from meshfleet.rest.paths import (
 )
 from meshfleet.rest.positions import PastPositionPage, PositionAnswer
 from meshfleet.rest.sites import NewPlace
-from meshfleet.rest.telemetry import SampleGapPage
+from meshfleet.rest.telemetry import SampleGapPage, parse_points
 from meshfleet.rest.topology import DevicePath, ParentChangePage, Topology
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable
+    from collections.abc import AsyncGenerator, Iterable, Sequence
     from typing import Unpack
 
     from meshfleet.client.rest.http_messages import QueryParams
+    from meshfleet.rest.availability import AvailabilityPoint, FleetConnectivityChange
     from meshfleet.rest.devices import ConnectivityChange
     from meshfleet.rest.jobs import DeviceUpdate
     from meshfleet.rest.positions import PastPosition
@@ -89,9 +97,10 @@ if TYPE_CHECKING:
 class Gateways(RestResource):
     """Claimed gateways of a fleet. Methods accept a MAC or device id, in upper or lower case."""
 
-    def list(self) -> AsyncGenerator[Gateway, None]:
-        """List all claimed gateways, ordered by MAC."""
-        return self._caller.iterate_items(GatewayPage, GATEWAYS_PATH)
+    def list(self, *, connected: bool | None = None) -> AsyncGenerator[Gateway, None]:
+        """List all claimed gateways, or those that are connected or are not, ordered by MAC."""
+        query = build_query({"Connected": None if connected is None else str(connected).lower()})
+        return self._caller.iterate_items(GatewayPage, GATEWAYS_PATH, query)
 
     async def show(self, gateway: str) -> Gateway:
         """Get the state of a claimed gateway."""
@@ -249,6 +258,30 @@ class Devices(RestResource):
     async def path(self, device: str) -> DevicePath:
         """Get the hops from a device to its gateway, and the parents that the device could have instead."""
         return await self._caller.get(DevicePath, device_way_path(normalize_device_id(device)))
+
+    async def availability(
+        self,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+        points: int = DEFAULT_AVAILABILITY_POINTS,
+    ) -> Sequence[AvailabilityPoint]:
+        """Return how many devices were online in whole hours, by default in the last 24 hours."""
+        query = build_query(
+            {
+                "From": format_optional_time(since),
+                "To": format_optional_time(until),
+                "Points": str(parse_points(str(points), "points")),
+            }
+        )
+        return (await self._caller.get(Availability, AVAILABILITY_PATH, query)).items
+
+    def connectivity_changes(
+        self, since: Moment, until: Moment
+    ) -> AsyncGenerator[FleetConnectivityChange, None]:
+        """List when devices of the whole fleet connected and disconnected, the newest change first."""
+        query = build_query({"From": format_optional_time(since), "To": format_optional_time(until)})
+        return self._caller.iterate_items(FleetConnectivityPage, FLEET_CONNECTIVITY_PATH, query)
 
     async def diagnose(self, device: str) -> Diagnosis:
         """Say what is wrong with a device, if anything, and what to do."""

@@ -12,8 +12,10 @@ from meshfleet.db.tables.alarms import (
     alarm_event,
     alarm_progress,
     alarm_rule,
+    alarm_seen,
     silence,
 )
+from meshfleet.db.tables.availability import availability, fleet_count
 from meshfleet.db.tables.broker import (
     broker_message,
     broker_owner,
@@ -54,9 +56,11 @@ __all__ = [
     "alarm_event",
     "alarm_progress",
     "alarm_rule",
+    "alarm_seen",
     "anchor_reading",
     "api_key",
     "audit",
+    "availability",
     "backup",
     "broker_message",
     "broker_owner",
@@ -74,6 +78,7 @@ __all__ = [
     "evidence",
     "execution",
     "firmware",
+    "fleet_count",
     "floor",
     "foreign_name",
     "gateway",

@@ -146,6 +146,18 @@ alarm_event = Table(
     Column("actor", Text),
     Column("detail", Text, nullable=False),
     Index(None, "alarm", "id"),
+    Index(
+        "ix_alarm_event_news",
+        "id",
+        sqlite_where=text("kind IN ('opened', 'reopened', 'severity', 'cleared')"),
+        postgresql_where=text("kind IN ('opened', 'reopened', 'severity', 'cleared')"),
+    ),
+    Index(
+        "ix_alarm_event_opened",
+        "time",
+        sqlite_where=text("kind IN ('opened', 'reopened')"),
+        postgresql_where=text("kind IN ('opened', 'reopened')"),
+    ),
     sqlite_autoincrement=True,
 )
 """Events of alarms, such as their opening and their acknowledgment. `detail` is JSON."""
@@ -169,6 +181,14 @@ silence = Table(
 `ends_at`. At `check_at` all alarms are looked at, because it begins or has changed; NULL if it does not begin
 again.
 """
+
+alarm_seen = Table(
+    "alarm_seen",
+    metadata,
+    Column("username", Text, ForeignKey("account.username", ondelete="CASCADE"), primary_key=True),
+    Column("event", BigInteger, nullable=False),
+)
+"""Last event of alarms that each user has seen, by its row id."""
 
 alarm_progress = Table(
     "alarm_progress",

@@ -54,7 +54,7 @@ job = Table(
     Column("armed", Text, nullable=False),
     Column("created_by", Text, nullable=False),
     Column("created_at", BigInteger, nullable=False),
-    Column("started_at", BigInteger),
+    Column("started_at", BigInteger, index=True),
     Column("finished_at", BigInteger),
     Column("parent", BigInteger),
     Column("key", Text, unique=True),

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select, update
 
 from meshfleet.db.tables import alarm
-from meshfleet.errors import AlarmCleared, Conflict
+from meshfleet.errors import AlarmCleared, Conflict, NotFound
 from meshfleet.protocol.times import format_millis
-from meshfleet.rest.alarms import AlarmState
+from meshfleet.rest.alarms import AlarmAcknowledgment, AlarmState
 from meshfleet.service.alarms import views
 from meshfleet.service.alarms.alarm_records import AlarmEventKind
 from meshfleet.service.alarms.alarms import add_event
 from meshfleet.service.audit import log as audit_log
 
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Sequence
+    from typing import Any, Literal
 
     from sqlalchemy import Connection
 
@@ -29,6 +30,28 @@ def acknowledge_alarm(connection: Connection, number: int, *, by: Actor, now: in
 
     Raise `AlarmCleared` if it is over.
     """
+    _acknowledge(connection, number, by=by, now=now)
+    return views.load_alarm(connection, number, now=now)
+
+
+def acknowledge_alarms(
+    connection: Connection, ids: Sequence[str], *, by: Actor, now: int
+) -> list[AlarmAcknowledgment]:
+    """Acknowledge several alarms. Return what was done to each, in the same order."""
+    done: dict[str, Literal["not-found", "alarm-cleared"] | None] = {}
+    # In the order of their rows, so that no two such requests wait for each other.
+    for number, text in sorted((views.parse_alarm_id(each) or 0, each) for each in set(ids)):
+        try:
+            _acknowledge(connection, number, by=by, now=now)
+            done[text] = None
+        except NotFound:
+            done[text] = "not-found"
+        except AlarmCleared:
+            done[text] = "alarm-cleared"
+    return [AlarmAcknowledgment(id=each, acknowledged=done[each] is None, code=done[each]) for each in ids]
+
+
+def _acknowledge(connection: Connection, number: int, *, by: Actor, now: int) -> None:
     if _lock_alarm(connection, number) == AlarmState.OPEN:
         _change(
             connection,
@@ -41,7 +64,6 @@ def acknowledge_alarm(connection: Connection, number: int, *, by: Actor, now: in
             acknowledged_at=now,
             new_members=0,
         )
-    return views.load_alarm(connection, number, now=now)
 
 
 def unacknowledge_alarm(connection: Connection, number: int, *, by: Actor, now: int) -> Alarm:

@@ -152,6 +152,7 @@ def diagnose_device(connection: Connection, number: int, now: int) -> Diagnosis:
         device=to_device_id(mac_from_int(number)),
         code=cause,
         sentence=sentence,
+        explanation=_remove_beginning(sentence, facts, now),
         certainty=certainty,
         since=format_millis(facts.changed_at),
         evidence=list(_list_evidence(facts)),
@@ -166,7 +167,7 @@ def _describe(
     name, gateway = facts.name, facts.gateway_name or "its gateway"
     since = f"for {format_duration(now - facts.changed_at)}"
     relay_since = f"for {format_duration(now - facts.relay_since)}"
-    offline = f"{name} has been offline {since}."
+    offline = _format_offline(facts, now)
     others = count(connected_others, "other device")
     certain, likely = Certainty.CERTAIN, Certainty.LIKELY
     sentences: dict[DeviceCause, tuple[str, Certainty]] = {
@@ -198,6 +199,18 @@ def _describe(
         ),
     }
     return sentences[cause]
+
+
+def _format_offline(facts: DeviceFacts, now: int) -> str:
+    """Return the beginning of most sentences: for how long the device has been offline."""
+    return f"{facts.name} has been offline for {format_duration(now - facts.changed_at)}."
+
+
+def _remove_beginning(sentence: str, facts: DeviceFacts, now: int) -> str:
+    """Return a sentence without what a client says itself that shows since when the device is offline."""
+    rest = sentence.removeprefix(_format_offline(facts, now)).removeprefix(f"{facts.name} is cut off:")
+    rest = rest.strip()
+    return rest if rest == sentence else rest[:1].upper() + rest[1:]
 
 
 def _list_evidence(facts: DeviceFacts) -> list[DiagnosisFact]:

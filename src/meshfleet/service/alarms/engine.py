@@ -55,7 +55,7 @@ _ALWAYS_LOADED: Final = frozenset({Rule.GATEWAY_OFFLINE, Rule.RELAY_LOST})
 _RULE_ORDER: Final = {rule: number for number, rule in enumerate(Rule)}
 
 _COUNT_CONNECTED: Final = """
-    SELECT count(*) FROM gateway JOIN device ON device.id = gateway.device WHERE device.connected
+    SELECT count(*) FROM gateway CROSS JOIN device WHERE device.id = gateway.device AND device.connected
 """
 _SELECT_MISSING: Final = """
     SELECT device.id, device.connected_at, coalesce(device_state.rhythm, 0)

@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
-from litestar import Router, get, post
+from litestar import Router, get, post, put
 from litestar.di import NamedDependency as Given
 from litestar.params import FromPath, JSONBody, QueryParameter
+from sqlalchemy import Connection
 
 from meshfleet.db import Database
 from meshfleet.errors import NotFound, quote_name
@@ -14,20 +15,25 @@ from meshfleet.rest.alarms import (
     ALARMS_PATH,
     ATTENTION_PATH,
     Alarm,
+    AlarmAcknowledgments,
     AlarmEventPage,
     AlarmMemberPage,
+    AlarmNewsPage,
     AlarmPage,
     AlarmRule,
+    AlarmSelection,
     AlarmSeverity,
     AlarmStateFilter,
     Attention,
     Diagnosis,
     NewAlarmNote,
     NewAlarmSilence,
+    SeenAlarms,
+    UnreadAlarms,
 )
 from meshfleet.rest.paths import DEVICES_PATH
 from meshfleet.service.actor import Actor
-from meshfleet.service.alarms import commands, diagnosis, views
+from meshfleet.service.alarms import commands, diagnosis, news, views
 from meshfleet.service.alarms.rules import Severity
 from meshfleet.service.clock import Now
 from meshfleet.service.devices.parameters import parse_gateway_mac, parse_path_device
@@ -60,10 +66,10 @@ Severities = Annotated[
 
 def parse_path_alarm(text: str) -> int:
     """Return the number of an alarm in a path. Raise `NotFound` if there cannot be one."""
-    found = views.ALARM_ID.fullmatch(decode_segment(text))
-    if found is None:
+    number = views.parse_alarm_id(decode_segment(text))
+    if number is None:
         raise NotFound(f"{quote_name(text)} is not the id of an alarm")
-    return int(found[1])
+    return number
 
 
 @get()
@@ -209,10 +215,48 @@ async def unsilence_alarm(
     return await database.write(commands.unsilence_alarm, parse_path_alarm(alarm_id), by=actor, now=now())
 
 
+@post("/acknowledge", status_code=200)
+async def acknowledge_alarms(
+    data: JSONBody[AlarmSelection], actor: Given[Actor], database: Given[Database], now: Given[Now]
+) -> AlarmAcknowledgments:
+    """Acknowledge up to 1,000 alarms. The answer says of each whether it is acknowledged now."""
+    return AlarmAcknowledgments(
+        items=await database.write(commands.acknowledge_alarms, data.ids, by=actor, now=now())
+    )
+
+
+@get("/events")
+async def list_alarm_news(
+    database: Given[Database],
+    pages: Given[PageTokens],
+    limit: Given[int],
+    now: Given[Now],
+    next_token: NextToken = None,
+) -> AlarmNewsPage:
+    """List when alarms were opened, became more severe or ended, the newest first."""
+    query = "news of alarms"
+    before = pages.decode_start(query, next_token, start=None)
+    found = await database.read(news.list_news, before=before, limit=limit + 1, now=now())
+    page = pages.build_page(query, found, limit, lambda last: (last.number,))
+    return AlarmNewsPage(**page)
+
+
+@put("/seen")
+async def mark_alarms_seen(
+    data: JSONBody[SeenAlarms], actor: Given[Actor], database: Given[Database], now: Given[Now]
+) -> UnreadAlarms:
+    """Record that the user has seen what happened up to an event, on all devices of the user."""
+    return await database.write(news.mark_seen, actor, data.up_to, now())
+
+
 @get(ATTENTION_PATH)
-async def show_attention(database: Given[Database], now: Given[Now]) -> Attention:
+async def show_attention(actor: Given[Actor], database: Given[Database], now: Given[Now]) -> Attention:
     """Show what needs attention now: the state of the fleet in a sentence, and the open alarms."""
-    return await database.read(views.build_attention, now())
+    return await database.read(_load_attention, actor, now())
+
+
+def _load_attention(connection: Connection, actor: Actor, now: int) -> Attention:
+    return views.build_attention(connection, now, news.count_unread(connection, actor, now))
 
 
 @get("/{device_id:str}/diagnosis")
@@ -226,6 +270,9 @@ router = Router(
     ALARMS_PATH,
     route_handlers=[
         list_alarms,
+        acknowledge_alarms,
+        list_alarm_news,
+        mark_alarms_seen,
         show_alarm,
         list_alarm_members,
         list_alarm_events,

@@ -17,6 +17,7 @@ from meshfleet.service.alarms.builtin_rules import change_times, change_watches
 from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import DEFAULT_TIMES, AlarmTimes
 from meshfleet.service.alarms.watches.registry import WATCHES, WatchSchedule
+from meshfleet.service.devices import fleet_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from meshfleet.service.alarms.rules import Rule
     from meshfleet.service.alarms.user_rules.evaluator import UserRules
     from meshfleet.service.alarms.watches.watch import ServiceFacts, Watch
+    from meshfleet.service.availability.recorder import AvailabilityRecorder
     from meshfleet.service.clock import Now
 
 _log = logging.getLogger(__name__)
@@ -56,6 +58,7 @@ class AlarmRunner:
         read_service_facts: Callable[[], ServiceFacts] | None = None,
         owner: bytes | None,
         retention_ms: int | None,
+        availability: AvailabilityRecorder | None = None,
         times: AlarmTimes = DEFAULT_TIMES,
         user_rules: UserRules | None = None,
         now: Now,
@@ -65,7 +68,8 @@ class AlarmRunner:
         `is_receiving` returns whether the broker delivers reports: without them, silence means nothing.
         `read_service_facts` is called in a thread before each evaluation; without it nothing is known about
         the service itself. `user_rules` are evaluated together with the built-in ones. `owner` is the token
-        that proves that no other process evaluates rules; None if there can be none.
+        that proves that no other process evaluates rules; None if there can be none. `availability` records
+        with each evaluation how many devices are online.
         """
         self._database = database
         self._on_changed = on_changed
@@ -75,6 +79,7 @@ class AlarmRunner:
         self._owner = owner
         self.retention_ms = retention_ms
         """Milliseconds for which alarms are kept after their end; None keeps them forever."""
+        self._availability = availability
         self._times = times
         self._user_rules = user_rules
         self._now = now
@@ -146,6 +151,9 @@ class AlarmRunner:
     ) -> set[int]:
         if self._owner is not None:
             check_ownership(connection, self._owner)
+        if not self._has_started:
+            fleet_count.count_again(connection)
+        fleet_count.merge_counts(connection)
         changed_rules = rule_store.find_changed(connection)
         changes = rule_store.load_changes(connection)
         changed = engine.evaluate(
@@ -160,6 +168,11 @@ class AlarmRunner:
             user_rules=self._user_rules,
         )
         rule_store.mark_applied(connection, changed_rules)
+        if self._availability is not None:
+            current = progress.load_progress(connection)
+            # After the service was away, devices count as connected until they have been silent for long.
+            is_known = is_receiving and current is not None and current.quiet_until <= now
+            self._availability.record(connection, now, is_known=is_known)
         return changed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -15,7 +16,6 @@ from meshfleet.db.tables import (
     alarm_event,
     channel,
     device,
-    gateway,
     notification_route,
 )
 from meshfleet.errors import NotFound
@@ -33,6 +33,7 @@ from meshfleet.rest.alarms import (
     Attention,
     AttentionCounts,
     HiddenAlarms,
+    UnreadAlarms,
     Verdict,
 )
 from meshfleet.rest.channels import ChannelKind
@@ -43,6 +44,7 @@ from meshfleet.service.alarms.conditions import ConditionState
 from meshfleet.service.alarms.rules import DEVICE_RULES, GATEWAY_RULES, Severity
 from meshfleet.service.alarms.sentences import NamedSubject, describe
 from meshfleet.service.alarms.wording import count
+from meshfleet.service.devices.fleet_count import load_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -59,6 +61,11 @@ _UNKNOWN_MS: Final = 2 * 60_000
 _UNFINISHED: Final = (str(AlarmState.OPEN), str(AlarmState.ACKNOWLEDGED))
 
 _SELECT_NAMES: Final = "SELECT id, name FROM device WHERE id IN numbers"
+# A cross join: SQLite would read all devices first, and look up which of them are gateways.
+_COUNT_GATEWAYS: Final = (
+    "SELECT count(*), coalesce(sum(CASE WHEN device.connected THEN 1 ELSE 0 END), 0)"
+    " FROM gateway CROSS JOIN device WHERE device.id = gateway.device"
+)
 _SELECT_MEMBERS: Final = (
     "SELECT alarm, min(subject) FROM alarm_condition"
     " WHERE alarm IN numbers AND device IS NOT NULL"
@@ -66,6 +73,12 @@ _SELECT_MEMBERS: Final = (
     " OR substr(rule, 1, 12) = 'measurement/')"
     " GROUP BY alarm HAVING count(*) = 1"
 )
+
+
+def parse_alarm_id(text: str) -> int | None:
+    """Return the row id of an alarm such as `alarm-12`; None if this is not the id of an alarm."""
+    found = ALARM_ID.fullmatch(text)
+    return None if found is None else int(found[1])
 
 
 class AlarmListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -216,23 +229,12 @@ def list_events(
     ]
 
 
-def build_attention(connection: Connection, now: int) -> Attention:
-    """Say what needs attention now. Alarms that are silenced do not."""
-    query = AlarmListing(states=_UNFINISHED)
+def build_attention(connection: Connection, now: int, unread: UnreadAlarms | None = None) -> Attention:
+    """Say what needs attention now. Alarms that are silenced do not. `unread` is what a user has not seen."""
     counts = _count_connected(connection)
-    listed = list_alarms(
-        connection, query, after=None, limit=MAX_ATTENTION_ITEMS, now=now, with_silenced=False
-    )
+    listed = _list_urgent(connection, now)
     items = [each.body for each in listed]
-    columns = alarm.c
-    is_unfinished = columns.state.in_(_UNFINISHED)
-    counted = select(columns.state, columns.severity, func.count()).where(is_unfinished)
-    rows = connection.execute(counted.where(_is_not_silenced(now)).group_by(columns.state, columns.severity))
-    numbers = {(state, severity): number for state, severity, number in rows}
-    # Each alarm that a user has silenced is a silence of its own.
-    own = case((columns.silence.is_(None), -columns.id), else_=columns.silence)
-    silenced = select(func.count().label("alarms"), func.count(own.distinct()).label("silences"))
-    hidden = connection.execute(silenced.where(is_unfinished, columns.silenced_until > now)).one()
+    numbers, hidden = _count_unfinished(connection, now)
     evaluated = progress.load_progress(connection)
     is_known = evaluated is not None and now - evaluated.evaluated_at <= _UNKNOWN_MS
     is_settled = evaluated is not None and evaluated.evaluated_at >= evaluated.quiet_until
@@ -242,9 +244,51 @@ def build_attention(connection: Connection, now: int) -> Attention:
         counts=counts,
         items=items,
         more=sum(numbers.values()) - len(items),
-        hidden=HiddenAlarms(silenced=hidden.alarms, silences=hidden.silences),
+        hidden=hidden,
+        unread=unread,
         channels_configured=_has_channels(connection),
     )
+
+
+def _list_urgent(connection: Connection, now: int) -> list[ListedAlarm]:
+    """List the most severe alarms that are not over; one state at a time, as the index has this order."""
+    found = [
+        each
+        for state in _UNFINISHED
+        for each in list_alarms(
+            connection,
+            AlarmListing(states=(state,)),
+            after=None,
+            limit=MAX_ATTENTION_ITEMS,
+            now=now,
+            with_silenced=False,
+        )
+    ]
+    return sorted(found, key=lambda each: each.position, reverse=True)[:MAX_ATTENTION_ITEMS]
+
+
+def _count_unfinished(connection: Connection, now: int) -> tuple[Counter[tuple[str, int]], HiddenAlarms]:
+    """Count the alarms that are not over by state and severity, and those left out as they are silenced.
+
+    Each query needs only its index: there may be ten thousand alarms.
+    """
+    columns = alarm.c
+    group = (columns.state, columns.severity)
+    query = select(*group, func.count()).where(columns.state.in_(_UNFINISHED)).group_by(*group)
+    numbers = Counter({(state, severity): number for state, severity, number in connection.execute(query)})
+    silenced = Counter(
+        {
+            (state, severity): number
+            for state, severity, number in connection.execute(query.where(columns.silenced_until > now))
+        }
+    )
+    silences = 0
+    if silenced:
+        # Each alarm that a user has silenced is a silence of its own.
+        own = case((columns.silence.is_(None), -columns.id), else_=columns.silence)
+        is_silenced = and_(columns.state.in_(_UNFINISHED), columns.silenced_until > now)
+        silences = connection.execute(select(func.count(own.distinct())).where(is_silenced)).scalar_one()
+    return numbers - silenced, HiddenAlarms(silenced=silenced.total(), silences=silences)
 
 
 def _is_not_silenced(now: int) -> ColumnElement[bool]:
@@ -318,15 +362,13 @@ def _format_optional(time: int | None) -> str | None:
 
 
 def _count_connected(connection: Connection) -> AttentionCounts:
-    by_state = select(device.c.connected, func.count()).group_by(device.c.connected)
-    devices: dict[bool, int] = dict(map(tuple, connection.execute(by_state)))
-    of_gateways = by_state.join(gateway, gateway.c.device == device.c.id)
-    gateways: dict[bool, int] = dict(map(tuple, connection.execute(of_gateways)))
+    fleet = load_count(connection)
+    gateways, connected = bulk.query_rows(connection, _COUNT_GATEWAYS, ())[0]
     return AttentionCounts(
-        devices=sum(devices.values()),
-        connected=devices.get(True, 0),
-        gateways=sum(gateways.values()),
-        gateways_connected=gateways.get(True, 0),
+        devices=fleet.devices,
+        connected=fleet.connected,
+        gateways=gateways,
+        gateways_connected=int(connected),
     )
 
 
@@ -341,20 +383,26 @@ def _build_verdict(
     }
     if not is_known or not (is_settled or urgent[AlarmState.OPEN]):
         return Verdict(tone="unknown", sentence="The state of the fleet is not known yet.")
-    online = f"{counts.connected} of {count(counts.devices, 'device')} are online."
-    if counts.connected == counts.devices:
-        online = (
-            "The only device is online."
-            if counts.devices == 1
-            else f"All {counts.devices} devices are online."
-        )
+    online = _describe_online(counts)
     if urgent[AlarmState.OPEN]:
         verb = "needs" if urgent[AlarmState.OPEN] == 1 else "need"
         is_critical = numbers.get((AlarmState.OPEN, Severity.CRITICAL))
-        sentence = f"{online} {count(urgent[AlarmState.OPEN], 'thing')} {verb} you."
+        things = "1 thing" if urgent[AlarmState.OPEN] == 1 else f"{urgent[AlarmState.OPEN]:,} things"
+        sentence = f"{online} {things} {verb} you."
         return Verdict(tone="critical" if is_critical else "warning", sentence=sentence)
     if urgent[AlarmState.ACKNOWLEDGED]:
         verb = "is" if urgent[AlarmState.ACKNOWLEDGED] == 1 else "are"
         sentence = f"{online} {count(urgent[AlarmState.ACKNOWLEDGED], 'alarm')} {verb} acknowledged."
         return Verdict(tone="warning", sentence=sentence)
     return Verdict(tone="ok", sentence=online)
+
+
+def _describe_online(counts: AttentionCounts) -> str:
+    if counts.devices == 1:
+        return f"The only device is {'online' if counts.connected else 'offline'}."
+    if counts.connected == counts.devices:
+        return f"All {counts.devices:,} devices are online."
+    if not counts.connected:
+        return f"None of {counts.devices:,} devices is online."
+    verb = "is" if counts.connected == 1 else "are"
+    return f"{counts.connected:,} of {counts.devices:,} devices {verb} online."

@@ -23,6 +23,7 @@ from meshfleet.protocol.ids import Mac, format_model_number, mac_to_int, to_devi
 from meshfleet.protocol.products import find_product_name
 from meshfleet.service.audit import log as audit
 from meshfleet.service.devices import listing
+from meshfleet.service.devices.fleet_count import add_to_count
 from meshfleet.service.devices.listing import build_device_not_found
 from meshfleet.service.devices.model import DeviceObservation, format_base_version, normalize_name
 from meshfleet.service.devices.states import DeviceState, merge_states
@@ -63,6 +64,7 @@ _SELECT_DEVICES: Final = (
 )
 
 _NAME_COLUMNS: Final = ("name", "name_key")
+_CONNECTED: Final = device.columns.keys().index("connected")
 
 _Changes: TypeAlias = defaultdict[tuple[str, ...], list[tuple[Any, ...]]]
 """Device rows to update, by changed columns. Each row has the new values, followed by the device id."""
@@ -183,7 +185,12 @@ def delete_device(connection: Connection, mac: Mac) -> bool:
     site_of_device = select(place.c.site).where(place.c.device == mac_to_int(mac)).scalar_subquery()
     connection.execute(update(site).where(site.c.id == site_of_device).values(revision=site.c.revision + 1))
     with update_name_index(connection, [mac_to_int(mac)]):
-        return connection.execute(delete(device).where(device.c.id == mac_to_int(mac))).rowcount > 0
+        deletion = delete(device).where(device.c.id == mac_to_int(mac)).returning(device.c.connected)
+        connected = connection.execute(deletion).scalar()
+    if connected is None:
+        return False
+    add_to_count(connection, devices=-1, connected=-int(connected))
+    return True
 
 
 def attach_labels(connection: Connection, pairs: Collection[tuple[str, Mac]], *, at: int) -> None:
@@ -221,8 +228,10 @@ def _write_devices(
     """Insert the new rows of devices, and update the rows that differ from `before`, the stored rows."""
     new: list[tuple[Any, ...]] = []
     changes: _Changes = defaultdict(list)
+    connected = 0
     for device_id in sorted(devices):
         row, old = devices[device_id], before.get(device_id)
+        connected += row.connected - (old is not None and old[_CONNECTED])
         if old is None:
             row.set_default_name()
             new.append(astuple(row))
@@ -233,6 +242,7 @@ def _write_devices(
         if bulk.insert_rows(connection, device, new) < len(new):
             raise WriteConflict
         _update_devices(connection, changes)
+    add_to_count(connection, devices=len(new), connected=connected)
 
 
 def _update_devices(connection: Connection, changes: _Changes) -> None:

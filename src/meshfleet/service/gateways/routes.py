@@ -5,7 +5,7 @@ from typing import Annotated, Final
 import msgspec
 from litestar import Router, delete, get, post
 from litestar.di import NamedDependency as Given
-from litestar.params import FromPath, HeaderParameter, JSONBody
+from litestar.params import FromPath, HeaderParameter, JSONBody, QueryParameter
 
 from meshfleet.db import Database
 from meshfleet.errors import NoBroker
@@ -27,7 +27,7 @@ from meshfleet.service.devices.parameters import parse_new_gateway_mac, parse_pa
 from meshfleet.service.gateways import batch_claims, store
 from meshfleet.service.gateways.traffic import GatewayTraffic
 from meshfleet.service.http.pagination import PageTokens
-from meshfleet.service.http.query import NextToken
+from meshfleet.service.http.query import NextToken, QueryReader, parse_flag
 from meshfleet.service.http.request import ApiRequest
 from meshfleet.service.requests.dispatcher import RequestFacade
 
@@ -41,13 +41,25 @@ async def list_gateways(
     pages: Given[PageTokens],
     limit: Given[int],
     traffic: Given[GatewayTraffic],
+    connected: Annotated[
+        str | None,
+        QueryParameter(
+            name="Connected",
+            description="Whether the gateway is connected.",
+            schema_extra={"type": "boolean"},
+        ),
+    ] = None,
     next_token: NextToken = None,
 ) -> GatewayPage:
     """List claimed gateways, sorted by MAC."""
-    after = pages.decode_start("gateways", next_token, start=-1)
-    rows = await database.read(store.list_gateways, after=after, limit=limit + 1)
+    reader = QueryReader()
+    is_connected = reader.read(parse_flag, connected, "Connected", default=None)
+    reader.raise_faults()
+    query = "gateways" if is_connected is None else f"gateways {is_connected}"
+    after = pages.decode_start(query, next_token, start=-1)
+    rows = await database.read(store.list_gateways, connected=is_connected, after=after, limit=limit + 1)
     gateways = [_add_report_rate(each, traffic) for each in rows]
-    page = pages.build_page("gateways", gateways, limit, lambda last: (mac_to_int(Mac(last.mac)),))
+    page = pages.build_page(query, gateways, limit, lambda last: (mac_to_int(Mac(last.mac)),))
     return GatewayPage(**page)
 
 

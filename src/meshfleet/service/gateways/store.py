@@ -143,9 +143,16 @@ def update_gateway_modes(connection: Connection, modes: Mapping[int, str]) -> No
     bulk.execute_many(connection, statement, rows)
 
 
-def list_gateways(connection: Connection, *, after: int, limit: int) -> list[Gateway]:
-    """List claimed gateways sorted by MAC, starting after the MAC `after`, which is an integer."""
+def list_gateways(
+    connection: Connection, *, connected: bool | None = None, after: int, limit: int
+) -> list[Gateway]:
+    """List claimed gateways sorted by MAC, starting after the MAC `after`, which is an integer.
+
+    `connected` limits the list to those that are connected, or are not.
+    """
     query = _SELECT_GATEWAYS.where(gateway.c.device > after).order_by(gateway.c.device).limit(limit)
+    if connected is not None:
+        query = query.where(device.c.connected == connected)
     return [_build_gateway(row) for row in connection.execute(query)]
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, select
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import device, device_state, gateway
+from meshfleet.service.devices.fleet_count import add_to_count
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -84,6 +85,7 @@ def update_presence(connection: Connection, changes: Sequence[PresenceChange]) -
     if changed:
         latest = {each.device: (each.device, each.connected, each.at) for each in changed}
         bulk.update_rows(connection, device, _UPDATE_CONNECTED, list(latest.values()))
+        add_to_count(connection, connected=sum(1 if each.connected else -1 for each in changed))
     bulk.execute_many(
         connection,
         _INSERT_HISTORY,

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from alembic import op
 
 revision = "0026"
-down_revision = "0024"
+down_revision = "0025"
 
 _ROW_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 

@@ -1,0 +1,1 @@
+"""How many devices were online in each hour."""
