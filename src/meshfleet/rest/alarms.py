@@ -245,7 +245,7 @@ class AlarmSelection(RequestBody, frozen=True, kw_only=True):
 
 
 class AlarmAcknowledgment(ResponseBody, frozen=True, kw_only=True):
-    """What a request to acknowledge several alarms did to one of them."""
+    """Result of a request to acknowledge several alarms, for one of them."""
 
     id: str
     acknowledged: bool
@@ -255,7 +255,7 @@ class AlarmAcknowledgment(ResponseBody, frozen=True, kw_only=True):
 
 
 class AlarmAcknowledgments(ResponseBody, frozen=True, kw_only=True):
-    """What a request to acknowledge several alarms did, in the order of the request."""
+    """Results of a request to acknowledge several alarms, in its order."""
 
     items: list[AlarmAcknowledgment]
 
@@ -268,7 +268,7 @@ class SeenAlarms(RequestBody, frozen=True, kw_only=True):
 
 
 class UnreadAlarms(ResponseBody, frozen=True, kw_only=True):
-    """What a user has not seen yet of the alarms (rest-290)."""
+    """Events of alarms that a user has not seen yet (rest-290)."""
 
     count: int
     """Number of alarms that were opened, became more severe or ended since."""
@@ -290,7 +290,7 @@ class AlarmNews(ResponseBody, frozen=True, kw_only=True):
     severity: AlarmSeverity
     """Severity of the alarm now."""
     sentence: str
-    """What the alarm is about."""
+    """Device, gateway or other thing that the alarm is about."""
 
 
 class AlarmNewsPage(ResponseBody, frozen=True, kw_only=True):
@@ -336,6 +336,6 @@ class Attention(ResponseBody, frozen=True, kw_only=True):
     """Number of alarms that are not in `items` because there are too many."""
     hidden: HiddenAlarms
     unread: UnreadAlarms | None
-    """What the user has not seen yet; null for API keys."""
+    """Events that the user has not seen yet; null for API keys."""
     channels_configured: bool
     """Whether alarms are sent anywhere: a channel that is not off, and a route that leads to it."""

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from meshfleet.client import BatchGateway, BatchPlace, Fleet, NewRequest, Operation, blocking
+from meshfleet.client import (
+    BatchGateway,
+    BatchPlace,
+    Fleet,
+    NewAlarmRule,
+    NewRequest,
+    NewSilence,
+    Operation,
+    SilenceScope,
+    blocking,
+)
 from meshfleet.errors import Unavailable
 from meshfleet.service.api import load_openapi_document
 from tests.client.rest.scripted_server import build_response, scripted_server
@@ -24,6 +34,10 @@ pytestmark = pytest.mark.anyio
 
 DEVICE, GATEWAY = "bmac-c0ffee000001", "02005e000001"
 PASSWORD = "another-horse-battery"  # noqa: S105 # not a real password
+
+SILENCE = NewSilence(
+    scope=SilenceScope(rules=["battery-low"]), starts_at="2026-01-01T00:00:00Z", until="2026-01-02T00:00:00Z"
+)
 
 DOCUMENTED = {
     operation["operationId"]: f"{method.upper()} {path}"
@@ -103,6 +117,21 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "addAlarmNote": ("alarms.add_note", lambda method: method("alarm-1", "note")),
     "silenceAlarm": ("alarms.silence", lambda method: method("alarm-1", 3600)),
     "unsilenceAlarm": ("alarms.unsilence", lambda method: method("alarm-1")),
+    "listAlarmRules": ("alarm_rules.list", lambda method: method()),
+    "showAlarmRule": ("alarm_rules.show", lambda method: method("rule-1")),
+    "createAlarmRule": ("alarm_rules.create", lambda method: method(NewAlarmRule(kind="measurement"))),
+    "changeAlarmRule": (
+        "alarm_rules.replace",
+        lambda method: method("rule-1", NewAlarmRule(kind="measurement")),
+    ),
+    "resetAlarmRule": ("alarm_rules.reset", lambda method: method("battery-low")),
+    "removeAlarmRule": ("alarm_rules.delete", lambda method: method("rule-1")),
+    "previewAlarmRule": ("alarm_rules.preview", lambda method: method(NewAlarmRule(kind="measurement"))),
+    "listSilences": ("alarms.silences", lambda method: method()),
+    "showSilence": ("alarms.show_silence", lambda method: method("silence-1")),
+    "createSilence": ("alarms.add_silence", lambda method: method(SILENCE)),
+    "changeSilence": ("alarms.change_silence", lambda method: method("silence-1", SILENCE)),
+    "deleteSilence": ("alarms.delete_silence", lambda method: method("silence-1")),
     "listChannels": ("channels.list", lambda method: method()),
     "createChannel": ("channels.create", lambda method: method("name", "email", recipients="a@b.example")),
     "showChannel": ("channels.show", lambda method: method("channel-1")),
@@ -179,6 +208,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 """SDK method for each operation; empty if the SDK or a gateway calls it internally."""
 
 OTHER_METHODS: dict[str, Callable[[Any], Any]] = {
+    "alarm_rules.change": lambda method: method("rule-1", enabled=False),
     "firmware.save": lambda method: method("fw-1", "image"),
     "jobs.dry_run": lambda method: method("name", "fw-1", everything=True),
     "jobs.watch": lambda method: method("job-1"),
@@ -236,7 +266,7 @@ async def test_the_blocking_fleet_has_all_methods_and_resources() -> None:
         assert list_public_names(blocking_fleet) == list_public_names(fleet)
         for resource in (
             *("devices", "labels", "gateways", "samples", "requests", "firmware", "jobs"),
-            *("sites", "alarms", "channels", "users", "api_keys", "audit"),
+            *("sites", "alarms", "alarm_rules", "channels", "users", "api_keys", "audit"),
         ):
             assert list_public_names(getattr(blocking_fleet, resource)) == list_public_names(
                 getattr(fleet, resource)

@@ -48,6 +48,15 @@ VALID_BODIES: dict[str, dict[str, Any]] = {
     "PlaceBatch": {"places": [{"device": "bmac-c0ffee000000", "floor": 0, "x": 1, "y": 2.5}]},
     "NewAlarmNote": {"text": "On my way"},
     "NewAlarmSilence": {"seconds": 3600},
+    "AlarmSelection": {"ids": ["alarm-1"]},
+    "SeenAlarms": {"upTo": 1},
+    "NewAlarmRule": {"kind": "measurement"},
+    "RulePreviewRequest": {"rule": {"kind": "measurement"}},
+    "NewSilence": {
+        "scope": {"rules": ["battery-low"]},
+        "from": "2026-01-01T00:00:00Z",
+        "until": "2026-01-02T00:00:00Z",
+    },
     "NewChannel": {"name": "Office", "kind": "email", "recipients": ["office@example.org"]},
     "NewAlarmRoutes": {"items": []},
     "NewZone": {"name": "Area", "floor": 0, "polygon": [[1, 1], [9, 1], [9, 8]]},
@@ -179,7 +188,12 @@ def _list_types(schema: dict[str, Any]) -> Iterator[str]:
 
 
 def _format_path(template: str) -> str:
-    others = {"alarm_id": "alarm-1", "channel_id": "channel-1"}
+    others = {
+        "alarm_id": "alarm-1",
+        "channel_id": "channel-1",
+        "rule_id": "rule-1",
+        "silence_id": "silence-1",
+    }
     site = {"site_id": "site-0123456789abcdef", "zone_id": "zone-0123456789abcdef"}
     return template.format(device_id="bmac-c0ffee000000", username="unknown", **others, **site)
 
