@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -195,7 +196,7 @@ class RoutedAlarms:
         return sorted(found, key=lambda each: (_SEVERITIES.index(each.severity), -int(each.id[6:])))
 
     def _acknowledge(self, route: Route) -> None:
-        ids = route.request.post_data_json["ids"]
+        ids = json.loads(route.request.post_data or "")["ids"]
         self.sent.append(("acknowledge", ids))
         for each in ids:
             self.alarms[each] = acknowledge(self.alarms[each], "operator")

@@ -73,7 +73,9 @@ def test_migrations_and_jobs_in_progress_are_named(place: Installation) -> None:
     lines = result.output.splitlines()
     assert result.exit_code == 0, result.output
     assert f"ok    schema              {OLDER} is upgraded to {NEWEST} at the next start" in lines
-    assert [line for line in lines if line.startswith(f"ok    migration {NEWEST}      Adds silences of alarms")]
+    assert [
+        line for line in lines if line.startswith(f"ok    migration {NEWEST}      Adds silences of alarms")
+    ]
     assert [line for line in lines if "needed for the backup before the upgrade" in line]
     assert [line for line in lines if line.startswith("warn  jobs                1 in progress")]
     assert load_schema(place.data) == OLDER

@@ -106,7 +106,8 @@ def load_counts(database: Database) -> tuple[tuple[int, int], tuple[int, int], i
     def load(connection: Connection) -> tuple[tuple[int, int], tuple[int, int], int]:
         states = list(connection.execute(select(device.c.connected)).scalars())
         rows = connection.execute(select(fleet_count)).all()
-        return tuple(counts.load_count(connection)), (len(states), sum(states)), len(rows)
+        devices, connected = counts.load_count(connection)
+        return (devices, connected), (len(states), sum(states)), len(rows)
 
     return database.read_now(load)
 

@@ -57,5 +57,6 @@ export function isForPeople({ kind, format }: Channel): boolean {
 
 /** Return the settings of a channel for a request that replaces them. The URL and the key stay the same: they are absent. */
 export function copySettings({ name, kind, enabled, format, recipients }: Channel): NewChannel {
-  return { name, kind, enabled, recipients, ...(format !== null && { format }) };
+  // The time zone is only for the routes that come with the first channel.
+  return { name, kind, enabled, recipients, timeZone: "UTC", ...(format !== null && { format }) };
 }
