@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from sqlalchemy import insert
 
+from meshfleet.db.tables import alarm, alarm_condition
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.silences import NewSilence, Repetition
 from meshfleet.service.actor import SERVICE
 from meshfleet.service.alarms import silence_commands, views
+from meshfleet.service.alarms.silence_overlay import apply_silences
 from meshfleet.service.alarms.silence_windows import Occurrence, SilenceTimes
 from meshfleet.service.notifications import planner
 from tests.service.alarms.alarm_harness import HOUR, MINUTE
+from tests.service.ingest.messages import mac_to_number
 from tests.service.notifications.test_transitions import add_label, lose_devices, lose_gateway
 
 if TYPE_CHECKING:
@@ -133,3 +137,27 @@ def test_repetitions_begin_at_the_same_time_of_day() -> None:
     assert times.find_next_start(first.end) == millis("2026-03-28T21:00")
     assert times.find_next_start(until) is None
     assert list(SilenceTimes(first).list_occurrences()) == [first]
+
+
+def add_alarm(log: NotifiedLog, rule: str, members: dict[str, str]) -> int:
+    """Store an open alarm with conditions of the given rules by device. Return its number."""
+    zeros = {each.name: 0 for each in alarm.columns if not each.nullable and each.name != "id"}
+    values = zeros | {"key": rule, "rule": rule, "cause": "", "severity": 2, "state": "open"}
+    number = log.database.write_now(
+        lambda connection: connection.execute(insert(alarm).values(values).returning(alarm.c.id)).scalar_one()
+    )
+    for device, name in members.items():
+        subject = {"subject": mac_to_number(device), "device": mac_to_number(device), "since": log.now}
+        row = {"rule": name, "state": "active", "cause": "", "alarm": number, "opens": 1, **subject}
+        log.execute(insert(alarm_condition).values(row))
+    return int(number)
+
+
+@pytest.mark.rule("rest-297")
+def test_members_of_rules_of_users_and_of_extenders_are_in_a_window_too(log: NotifiedLog) -> None:
+    _, (relay, cut_off, warm) = log.add_gateway(1, 3)
+    add_silence(log, HOUR, scope={"devices": [f"bmac-{each}" for each in (relay, warm)]})
+    measured = add_alarm(log, "measurement", {warm: "measurement/7"})
+    lost = add_alarm(log, "relay-lost", {relay: "relay-lost", cut_off: "device-offline"})
+    changes = log.database.write_now(apply_silences, [measured, lost], log.now)
+    assert changes.silenced == {measured}, "a device that the extender cuts off is elsewhere"

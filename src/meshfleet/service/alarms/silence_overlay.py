@@ -15,9 +15,8 @@ from meshfleet.protocol.ids import Mac, mac_to_int, parse_device_id, to_mac
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmState
 from meshfleet.service.alarms.alarm_records import AlarmEventKind
-from meshfleet.service.alarms.alarms import add_event
+from meshfleet.service.alarms.alarms import MEMBER_RULES, add_event
 from meshfleet.service.alarms.conditions import ConditionState
-from meshfleet.service.alarms.rules import Rule
 from meshfleet.service.alarms.silence_commands import decode_silence, load_times
 
 if TYPE_CHECKING:
@@ -116,8 +115,10 @@ def _find_covered(
         query = query.where(alarm.c.rule.in_(sorted(each.scope.rules)))
     if each.scope.devices or each.scope.gateways or each.scope.labels:
         columns = alarm_condition.c
+        # What members have in common, such as a lost extender, is no member. Others have the rule of a user.
         member_rule = case(
-            (alarm.c.rule == str(Rule.GATEWAYS_LOST), str(Rule.GATEWAY_OFFLINE)), else_=alarm.c.rule
+            *((alarm.c.rule == str(rule), str(member)) for rule, member in MEMBER_RULES.items()),
+            else_=columns.rule,
         )
         is_member = and_(
             columns.alarm == alarm.c.id, columns.rule == member_rule, columns.state.in_(_MEMBER_STATES)
