@@ -195,7 +195,8 @@ class RoutedAlarms:
         return sorted(found, key=lambda each: (_SEVERITIES.index(each.severity), -int(each.id[6:])))
 
     def _acknowledge(self, route: Route) -> None:
-        ids = route.request.post_data_json["ids"]
+        body: Any = route.request.post_data_json
+        ids = body["ids"]
         self.sent.append(("acknowledge", ids))
         for each in ids:
             self.alarms[each] = acknowledge(self.alarms[each], "operator")

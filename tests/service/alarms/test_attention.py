@@ -100,13 +100,13 @@ def test_many_alarms_are_acknowledged_with_an_answer_for_each(service: RunningSe
         assert service.operator.post("/api/v1/alarms/acknowledge", json={"ids": ids}).status_code == 400
 
 
-def load_counts(database: Database) -> tuple[tuple[int, int], tuple[int, int], int]:
+def load_counts(database: Database) -> tuple[counts.FleetCount, tuple[int, int], int]:
     """Return the kept numbers of devices, those that are counted, and the number of kept rows."""
 
-    def load(connection: Connection) -> tuple[tuple[int, int], tuple[int, int], int]:
+    def load(connection: Connection) -> tuple[counts.FleetCount, tuple[int, int], int]:
         states = list(connection.execute(select(device.c.connected)).scalars())
         rows = connection.execute(select(fleet_count)).all()
-        return tuple(counts.load_count(connection)), (len(states), sum(states)), len(rows)
+        return counts.load_count(connection), (len(states), sum(states)), len(rows)
 
     return database.read_now(load)
 

@@ -19,11 +19,12 @@ from meshfleet.rest.availability import (
 )
 from meshfleet.rest.telemetry import MAX_POINTS, MIN_POINTS, parse_points
 from meshfleet.service.availability import views
+from meshfleet.service.availability.recorder import HOUR_MS
 from meshfleet.service.clock import Now
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import FromTime, NextToken, QueryReader, ToTime
 
-_DAY_MS: Final = 24 * 3_600_000
+_DAY_MS: Final = 24 * HOUR_MS
 
 AvailabilityPoints = Annotated[
     str | None,
@@ -73,7 +74,7 @@ async def list_fleet_connectivity(
     """
     reader = QueryReader()
     end = reader.read(parse_millis, until, "To", default=now())
-    start = reader.read(parse_millis, since, "From", default=end - views.HOUR_MS)
+    start = reader.read(parse_millis, since, "From", default=end - HOUR_MS)
     reader.check_span(start, end)
     reader.raise_faults()
     query = views.FleetConnectivityListing(since=start, until=end)
