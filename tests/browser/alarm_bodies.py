@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from typing import TYPE_CHECKING, Any, Final
@@ -196,7 +195,8 @@ class RoutedAlarms:
         return sorted(found, key=lambda each: (_SEVERITIES.index(each.severity), -int(each.id[6:])))
 
     def _acknowledge(self, route: Route) -> None:
-        ids = json.loads(route.request.post_data or "")["ids"]
+        body: Any = route.request.post_data_json
+        ids = body["ids"]
         self.sent.append(("acknowledge", ids))
         for each in ids:
             self.alarms[each] = acknowledge(self.alarms[each], "operator")

@@ -1,4 +1,4 @@
-"""Attention: news that a user has not seen, and many alarms that are acknowledged together."""
+"""What needs attention: what a user has not seen, and many alarms that are acknowledged together."""
 
 from __future__ import annotations
 
@@ -100,14 +100,13 @@ def test_many_alarms_are_acknowledged_with_an_answer_for_each(service: RunningSe
         assert service.operator.post("/api/v1/alarms/acknowledge", json={"ids": ids}).status_code == 400
 
 
-def load_counts(database: Database) -> tuple[tuple[int, int], tuple[int, int], int]:
+def load_counts(database: Database) -> tuple[counts.FleetCount, tuple[int, int], int]:
     """Return the kept numbers of devices, those that are counted, and the number of kept rows."""
 
-    def load(connection: Connection) -> tuple[tuple[int, int], tuple[int, int], int]:
+    def load(connection: Connection) -> tuple[counts.FleetCount, tuple[int, int], int]:
         states = list(connection.execute(select(device.c.connected)).scalars())
         rows = connection.execute(select(fleet_count)).all()
-        devices, connected = counts.load_count(connection)
-        return (devices, connected), (len(states), sum(states)), len(rows)
+        return counts.load_count(connection), (len(states), sum(states)), len(rows)
 
     return database.read_now(load)
 
@@ -186,7 +185,7 @@ def test_eight_fleets_have_a_sentence_each(service: RunningService) -> None:
 
 @pytest.mark.both_databases
 def test_what_needs_attention_is_found_with_indexes(database: Database) -> None:
-    """Find queries that read a whole table, which may have a million devices or ten thousand alarms."""
+    """No query may read a whole table: of a million devices, or of ten thousand alarms."""
     log = PresenceLog(database)
     log.add_gateway(1, 3)
     statements: list[tuple[str, Any]] = []

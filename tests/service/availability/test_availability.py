@@ -144,13 +144,8 @@ async def test_the_evaluation_of_alarms_records_what_it_knows(database: Database
     )
 
     def load() -> list[Any]:
-        return database.read_now(
-            lambda connection: list(
-                connection.exec_driver_sql(
-                    "SELECT known_ms, devices_end, online_end FROM availability ORDER BY hour"
-                )
-            )
-        )
+        query = "SELECT known_ms, devices_end, online_end FROM availability ORDER BY hour"
+        return database.read_now(lambda connection: list(connection.exec_driver_sql(query)))
 
     # After its start the service waits for gateways that connect again: that time is not known.
     for _ in range(20):

@@ -24,7 +24,7 @@ from meshfleet.service.clock import Now
 from meshfleet.service.http.pagination import PageTokens
 from meshfleet.service.http.query import FromTime, NextToken, QueryReader, ToTime
 
-_DAY_MS: Final = 24 * 3_600_000
+_DAY_MS: Final = 24 * HOUR_MS
 
 AvailabilityPoints = Annotated[
     str | None,
