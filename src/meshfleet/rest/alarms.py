@@ -242,7 +242,7 @@ class AlarmSelection(RequestBody, frozen=True, kw_only=True):
 
 
 class AlarmAcknowledgment(ResponseBody, frozen=True, kw_only=True):
-    """What a request to acknowledge several alarms did to one of them."""
+    """Outcome of the acknowledgment of one of several alarms."""
 
     id: str
     acknowledged: bool
@@ -252,7 +252,7 @@ class AlarmAcknowledgment(ResponseBody, frozen=True, kw_only=True):
 
 
 class AlarmAcknowledgments(ResponseBody, frozen=True, kw_only=True):
-    """What a request to acknowledge several alarms did, in the order of the request."""
+    """Outcomes of the acknowledgment of several alarms, in the order of the request."""
 
     items: list[AlarmAcknowledgment]
 
@@ -265,7 +265,7 @@ class SeenAlarms(RequestBody, frozen=True, kw_only=True):
 
 
 class UnreadAlarms(ResponseBody, frozen=True, kw_only=True):
-    """What a user has not seen yet of the alarms (rest-290)."""
+    """Alarms with events that a user has not seen yet (rest-290)."""
 
     count: int
     """Number of alarms that were opened, became more severe or ended since."""
@@ -287,7 +287,7 @@ class AlarmNews(ResponseBody, frozen=True, kw_only=True):
     severity: AlarmSeverity
     """Severity of the alarm now."""
     sentence: str
-    """What the alarm is about."""
+    """Sentence of the alarm."""
 
 
 class AlarmNewsPage(ResponseBody, frozen=True, kw_only=True):
@@ -331,6 +331,6 @@ class Attention(ResponseBody, frozen=True, kw_only=True):
     """Number of alarms that are not in `items` because there are too many."""
     hidden: HiddenAlarms
     unread: UnreadAlarms | None
-    """What the user has not seen yet; null for API keys."""
+    """Alarms with events that the user has not seen yet; null for API keys."""
     channels_configured: bool
     """Whether alarms are sent anywhere: a channel that is not off, and a route that leads to it."""

@@ -1,4 +1,4 @@
-"""What needs attention: what a user has not seen, and many alarms that are acknowledged together."""
+"""Tests of what needs attention, of what a user has seen, and of acknowledging many alarms."""
 
 from __future__ import annotations
 
@@ -185,7 +185,6 @@ def test_eight_fleets_have_a_sentence_each(service: RunningService) -> None:
 
 @pytest.mark.both_databases
 def test_what_needs_attention_is_found_with_indexes(database: Database) -> None:
-    """No query may read a whole table: of a million devices, or of ten thousand alarms."""
     log = PresenceLog(database)
     log.add_gateway(1, 3)
     statements: list[tuple[str, Any]] = []

@@ -161,7 +161,7 @@ export class Fleet {
     try {
       const { verdict, checkedAt, counts, items, more, hidden, channelsConfigured } = requireBody(await api.GET("/api/v1/attention", { signal }));
       const listed = this.attention?.alarms ?? [];
-      // Those that somebody takes care of come last.
+      // Acknowledged alarms come last.
       const sorted = [...items].sort((a, b) => Number(a.state === "acknowledged") - Number(b.state === "acknowledged"));
       const alarms = listed.length > 0 && isInUse("alarms") ? keepRows(listed, items) : sorted.slice(0, MAX_ALARMS);
       this.attention = {

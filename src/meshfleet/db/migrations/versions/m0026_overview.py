@@ -12,7 +12,7 @@ _ROW_ID = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
-    """Create the tables, and count the devices once. Events before the upgrade are news to nobody."""
+    """Create the tables, and count the devices once. Events before the upgrade count as seen."""
     op.create_table(
         "fleet_count",
         sa.Column("id", _ROW_ID, autoincrement=True, nullable=False),
