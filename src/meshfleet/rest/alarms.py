@@ -245,11 +245,7 @@ class AlarmSelection(RequestBody, frozen=True, kw_only=True):
 
 
 class AlarmAcknowledgment(ResponseBody, frozen=True, kw_only=True):
-<<<<<<< HEAD
-    """Result of a request to acknowledge several alarms, for one of them."""
-=======
     """Outcome of the acknowledgment of one of several alarms."""
->>>>>>> overview
 
     id: str
     acknowledged: bool
@@ -259,11 +255,7 @@ class AlarmAcknowledgment(ResponseBody, frozen=True, kw_only=True):
 
 
 class AlarmAcknowledgments(ResponseBody, frozen=True, kw_only=True):
-<<<<<<< HEAD
-    """Results of a request to acknowledge several alarms, in its order."""
-=======
     """Outcomes of the acknowledgment of several alarms, in the order of the request."""
->>>>>>> overview
 
     items: list[AlarmAcknowledgment]
 
@@ -276,11 +268,7 @@ class SeenAlarms(RequestBody, frozen=True, kw_only=True):
 
 
 class UnreadAlarms(ResponseBody, frozen=True, kw_only=True):
-<<<<<<< HEAD
-    """Events of alarms that a user has not seen yet (rest-290)."""
-=======
     """Alarms with events that a user has not seen yet (rest-290)."""
->>>>>>> overview
 
     count: int
     """Number of alarms that were opened, became more severe or ended since."""
@@ -302,11 +290,7 @@ class AlarmNews(ResponseBody, frozen=True, kw_only=True):
     severity: AlarmSeverity
     """Severity of the alarm now."""
     sentence: str
-<<<<<<< HEAD
-    """Device, gateway or other thing that the alarm is about."""
-=======
     """Sentence of the alarm."""
->>>>>>> overview
 
 
 class AlarmNewsPage(ResponseBody, frozen=True, kw_only=True):
@@ -352,10 +336,6 @@ class Attention(ResponseBody, frozen=True, kw_only=True):
     """Number of alarms that are not in `items` because there are too many."""
     hidden: HiddenAlarms
     unread: UnreadAlarms | None
-<<<<<<< HEAD
-    """Events that the user has not seen yet; null for API keys."""
-=======
     """Alarms with events that the user has not seen yet; null for API keys."""
->>>>>>> overview
     channels_configured: bool
     """Whether alarms are sent anywhere: a channel that is not off, and a route that leads to it."""
