@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from meshfleet.cli.local_time_zone import find_local_time_zone
 from meshfleet.rest.accounts import Role
 from meshfleet.settings import Settings
 from meshfleet.settings.model import WebhookSettings
@@ -70,8 +71,9 @@ def test_channels_are_created_changed_tested_and_deleted(
     routes = admin.json("channels", "routes")
     assert [each["name"] for each in routes["items"]] == ["Critical", "Warnings", "Information"]
     text = admin.text("channels", "routes")
-    assert "07:00-20:00 (UTC), else hold" in text
-    assert "daily at 08:00 (UTC)" in text
+    zone = find_local_time_zone()
+    assert f"07:00-20:00 ({zone}), else hold" in text
+    assert f"daily at 08:00 ({zone})" in text
     assert "routes lead to this channel" in admin.expect_failure("channels", "delete", "1", "--yes")
     file = tmp_path / "routes.json"
     file.write_text(json.dumps({"items": [{"name": "x", "channels": ["channel-9"]}]}))

@@ -320,7 +320,7 @@ class HiddenAlarms(ResponseBody, frozen=True, kw_only=True):
     """How many alarms `items` leaves out on purpose."""
 
     silenced: int
-    silences: int = 0
+    silences: int
     """Number of silences that hide them: maintenance windows, and alarms that were silenced one by one."""
 
 

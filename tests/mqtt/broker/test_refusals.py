@@ -95,7 +95,8 @@ async def test_a_refused_filter_is_logged_with_the_filters_the_account_may_use(
     assert take_warnings(caplog) == [
         (
             f"client 'listen' of user viewer at 127.0.0.1 may not subscribe to 'mt/#', '{request()}'; this"
-            " account may subscribe to mt/gateway/+/device/#, mt/gateway/+/response/#, or to parts of them"
+            " account may subscribe to mt/gateway/+/device/#, mt/gateway/+/response/#, meshfleet/alarms/+, or"
+            " to parts of them"
         ),
         (
             f"client '{G}' of gateway {G} at 127.0.0.1 may not subscribe to '{REPORTS}'; this account may"

@@ -67,6 +67,7 @@ VALID_VALUES = {
 }
 REQUIRED_PARAMETERS = {
     "/api/v1/devices/{device_id}/series": {"Identifier": "8800"},
+    "/api/v1/fleet/availability": {"To": "2023-11-15T00:00:00Z"},
     "/api/v1/sites/{site_id}/nearest": {"Floor": "0", "X": "1.5", "Y": "-2"},
 }
 """Other parameters that a path requires."""

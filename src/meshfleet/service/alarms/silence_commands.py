@@ -141,7 +141,7 @@ def _build(row: Row[Any], counts: dict[int, int], now: int) -> Silence:
     state = SilenceState.OVER if next_start is None else SilenceState.PENDING
     return Silence(
         id=f"silence-{row.id}",
-        scope=msgspec.convert(msgspec.to_builtins(body.scope), SilenceScopeView),
+        scope=SilenceScopeView(**msgspec.structs.asdict(body.scope)),
         starts_at=body.starts_at,
         until=body.until,
         repeat=body.repeat,

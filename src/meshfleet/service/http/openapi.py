@@ -85,6 +85,7 @@ def build_openapi_document(
     document: dict[str, Any] = msgspec.json.decode(_RULE_NUMBERS.sub("", text))
     document["components"]["schemas"] |= _build_problem_schemas()
     _require_sent(document["components"]["schemas"], ResponseBody)
+    _merge_numbers(document)
     for path, item in document["paths"].items():
         for method, operation in item.items():
             name = f"{method.upper()} {path}"
@@ -109,6 +110,16 @@ def _require_sent(schemas: dict[str, Any], family: type[ResponseBody]) -> None:
             sent = (each.encode_name for each in fields if each.default is not UNSET)
             schemas[kind.__name__]["required"] = sorted(sent)
         _require_sent(schemas, kind)
+
+
+def _merge_numbers(schema: object) -> None:
+    """Leave integers out of alternatives with numbers: a value must match exactly one of them."""
+    if isinstance(schema, dict):
+        kinds = schema.get("oneOf")
+        if isinstance(kinds, list) and {"type": "number"} in kinds:
+            schema["oneOf"] = [each for each in kinds if each != {"type": "integer"}]
+    for each in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
+        _merge_numbers(each)
 
 
 def _close_body(document: dict[str, Any], operation: dict[str, Any]) -> None:
