@@ -150,7 +150,7 @@ class RoutedAlarms:
                 counts=counts,
                 items=items,
                 more=self.more,
-                hidden=HiddenAlarms(silenced=len(found) - len(items)),
+                hidden=HiddenAlarms(silenced=len(found) - len(items), silences=len(found) - len(items)),
                 unread=self.unread,
                 channels_configured=self.channels_configured,
             ),

@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from meshfleet.db import bulk
 from meshfleet.db.tables import alarm, alarm_seen
-from meshfleet.errors import NotAllowed
+from meshfleet.errors import Conflict
 from meshfleet.protocol.times import format_millis
 from meshfleet.rest.alarms import AlarmNews, AlarmState, UnreadAlarms
 from meshfleet.service.alarms.alarm_records import AlarmEventKind, to_records
@@ -71,11 +71,11 @@ def mark_seen(connection: Connection, actor: Actor, up_to: int, now: int) -> Unr
     """Record that a user has seen the events up to a number. Return what the user has not seen.
 
     A smaller number than before changes nothing: the user has seen more on another device. Raise
-    `NotAllowed` for what is not a user.
+    `Conflict` for what is not a user.
     """
     before = count_unread(connection, actor, now)
     if before is None:
-        raise NotAllowed("only users have seen alarms: an API key has no such mark")
+        raise Conflict("only users have seen alarms: an API key has no such mark")
     # Events that do not exist yet cannot have been seen.
     newest = int(bulk.query_rows(connection, _SELECT_NEWEST, ())[0][0])
     row = (actor.name, min(up_to, newest))

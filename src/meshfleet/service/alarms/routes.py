@@ -241,7 +241,7 @@ async def list_alarm_news(
     return AlarmNewsPage(**page)
 
 
-@put("/seen")
+@put("/seen", problems=(409,))
 async def mark_alarms_seen(
     data: JSONBody[SeenAlarms], actor: Given[Actor], database: Given[Database], now: Given[Now]
 ) -> UnreadAlarms:
