@@ -8,7 +8,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from meshfleet.protocol.times import format_millis
 from meshfleet.rest.live import STREAM_PATH
+from meshfleet.service import clock
 from meshfleet.service.api import load_openapi_document
 from meshfleet.service.http.access import REQUIRED_ROLES
 from tests.row_tables import each_row
@@ -90,6 +92,8 @@ def existing_ids(service: RunningService) -> dict[str, list[str]]:
         "alarm_id": ["alarm-1"],
         "channel_id": [create_channel(service) for _ in range(3)],
         "delivery_id": ["delivery-1"],
+        "rule_id": ["battery-low", *(create_rule(service) for _ in range(3))],
+        "silence_id": [create_silence(service) for _ in range(3)],
         "token": ["-"],
         "file_name": ["image.bin"],
     }
@@ -99,6 +103,21 @@ def create_channel(service: RunningService) -> str:
     """Create a channel and return its id."""
     body = {"name": service.new_name("channel"), "kind": "email", "recipients": ["office@example.org"]}
     return str(service.admin.post("/api/v1/channels", json=body).json()["channel"]["id"])
+
+
+def create_rule(service: RunningService) -> str:
+    """Create a rule of alarms and return its id."""
+    when = {"identifier": "temperature", "operator": "above", "value": 30}
+    body = {"name": service.new_name("rule"), "kind": "measurement", "when": when}
+    return str(service.admin.post("/api/v1/alarm-rules", json=body).json()["id"])
+
+
+def create_silence(service: RunningService) -> str:
+    """Create a silence of alarms and return its id."""
+    now = clock.now()
+    times = {"from": format_millis(now), "until": format_millis(now + 3_600_000)}
+    body = {"scope": {"rules": ["battery-low"]}, **times}
+    return str(service.admin.post("/api/v1/silences", json=body).json()["id"])
 
 
 @pytest.mark.rule("rest-9", "rest-12", "rest-16", "rest-162")

@@ -41,7 +41,7 @@ async def show_alarm_rule(rule_id: FromPath[str], database: Given[Database]) -> 
     return await database.read(rule_store.load_rule, decode_segment(rule_id))
 
 
-@put("/{rule_id:str}", problems=(409,))
+@put("/{rule_id:str}", problems=(409, 412))
 async def change_alarm_rule(
     rule_id: FromPath[str],
     data: JSONBody[NewAlarmRule],
